@@ -36,6 +36,7 @@ from tests.e2e.kernel import (
 )
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
+from tests.e2e.kubelet import runtime_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -290,7 +291,7 @@ def _android_claims(boot: Boot) -> None:
     kernel = kernels.bootable(boot.variant.kernel)
     part = _android_part(boot)
     packages.install((*kubelet_parts.PACKAGES, "openssl"))
-    paths = (part, kubelet_parts.kubernetes(), kubelet_parts.containerd())
+    paths = (part, kubelet_parts.kubernetes(), kubelet_parts.containerd(), runtime_parts.crun())
     boot.run(kernel, *paths, memory=_MEMORY_FOR_PODS)
 
 

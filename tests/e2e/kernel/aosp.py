@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -34,22 +35,24 @@ _MANAGER: Final = "0\tmanager: [android.os.IServiceManager]"
 _ENDED: Final = re.compile("android: .* ended with ")
 ABORTED, SHARED = "android: servicemanager ended with 134", "Found 3 services:"
 """How broken phones are noticed: the service manager cannot open its device; two phones have one manager."""
+_CALLS: Final = 40_000
+"""What a client calls that runs while something else happens: it takes seconds."""
 _NOTICED: Final = 20.0
 """The limit for a service that is not registered because its phone is broken, in seconds."""
 _REFUSALS: Final = ("failed to get security context", "Failed to get security ctx", "transaction failed 29201/")
 """What the kernel's log has: of the C driver, of the one in Rust, and of Linux 5.10, which has no reason."""
-_DEBUGGABLE: Final = "requires a debuggable build of Android: binderLibTest.cpp:1447"
+_DEBUGGABLE: Final = "requires a debuggable build of Android"
 
 
 class Outcome(NamedTuple):
-    """What a program with Android's tests reports."""
+    """What a program with Android's tests reports: tests that did not pass, each with the lines of its source."""
 
     passed: int
     failed: frozenset[str] = frozenset()
     skipped: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """Return the counts, and the names of the tests that did not pass."""
+        """Return the counts, and the tests that did not pass."""
         names = [f"failed: {', '.join(sorted(self.failed))}"] if self.failed else []
         names += [f"skipped: {', '.join(sorted(self.skipped))}"] if self.skipped else []
         counts = f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
@@ -57,20 +60,19 @@ class Outcome(NamedTuple):
 
 
 FAILING: Final = {
-    "BinderLibTest.SchedPolicySet": "the kernel's driver has no scheduling policy of a service, which Android's has: "
-    "binderLibTest.cpp:1130",
-    "BinderLibTest.InheritRt": "sets a real-time policy, which requires CAP_SYS_NICE; and the same: "
-    "binderLibTest.cpp:1141",
+    "BinderLibTest.SchedPolicySet:1130+1131": "the kernel's driver has no scheduling policy of a "
+    "service, which Android's has",
+    "BinderLibTest.InheritRt:1141+1150+1151": "sets a real-time policy, which requires CAP_SYS_NICE; and the same",
 }
-"""Tests that fail in each unprivileged container on mainline kernels, with the reason and the line of AOSP's source."""
+"""Tests that fail in each unprivileged container on mainline kernels, with lines of binderLibTest.cpp, and why."""
 SKIPPED: Final = {
-    "BinderLibTest.Freeze": "requires Android's hierarchy of cgroups, /sys/fs/cgroup/uid_0: binderLibTest.cpp:490",
-    "BinderLibRpcTest.SetRpcClientDebug": _DEBUGGABLE,
-    "BinderLibRpcTest.SetRpcClientDebugTwice": _DEBUGGABLE,
-    "BinderLibTest/BinderLibRpcTestP.SetRpcClientDebugNoFd/local": _DEBUGGABLE,
-    "BinderLibTest/BinderLibRpcTestP.SetRpcClientDebugNoFd/remote": _DEBUGGABLE,
-    "BinderLibTest/BinderLibRpcTestP.SetRpcClientDebugNoKeepAliveBinder/local": _DEBUGGABLE,
-    "BinderLibTest/BinderLibRpcTestP.SetRpcClientDebugNoKeepAliveBinder/remote": _DEBUGGABLE,
+    "BinderLibTest.Freeze:491": "requires Android's hierarchy of cgroups, /sys/fs/cgroup/uid_0",
+    "BinderLibRpcTest.SetRpcClientDebug:1448": _DEBUGGABLE,
+    "BinderLibRpcTest.SetRpcClientDebugTwice:1448": _DEBUGGABLE,
+    "BinderLibTest/BinderLibRpcTestP.SetRpcClientDebugNoFd/local:1448": _DEBUGGABLE,
+    "BinderLibTest/BinderLibRpcTestP.SetRpcClientDebugNoFd/remote:1448": _DEBUGGABLE,
+    "BinderLibTest/BinderLibRpcTestP.SetRpcClientDebugNoKeepAliveBinder/local:1448": _DEBUGGABLE,
+    "BinderLibTest/BinderLibRpcTestP.SetRpcClientDebugNoKeepAliveBinder/remote:1448": _DEBUGGABLE,
 }
 """Tests that skip themselves, likewise."""
 _SHORT: Final = {"binderDriverInterfaceTest": Outcome(17), "binderClearBufTest": Outcome(1)}
@@ -91,7 +93,7 @@ def works(phone: Phone, other: str, *, seconds: float = PATIENCE) -> None:
     tenants.talk(
         phone,
         {
-            "timeout 60 service list": ["Found 2 services:", _MANAGER, f"1\t{own}: []"],
+            "timeout 60 service list": _services(phone),
             "timeout 60 vndservice list": ["Found 1 services:", _MANAGER],
             "timeout 60 service check manager": ["Service manager: found"],
             f"timeout 60 service check {own}": [f"Service {own}: found"],
@@ -116,10 +118,8 @@ def noticed(phone: Phone, other: str, reason: str) -> None:
     say(f"noticed: {reason}: {found}")
 
 
-def alone(phone: Phone) -> None:
-    """Check that the phone's service manager still has the phone's service alone."""
-    own = f"{_SERVICE}{phone.name}"
-    tenants.talk(phone, {"timeout 60 dumpsys -l": ["Currently running services:", "  manager", f"  {own}"]}, path=_PATH)
+def _services(phone: Phone) -> list[str]:
+    return ["Found 2 services:", _MANAGER, f"1\t{_SERVICE}{phone.name}: []"]
 
 
 def registered(phone: Phone, *, seconds: float = PATIENCE) -> None:
@@ -128,26 +128,36 @@ def registered(phone: Phone, *, seconds: float = PATIENCE) -> None:
     _until(phone, f"service check {own}", [f"Service {own}: found"], seconds=seconds)
 
 
-def service_dies(phone: Phone) -> None:
-    """Kill the phone's service: its service manager is notified of the death, and drops the service."""
-    _run(phone, "busybox killall -KILL binderLibTest", user=SYSTEM)
+def apart(phone: Phone, neighbour: Phone) -> None:
+    """Kill the phone's service, which its service manager drops, and the service manager.
+
+    The neighbour's clients notice nothing: one that runs meanwhile goes on to its end, and then new ones work.
+    """
     own = f"{_SERVICE}{phone.name}"
+    _run(phone, "busybox killall -KILL binderLibTest", user=SYSTEM)
     _until(phone, f"service check {own}", [f"Service {own}: not found"])
     say(f"{phone.name}: killed the service; it is no longer found")
-
-
-def manager_dies(phone: Phone) -> None:
-    """Kill the phone's service manager; the other processes of its container run on."""
-    _run(phone, "busybox killall -KILL servicemanager", user=SYSTEM)
-    until(lambda: "android: servicemanager ended with 137" in phone.log(), f"{phone.name}: the manager has ended")
-    say(f"{phone.name}: killed the service manager")
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        client = threads.submit(throughput, neighbour, _CALLS)
+        until(
+            lambda: any("binderWorker" in line for line in _run(neighbour, "timeout 60 service list")),
+            f"{neighbour.name}: a client runs",
+        )
+        _run(phone, "busybox killall -KILL servicemanager", user=SYSTEM)
+        assert not client.done(), f"{neighbour.name}: the client ended too early"
+        until(lambda: "android: servicemanager ended with 137" in phone.log(), f"{phone.name}: the manager has ended")
+        say(f"{phone.name}: killed the service manager")
+        say(f"{neighbour.name}: the client goes on: {client.result():.0f} transactions per second")
+    _until(neighbour, "service list", _services(neighbour))  # the client's own are gone
+    works(neighbour, phone.name)
 
 
 def run_tests(phone: Phone, tests: Mapping[str, Outcome] = TESTS) -> None:
     """Run programs with Android's tests as a user of an app, print what they report, and compare it."""
     wrong = []
     for program, expected in tests.items():
-        lines = _run(phone, f"timeout 500 /system/bin/{program}")
+        # The log of Android's libraries would get into googletest's lines.
+        lines = _run(phone, f"{{ timeout 500 /system/bin/{program} 2>/dev/null; }}")
         outcome = _outcome(lines)
         say(f"{phone.name}: {program}: {outcome}")
         if outcome != expected:
@@ -155,9 +165,9 @@ def run_tests(phone: Phone, tests: Mapping[str, Outcome] = TESTS) -> None:
     assert not wrong, f"{phone.name}: {'; '.join(wrong)}"
 
 
-def throughput(phone: Phone) -> float:
+def throughput(phone: Phone, calls: int = 2000) -> float:
     """Run Android's binderThroughputTest, both sides in the phone, and return its transactions per second."""
-    lines = _run(phone, "busybox timeout 500 binderThroughputTest -w 2 -i 2000")
+    lines = _run(phone, f"busybox timeout 500 binderThroughputTest -w 2 -i {calls}")
     found = [line.split()[-1] for line in lines if line.startswith("iterations per sec: ")]
     assert found, f"{phone.name}: binderThroughputTest: {lines[-5:]}"
     return float(found[0])
@@ -221,20 +231,26 @@ def _run(phone: Phone, words: str, user: int = CLIENT) -> list[str]:
 
 
 def _outcome(lines: list[str]) -> Outcome:
-    """Return what googletest has reported at the end."""
-    text = "\n".join(lines)
-    passed = re.search(r"^\[  PASSED  \] (\d+) test", text, re.MULTILINE)
-
-    def named(word: str) -> frozenset[str]:
-        listed = re.findall(rf"^\[  {word} +\] (\S+\.\S+)$", text, re.MULTILINE)
-        return frozenset(listed)
-
-    return Outcome(int(passed[1]) if passed else 0, named("FAILED"), named("SKIPPED"))
+    """Return what googletest has reported."""
+    passed = 0
+    reached: list[str] = []
+    found: dict[str, set[str]] = {"FAILED": set(), "SKIPPED": set()}
+    for line in lines:
+        if line.startswith("[ RUN      ] "):
+            reached = []
+        elif place := re.match(r".*\.cpp:(\d+): (?:Failure|Skipped)$", line):
+            reached.append(place[1])
+        elif ended := re.match(r"\[ +(FAILED|SKIPPED) +\] (\S+\.\S+?)(?:, where .*)? \(\d+ ms\)$", line):
+            found[ended[1]].add(f"{ended[2]}:{'+'.join(reached)}")
+        elif count := re.match(r"\[  PASSED  \] (\d+) test", line):
+            passed = int(count[1])
+    return Outcome(passed, frozenset(found["FAILED"]), frozenset(found["SKIPPED"]))
 
 
 def prepare(root: Path, part: Path) -> None:
     """Make the root directory of the containers."""
     say(f"{part.name}: {' '.join((part / VERSIONS).read_text().split())}")
-    subprocess.run(("mount", "-t", "securityfs", "securityfs", str(_SECURITY)), check=True)
+    if not _SECURITY.is_mount():
+        subprocess.run(("mount", "-t", "securityfs", "securityfs", str(_SECURITY)), check=True)
     say(f"security modules: {(_SECURITY / 'lsm').read_text()}; SELinux: {has_selinux()}")
     tenants.assemble(root, part)

@@ -33,6 +33,7 @@ from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.plugins import AsProcess
 from tests.e2e.kubelet.processes import run
+from tests.e2e.kubelet.runtime import BRIDGE
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -89,7 +90,13 @@ class ClaimedPhone:
                 if "running" in status["state"] and identifier != self.container:
                     self.container = identifier
                     return
-        raise AssertionError(f"the container of {self.name} does not run within {_SLOW:.0f} s: {state}")
+        reasons = [f"{event['reason']}: {event['message']}" for event in self.events()]
+        raise AssertionError(f"the container of {self.name} does not run: {state}; {'; '.join(reasons)}")
+
+    def events(self, reason: str = "") -> list[dict[str, Any]]:
+        """Return the pod's events, or those with a reason."""
+        selector = f"involvedObject.uid={self.manifest['metadata']['uid']}" + (f",reason={reason}" if reason else "")
+        return self.cluster.api.list(f"{CORE}/namespaces/{_NAMESPACE}/events", fieldSelector=selector)
 
     def execute(self, user: int, *words: str) -> str:
         """Run a program in the container as a user, and return its output."""
@@ -144,7 +151,11 @@ class World:
     def start_plugin(self) -> None:
         """Start the plugin, and wait until the kubelet has registered it."""
         self.plugin.start()
-        until(_ready, "the plugin is ready")
+        try:
+            until(_ready, "the plugin is ready")
+        except AssertionError:
+            say(f"end of the plugin's log:\n{self.plugin.tail()}")
+            raise
 
     def _published(self) -> set[str]:
         slices = self.cluster.api.list(dra.SLICES, fieldSelector=f"spec.nodeName={self.node.name}")
@@ -161,8 +172,7 @@ class World:
         created = self.cluster.api.create(_PODS, manifest)
         phone = self.phones[name] = ClaimedPhone(name, created, self.node, self.cluster)
         phone.wait_container()
-        selector = f"involvedObject.uid={created['metadata']['uid']},reason=FailedPrepareDynamicResources"
-        for event in self.cluster.api.list(f"{CORE}/namespaces/{_NAMESPACE}/events", fieldSelector=selector):
+        for event in phone.events("FailedPrepareDynamicResources"):
             say(f"{name}: {event['message']}")
         return phone
 
@@ -214,6 +224,7 @@ class World:
         self.node.runtime.stop()
         self.cluster.api.delete(f"{CORE}/nodes/{self.node.name}")
         self.cluster.api.delete(dra.SLICES)
+        run("ip", "link", "delete", BRIDGE)  # it has an address of this node's range
 
 
 def _manifest(name: str, source: dict[str, str], **more: Any) -> dict[str, Any]:
@@ -244,15 +255,19 @@ def start(programs: Path) -> ControlPlane:
     return plane
 
 
-def join(plane: ControlPlane, containerd: Path, part: Path) -> World:
-    """Start containerd, a directory, and the kubelet, and load the image; the first item starts the plugin."""
-    directory = WORK / "node"
+def join(plane: ControlPlane, number: int, containerd: Path, part: Path, oci_runtime: str) -> World:
+    """Start containerd and the kubelet of node ``number``, and load the image; the first item starts the plugin.
+
+    ``containerd`` is a directory. No other node may run.
+    """
+    directory = WORK / f"node-{number}"
     directory.mkdir()
     sandbox.reset_kubelet()
     aosp.prepare(directory / "root", part)
     busybox_image(directory / "image.tar", tree=directory / "root")
-    node = _Guest(1, plane, directory / "machine", "", containerd)
+    node = _Guest(number, plane, directory / "machine", "", containerd)
     del node.configuration["cgroupRoot"]
+    node.oci_runtime = oci_runtime
     run("ip", "address", "add", f"{node.address}/24", "dev", "lo")
     node.boot(plane.programs)
     say(f"Kubernetes 1.{plane.minor}; {node.runtime.versions}")

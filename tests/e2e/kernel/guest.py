@@ -116,17 +116,22 @@ async def with_android(suite: str, probe: Path, android: Path | None = None, kub
         return
     sandbox.set_up(devices=False)
     for runtime in RUNTIMES:
-        world = items_aosp_pods.start(kubelet, android, runtime)
+        world = items_client_pods.start(kubelet, android, oci_runtime=runtime)
         for item in items_aosp_pods.items(runtime):
             await check(item, world)
 
 
-async def with_claims(_probe: Path, android: Path, programs: Path, containerd: Path) -> None:
-    """Check items with Android's binder software in pods with claims. ``programs``, ``containerd``: directories."""
+async def with_claims(_probe: Path, android: Path, programs: Path, containerd: Path, crun: Path) -> None:
+    """Check items with Android's binder software in pods with claims, on a node for each container runtime.
+
+    ``programs`` and ``containerd`` are directories.
+    """
     sandbox.set_up(devices=False)
-    world = claim_cluster.join(claim_cluster.start(programs), containerd, android)
-    for item in items_aosp_claims.ITEMS:
-        await check(item, world)
+    plane = claim_cluster.start(programs)
+    for number, (name, program) in enumerate(zip(RUNTIMES, ("runc", str(crun)), strict=True), 1):
+        world = claim_cluster.join(plane, number, containerd, android, program)
+        for item in items_aosp_claims.items(name):
+            await check(item, world)
 
 
 async def main(suite: str, *arguments: str) -> None:

@@ -1,7 +1,7 @@
-"""Items: Android's own binder software in containers of runc and crun, with phones of all kinds.
+"""Items: Android's own binder software in containers of runc and crun, with phones of both kinds.
 
-The containers are created from Allocate responses, as in ``items_containers``, or from what a ResourceClaim brings.
-They have neither root nor a capability. ``aosp`` says what runs in them.
+The containers are created from Allocate responses, as in ``items_containers``. They have neither root nor a capability.
+``aosp`` says what runs in them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.kernel import aosp, items_claims, tenants
+from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.containers import HOST_ID, RUNTIMES
 from tests.e2e.kernel.item import Item, item, sentence
-from tests.e2e.kernel.items_clients import Container, serve, serve_never, started
+from tests.e2e.kernel.items_clients import Container, serve, started
 from tests.e2e.kernel.phones import NAMES
 from tests.e2e.kernel.world import DIRECTORY
 
@@ -49,8 +49,8 @@ def running(
 async def works(world: World, runtime: str, first_host_id: int | None = None) -> None:
     """Android's service managers run in two phones as other users than root; its tools find only their own services.
 
-    Its tests pass in the first. When its service manager dies, the other phone notices nothing; then a container of the
-    next user starts in it.
+    Its tests pass in the first. When its service manager dies, clients of the other notice nothing; then a container of
+    the next user starts in it.
     """
     run_in = partial(running, runtime, first_host_id=first_host_id)
     async with started(world, "phone-a", "phone-b") as (first, second):
@@ -60,37 +60,14 @@ async def works(world: World, runtime: str, first_host_id: int | None = None) ->
             again = await world.kubelet.start_container(world.admitted[0], first.name)
             with run_in(again, APP) as phone:
                 await asyncio.to_thread(aosp.works, phone, neighbour.name)
-                await asyncio.to_thread(aosp.alone, neighbour)
+                await asyncio.to_thread(aosp.works, neighbour, phone.name)
 
 
 def _phones(phone: Container, neighbour: Container) -> None:
     aosp.works(phone, neighbour.name)
     aosp.works(neighbour, phone.name)
     aosp.run_tests(phone)
-    aosp.service_dies(phone)
-    aosp.manager_dies(phone)
-    aosp.alone(neighbour)
-
-
-async def claims(_world: World, runtime: str) -> None:
-    """With ResourceClaims: Android's service managers, tools and tests in two phones, each of which is alone."""
-    backend = items_claims.backend()
-    first, second = (replace(items_claims.container(backend, phone), name=phone) for phone in ("phone0", "phone1"))
-    with running(runtime, second, SHELL) as neighbour, running(runtime, first, SYSTEM) as phone:
-        await asyncio.to_thread(_phones, phone, neighbour)
-    backend.unprepare(["phone0", "phone1"])
-
-
-async def refused(world: World, runtime: str) -> None:
-    """Counter-example: without recreation the next user's service managers abort; the kernel's log says bad uid."""
-    async with started(world, "phone-c") as (allocation,):
-        with running(runtime, allocation, SYSTEM) as phone:
-            await asyncio.to_thread(aosp.registered, phone)
-        with running(runtime, allocation, SYSTEM) as phone:
-            await asyncio.to_thread(aosp.registered, phone)
-        tenants.mark_kernel_log(runtime)
-        with running(runtime, allocation, SHELL) as phone:
-            await asyncio.to_thread(aosp.aborted, phone, SHELL, SYSTEM)
+    aosp.apart(phone, neighbour)
 
 
 async def broken(world: World, runtime: str) -> None:
@@ -154,15 +131,10 @@ def _items(kind: Kind) -> list[Item[World]]:
         *(named(works, f"{runtime}: ", runtime=runtime) for runtime in RUNTIMES),
         *(named(works, f"{runtime}, user namespace: ", runtime=runtime, first_host_id=HOST_ID) for runtime in RUNTIMES),
         named(broken, "runc: ", runtime="runc"),
-        named(serve_never, kind=kind),
-        named(refused, "runc: ", runtime="runc"),
     ]
 
 
-_CLAIMS: Final[list[Item[World]]] = [
-    Item(f"{runtime}: {sentence(claims)}", partial(claims, runtime=runtime)) for runtime in RUNTIMES
-]
-ITEMS: Final[list[Item[World]]] = [*_items(tenants.FOUND), *_items(tenants.BINDERFS), item(ended), *_CLAIMS]
+ITEMS: Final[list[Item[World]]] = [*_items(tenants.FOUND), *_items(tenants.BINDERFS), item(ended)]
 QUICK: Final[list[Item[World]]] = [
     Item(f"Android's binder: {sentence(serve)}", partial(serve, kind=tenants.BINDERFS)),
     Item(f"runc: {sentence(quick)}", partial(quick, runtime="runc")),

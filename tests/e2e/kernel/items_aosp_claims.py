@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
+from tests.e2e.kernel.containers import RUNTIMES
 from tests.e2e.kernel.item import Item, sentence
+from tests.e2e.kernel.items_aosp_pods import apart, tests
 from tests.e2e.kernel.items_client_pods import FIRST, NEXT, SECOND
 from tests.e2e.kernel.tenants import say
 
@@ -41,18 +43,6 @@ def works(world: World, kind: Kind) -> None:
     aosp.works(second, FIRST)
 
 
-def tests(world: World) -> None:
-    """Android's tests pass in a pod, except for those that cannot pass in an unprivileged container."""
-    aosp.run_tests(world.phones[FIRST])
-
-
-def apart(world: World) -> None:
-    """A service dies, and its manager drops it; the manager dies, and the other pod's clients notice nothing."""
-    aosp.service_dies(world.phones[FIRST])
-    aosp.manager_dies(world.phones[FIRST])
-    aosp.works(world.phones[SECOND], FIRST)
-
-
 def next_claim(world: World) -> None:
     """The pod and its claim are deleted; the next claim has the same phone, and another user's managers work in it."""
     held, spec = world.phones[FIRST].held(), world.phones[FIRST].spec()
@@ -62,7 +52,7 @@ def next_claim(world: World) -> None:
     phone = world.place(NEXT, APP)
     assert phone.held() == held, f"{phone.held()}, before: {held}"
     aosp.works(phone, SECOND)
-    aosp.alone(world.phones[SECOND])
+    aosp.works(world.phones[SECOND], NEXT)
 
 
 def broken(world: World) -> None:
@@ -112,18 +102,16 @@ def _replace(path: Path, spec: dict[str, Any]) -> None:
     new.rename(path)
 
 
-def _named(function: Callable[..., None], title: str = "", **more: object) -> Item[World]:
-    return Item(f"pods with claims{title}: {sentence(function)}", partial(function, **more))
+def items(oci_runtime: str) -> list[Item[World]]:
+    """Return the items with a container runtime."""
 
+    def named(function: Callable[..., None], title: str = "", **more: object) -> Item[World]:
+        return Item(f"pods with claims, {oci_runtime}{title}: {sentence(function)}", partial(function, **more))
 
-def _items(kind: Kind) -> list[Item[World]]:
-    title = f", {kind.title}"
-    return [_named(works, title, kind=kind), *(_named(function, title) for function in (tests, apart, next_claim))]
+    def of(kind: Kind) -> list[Item[World]]:
+        title = f", {kind.title}"
+        counter_examples = (broken, shared) if (kind, oci_runtime) == (tenants.BINDERFS, RUNTIMES[0]) else ()
+        functions = (tests, apart, next_claim, *counter_examples)
+        return [named(works, title, kind=kind), *(named(function, title) for function in functions)]
 
-
-ITEMS: Final[list[Item[World]]] = [
-    *_items(tenants.FOUND),
-    *_items(tenants.BINDERFS),
-    *(_named(function, f", {tenants.BINDERFS.title}") for function in (broken, shared)),
-    _named(ended),
-]
+    return [*of(tenants.FOUND), *of(tenants.BINDERFS), named(ended)]

@@ -5,15 +5,16 @@ The plugin is a process of the guest. ``aosp`` says what runs in the pods.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aosp_plugin.binder.driver import binderfs
-from tests.e2e.kernel import aosp, items_client_pods, tenants
+from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.item import Item, sentence
 from tests.e2e.kernel.items_client_pods import FIRST, NEXT, SECOND, PodPhone, World
@@ -24,7 +25,7 @@ from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.processes import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.e2e.kernel.tenants import Kind, Phone
 
@@ -33,9 +34,12 @@ _ROUNDS: Final = 3
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
-def start(kubelet_binary: Path, part: Path, oci_runtime: str) -> World:
-    """Start containerd and a kubelet, and load the image; the first item starts the plugin."""
-    return items_client_pods.start(kubelet_binary, part, oci_runtime=oci_runtime)
+class Phones(Protocol):
+    """What has the pods of the items."""
+
+    @property
+    def phones(self) -> Mapping[str, Phone]:
+        """The pods by name."""
 
 
 def restricted(user: int, seccomp: str = "RuntimeDefault") -> dict[str, Any]:
@@ -72,16 +76,14 @@ def works(world: World, kind: Kind) -> None:
     aosp.works(second, FIRST)
 
 
-def tests(world: World) -> None:
+def tests(world: Phones) -> None:
     """Android's tests pass in a pod, except for those that cannot pass in an unprivileged container."""
     aosp.run_tests(world.phones[FIRST])
 
 
-def apart(world: World) -> None:
-    """A service dies, and its manager drops it; the manager dies, and the other pod's clients notice nothing."""
-    aosp.service_dies(world.phones[FIRST])
-    aosp.manager_dies(world.phones[FIRST])
-    aosp.works(world.phones[SECOND], FIRST)
+def apart(world: Phones) -> None:
+    """A service dies, and its manager drops it; the manager dies, and clients of the other pod notice nothing."""
+    aosp.apart(world.phones[FIRST], world.phones[SECOND])
 
 
 def restarts(world: World) -> None:
@@ -106,7 +108,7 @@ def next_pod(world: World, kind: Kind) -> None:
     phone = world.phones[NEXT]
     phone.pod.restart_container()
     aosp.works(phone, SECOND)
-    aosp.alone(world.phones[SECOND])
+    aosp.works(world.phones[SECOND], NEXT)
 
 
 def load(world: World) -> None:
@@ -116,13 +118,14 @@ def load(world: World) -> None:
     """
     unfiltered = _place(world, UNFILTERED, APP, seccomp="Unconfined")
     aosp.registered(unfiltered)
-    host = _Host(Path(world.node.runtime.socket).parents[1])
-    with host:
+    work = Path(world.node.runtime.socket).parents[1]
+    root = work / "root"  # of the pods' image
+    with _host_manager(root, work / "binderfs"):
         phones: dict[str, Phone] = {
             "pod": world.phones[NEXT],
             "pod without seccomp filter": unfiltered,
-            "host": host,
-            "host, in a cgroup as deep": _HostInCgroup(host, _cgroup_as_deep(unfiltered)),
+            "host": _Host("host", root, _CGROUPS),
+            "host, in a cgroup as deep": _Host("host", root, _cgroup_as_deep(unfiltered)),
         }
         rounds = [[aosp.throughput(phone) for phone in phones.values()] for _ in range(_ROUNDS)]
     for name, found in zip(phones, zip(*rounds, strict=True), strict=True):
@@ -130,69 +133,49 @@ def load(world: World) -> None:
     world.clear()
 
 
+@contextlib.contextmanager
+def _host_manager(root: Path, directory: Path) -> Iterator[None]:
+    """Run Android's service manager on a binderfs of the host, without a container; ``directory`` is a mount point."""
+    directory.mkdir(exist_ok=True)
+    binderfs.mount(str(directory))
+    for name in NAMES:
+        binderfs.add_device(str(directory), name)
+        (directory / name).chmod(0o666)
+    devices = [*(directory / name for name in NAMES), Path("/dev/null")]
+    for device in devices:
+        (root / "dev" / device.name).touch()
+        run("mount", "--bind", str(device), str(root / "dev" / device.name))
+    manager = subprocess.Popen(_chroot(root, SYSTEM, "/system/bin/servicemanager"))
+    try:
+        yield
+    finally:
+        manager.kill()
+        manager.wait()
+        for device in devices:
+            run("umount", "--lazy", str(root / "dev" / device.name))
+        binderfs.unmount(str(directory), lazy=True)
+
+
+@dataclass
 class _Host:
-    """Android's service manager on a binderfs of the host, without a container."""
+    """Programs of the host beside that service manager, in a cgroup."""
 
-    name = "host"
-
-    def __init__(self, directory: Path) -> None:
-        """Use the root directory of the pods' image."""
-        self._root = directory / "root"
-        self._binderfs = directory / "binderfs"
-
-    def __enter__(self) -> None:
-        """Mount the binderfs, and start the service manager."""
-        self._binderfs.mkdir(exist_ok=True)
-        binderfs.mount(str(self._binderfs))
-        for name in NAMES:
-            binderfs.add_device(str(self._binderfs), name)
-            (self._binderfs / name).chmod(0o666)
-            (self._root / "dev" / name).touch()
-            run("mount", "--bind", str(self._binderfs / name), str(self._root / "dev" / name))
-        (self._root / "dev/null").touch()
-        run("mount", "--bind", "/dev/null", str(self._root / "dev/null"))
-        self._manager = subprocess.Popen(self._enter(SYSTEM, "/system/bin/servicemanager"))
-
-    def __exit__(self, *_: object) -> None:
-        """End the service manager, and unmount."""
-        self._manager.kill()
-        self._manager.wait()
-        for name in (*NAMES, "null"):
-            run("umount", "--lazy", str(self._root / "dev" / name))
-        binderfs.unmount(str(self._binderfs), lazy=True)
+    name: str
+    root: Path
+    cgroup: Path
 
     def execute(self, user: int, *words: str) -> str:
         """Run a program as a user, and return its output."""
-        return self.execute_in(_CGROUPS, user, *words)
-
-    def execute_in(self, cgroup: Path, user: int, *words: str) -> str:
-        """Run a program as a user in a cgroup, and return its output."""
-        script = f'echo $$ > {cgroup}/cgroup.procs && exec "$@"'
-        return run("/bin/sh", "-c", script, "sh", *self._enter(user, *words), seconds=600)
+        script = f'echo $$ > {self.cgroup}/cgroup.procs && exec "$@"'
+        return run("/bin/sh", "-c", script, "sh", *_chroot(self.root, user, *words), seconds=600)
 
     def log(self) -> list[str]:
         """Return nothing: the service manager prints to the guest's console."""
         return []
 
-    def _enter(self, user: int, *words: str) -> tuple[str, ...]:
-        return ("chroot", f"--userspec={user}:{user}", str(self._root), *words)
 
-
-@dataclass
-class _HostInCgroup:
-    """Programs of the host on its own binderfs, as ``_Host``, but in a cgroup of their own."""
-
-    host: _Host
-    cgroup: Path
-    name: str = "host, in a cgroup"
-
-    def execute(self, user: int, *words: str) -> str:
-        """Run a program as a user, and return its output."""
-        return self.host.execute_in(self.cgroup, user, *words)
-
-    def log(self) -> list[str]:
-        """Return what the host's service manager has printed."""
-        return self.host.log()
+def _chroot(root: Path, user: int, *words: str) -> tuple[str, ...]:
+    return ("chroot", f"--userspec={user}:{user}", str(root), *words)
 
 
 def _cgroup_as_deep(phone: PodPhone) -> Path:

@@ -119,6 +119,6 @@ TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.
         *(item.title for item in items_aosp.ITEMS),
         *(item.title for runtime in RUNTIMES for item in items_aosp_pods.items(runtime)),
     ],
-    "android-claims": [item.title for item in items_aosp_claims.ITEMS],
+    "android-claims": [item.title for runtime in RUNTIMES for item in items_aosp_claims.items(runtime)],
 }
 """The titles of each boot's items."""

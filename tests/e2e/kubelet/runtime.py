@@ -50,6 +50,9 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
     conf_dir = "{directory}/cni"
 """
 
+BRIDGE: Final = "pods0"
+"""The network device of a node to which its pods are connected."""
+
 
 def network(subnet: str) -> dict[str, Any]:
     """Return the configuration of the pods' network: a bridge, and addresses from a range."""
@@ -59,7 +62,7 @@ def network(subnet: str) -> dict[str, Any]:
         "routes": [{"dst": "0.0.0.0/0"}],
         "dataDir": "/run/pods-network",
     }
-    bridge = {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipam": addresses}
+    bridge = {"type": "bridge", "bridge": BRIDGE, "isGateway": True, "ipam": addresses}
     return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
 
 
