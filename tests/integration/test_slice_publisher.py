@@ -11,14 +11,13 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.slice_watch import SliceTimings
+from aosp_plugin.framework.dra.publisher import SliceTimings
 from kubelet_standin.apiserver import ApiServer, Hang
 from tests.slices import (
     DRIVER,
     NODE,
     NODE_PATH,
     SLICES,
-    WATCH_ONLY,
     Publishing,
     phones,
     publishing,
@@ -255,7 +254,7 @@ async def test_a_slice_of_another_driver_under_our_name_is_reported_and_left_alo
     version = server.objects.create(SLICES, {"metadata": {"name": slice_name(0)}, "spec": spec})["metadata"]
     async with publishing(server) as running:
         running.inventory.publish(phones(70))
-        await running.problem("unless it was just created, the ResourceSlice is of another driver or node")
+        await running.problem("409 AlreadyExists")
         await server.wait_for(lambda s: s.objects.find(slice_path(1)))
         assert server.objects.get(slice_path(0))["metadata"] == version
 
@@ -329,20 +328,6 @@ async def test_other_fields_that_the_server_drops_are_done_without() -> None:
         await running.shown(["phone0", "phone1"])
 
 
-async def test_fields_that_the_server_drops_are_tried_again_after_its_restart_which_is_no_repair() -> None:
-    async with (
-        ApiServer(drop_fields=["attributes"]) as server,
-        publishing(server, phones(2), timings=SOON) as running,
-    ):
-        await server.wait_for(lambda s: s.open_watches)  # as above
-        await server.stop()
-        server.store.drop_fields = frozenset()
-        await server.start()
-        await server.wait_for(lambda s: "attributes" in s.objects.get(slice_path(0))["spec"]["devices"][0])
-        await running.confirmed()
-        assert running.observer.repairs == {}
-
-
 async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_they_are_published_again(
     server: ApiServer,
 ) -> None:
@@ -380,23 +365,6 @@ async def test_the_end_does_not_wait_for_the_api_server(server: ApiServer) -> No
         running.stop.set()
         async with asyncio.timeout(5):
             await server.wait_for(lambda s: not s.open_watches)
-
-
-async def test_a_slice_whose_finalizers_remain_after_its_deletion_is_reported_and_then_created_again(
-    server: ApiServer,
-) -> None:
-    async with publishing(server, phones(1), timings=WATCH_ONLY) as running:
-        running.edit(0, lambda found: found["metadata"].update(finalizers=["example.com/keep"]))
-        running.wipe()
-        await running.problem("is being deleted, but its finalizers remain")
-        assert not running.publisher.confirmed
-        running.publisher.check()
-        await server.wait_for(lambda s: s.count("list", "resourceslices") > 1)
-        assert running.writes() == 1
-        running.edit(0, lambda found: found["metadata"].update(finalizers=[]))
-        await running.fine()
-        assert "deletionTimestamp" not in server.objects.get(slice_path(0))["metadata"]
-        assert server.count("create", "resourceslices") == 2
 
 
 async def test_a_pool_never_has_two_slices_while_one_replaces_the_other(server: ApiServer) -> None:

@@ -11,7 +11,7 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.protocol import ApiError, InvalidObjectError, Request
-from aosp_plugin.framework.dra.slice_watch import SliceTimings
+from aosp_plugin.framework.dra.publisher import SliceTimings
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.slices import NODE, NODE_PATH, SLICES, Publishing, phones, publishing, slice_name, slice_path
 from tests.support import until
@@ -19,7 +19,7 @@ from tests.support import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-SOON = SliceTimings(relist=0.2, after_end=(0.0, 0.1), stable=0.1)
+SOON = SliceTimings(relist=0.2, after_end=(0.0, 0.1))
 SHORT = ApiLimits(request=0.5, watch=(1.0, 1.0), grace=0.1)
 
 
@@ -114,7 +114,7 @@ async def test_a_slice_that_is_invalid_is_logged_once_and_stops_no_other(
         await server.wait_for(lambda _: len(running.slices()) == 3)
         lists = server.count("list", "resourceslices")
         await server.wait_for(lambda s: s.count("list", "resourceslices") > lists + 2)
-        assert problems(caplog) == ["ResourceSlice cannot be written, retrying"]
+        assert problems(caplog) == ["DRA driver has a problem"]
         assert not running.publisher.confirmed
         await running.published(phones(65))
         await running.fine()
@@ -130,8 +130,8 @@ async def test_a_missing_right_is_named_with_verb_and_resource_and_heals(
             'the service account requires the verb create on resourceslices of API group "resource.k8s.io"'
         )
         await server.wait_for(lambda s: s.count("create") > 3)
-        assert "and 2 more slices" in running.publisher.problem
-        assert problems(caplog) == ["ResourceSlice cannot be written, retrying"]
+        assert "and 2 more errors" in running.publisher.problem
+        assert problems(caplog) == ["DRA driver has a problem"]
         server.access.permit("create", "resourceslices")
         await running.confirmed()
         await running.fine()
@@ -160,7 +160,7 @@ async def test_without_the_right_to_watch_lists_repair_and_the_problem_names_it(
         await running.problem("the service account requires the verb watch on resourceslices")
         running.wipe()
         await running.shown(["phone0"])
-        assert await running.repaired(1) == {"missing": 1}
+        assert await running.repaired(1) == {"deleted": 1}
 
 
 async def test_an_expired_token_is_a_problem_until_there_is_another(server: ApiServer) -> None:
@@ -286,7 +286,7 @@ async def test_a_watch_that_breaks_is_opened_again_and_what_it_missed_is_found(
             server.compact()
         server.faults.clear()
         await running.shown(["phone0"])
-        assert await running.repaired(1) == {"missing": 1}
+        assert await running.repaired(1) == {"deleted": 1}
         await running.fine()
 
 
@@ -317,7 +317,7 @@ async def test_a_lost_event_is_repaired_by_the_next_list(server: ApiServer) -> N
         server.faults.silence_watches()
         running.wipe()
         await running.shown([device.id for device in phones(70)])
-        assert await running.repaired(2) == {"missing": 2}
+        assert await running.repaired(2) == {"deleted": 2}
 
 
 async def test_the_kubelets_getinfo_leads_to_a_list(server: ApiServer) -> None:

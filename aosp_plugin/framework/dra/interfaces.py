@@ -97,8 +97,8 @@ class DraObserver:
     def slices(self, wanted: int, confirmed: int) -> None:
         """Handle a change of the number of slices that should exist, or that exist as they should."""
 
-    def slices_repaired(self, reason: Literal["deleted", "changed", "missing"]) -> None:
-        """Handle a slice that the driver wrote again, after another client had deleted or changed it."""
+    def slices_repaired(self, reason: Literal["deleted", "changed"]) -> None:
+        """Handle a slice that another client has deleted or changed; the driver writes it again."""
 
     def reconciled(self, kind: Repaired, result: Literal["ok", "failed"]) -> None:
         """Handle a repair by reconciliation: a claim that is gone, or a spec or mount that was lost."""

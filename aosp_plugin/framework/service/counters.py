@@ -89,7 +89,7 @@ _OF_DRIVERS = (
         Counter,
         "slice_repairs_total",
         "ResourceSlices that were written again after a change by another client.",
-        {"reason": ("deleted", "changed", "missing")},
+        {"reason": ("deleted", "changed")},
     ),
     _Event(
         Counter,

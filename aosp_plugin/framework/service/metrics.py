@@ -252,7 +252,7 @@ class ResourceMetrics(Observer, DraObserver):
         self._metrics.set("slices_wanted", wanted, self._resource)
         self._metrics.set("slices_confirmed", confirmed, self._resource)
 
-    def slices_repaired(self, reason: Literal["deleted", "changed", "missing"]) -> None:
+    def slices_repaired(self, reason: Literal["deleted", "changed"]) -> None:
         """Count a slice that was written again."""
         self._metrics.inc("slice_repairs_total", self._resource, reason)
 
