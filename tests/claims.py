@@ -9,18 +9,19 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.dra import names
-from aosp_plugin.framework.dra.allocations import Claim, device_ids, record_of
+from aosp_plugin.framework.dra.allocations import Claim, ClaimReference, device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost
 from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
 from aosp_plugin.framework.dra.claims import Claims, ClaimTimings
-from aosp_plugin.framework.dra.interfaces import ClaimReference, DraObserver
-from aosp_plugin.framework.errors import InvalidRequestError
+from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.observer import DraObserver
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aosp_plugin.framework.backend import ClaimParameters
+    from aosp_plugin.framework.dra.allocations import PreparedDevice
     from aosp_plugin.framework.dra.claim_host import Conflict
-    from aosp_plugin.framework.dra.interfaces import PreparedDevice
 
 PATIENCE = 30.0
 """Seconds after which a test gives up waiting."""
 DRIVER, NODE = "phone.aosp.io", "node-1"
-TIMINGS = ClaimTimings(conflict=20.0, poll=0.02, ask=0.02, gone=0.1, verify=0.5)
+TIMINGS = ClaimTimings(conflict=20.0, poll=0.02, gone=0.1, verify=0.5)
 """The timings of the product, with short pauses."""
 
 
@@ -306,21 +307,25 @@ def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedD
 
 async def prepared_devices(claims: Claims, claim: ClaimReference, seconds: float = PATIENCE) -> list[PreparedDevice]:
     """Prepare a claim, which has to succeed."""
-    result = (await claims.prepare([claim], seconds))[claim.uid]
-    assert not isinstance(result, str), result
-    return list(result)
+    return list(await claims.prepare(claim, seconds))
 
 
 async def refusal(claims: Claims, claim: ClaimReference, seconds: float = PATIENCE) -> str:
     """Prepare a claim, which has to fail."""
-    result = (await claims.prepare([claim], seconds))[claim.uid]
-    assert isinstance(result, str)
-    return result
+    with pytest.raises((OSError, PluginError)) as refused:
+        await claims.prepare(claim, seconds)
+    return str(refused.value)
 
 
 async def unprepare(claims: Claims, *uids: str, seconds: float = PATIENCE) -> dict[str, str]:
     """Unprepare claims; return the error of each."""
-    return dict(await claims.unprepare([reference(uid) for uid in uids], seconds))
+    errors = dict.fromkeys(uids, "")
+    for uid in uids:
+        try:
+            await claims.unprepare(reference(uid), seconds)
+        except (OSError, PluginError) as error:
+            errors[uid] = str(error)
+    return errors
 
 
 def nothing_left(node: Node, claims: Claims) -> bool:

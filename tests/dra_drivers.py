@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from aosp_plugin.framework.dra.health import PreparedHealth
-from aosp_plugin.framework.dra.interfaces import PreparedDevice
+from aosp_plugin.framework.dra.allocations import PreparedDevice
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraClaim, DraPod, DraTimings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from typing import Literal
 
-    from aosp_plugin.framework.dra.interfaces import ClaimReference
+    from aosp_plugin.framework.dra.allocations import ClaimReference
+    from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 
 DRIVER = "phone.example.com"
 
@@ -32,7 +32,7 @@ HASTY = Timings(patience=0.1, longest_patience=0.2, stop=0.2)
 
 
 class Handler:
-    """Prepares each claim with one device of its name; tests replace ``prepare_hook`` and ``unprepare_hook``."""
+    """Prepares each claim with one device of its name, in place of ``Claims``; tests replace ``hook``."""
 
     def __init__(self) -> None:
         self.prepared: list[str] = []
@@ -41,27 +41,33 @@ class Handler:
         self.ended = asyncio.Event()
         """Set when a preparation has ended."""
         self.seconds: list[float] = []
-        """The time that was given for each request."""
+        """The time that was given for each claim."""
         self.hook: Callable[[], object] = lambda: None
-        """Called, and awaited if it returns an awaitable, before each request is handled."""
+        """Called, and awaited if it returns an awaitable, before each claim is handled."""
+        self.devices: Sequence[DeviceHealth] = ()
+        self.changed = asyncio.Event()
 
-    async def prepare(
-        self, claims: Sequence[ClaimReference], seconds: float
-    ) -> Mapping[str, Sequence[PreparedDevice] | str]:
-        """Prepare the claims."""
+    async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[PreparedDevice]:
+        """Prepare a claim."""
         await self._begin(seconds)
-        self.prepared += [claim.name for claim in claims]
+        self.prepared.append(reference.name)
         self.ended.set()
-        return {
-            claim.uid: [PreparedDevice(("phone",), "node/00000", claim.name, (f"example.com/phone={claim.uid}",))]
-            for claim in claims
-        }
+        return [PreparedDevice(("phone",), "node/00000", reference.name, (f"example.com/phone={reference.uid}",))]
 
-    async def unprepare(self, claims: Sequence[ClaimReference], seconds: float) -> Mapping[str, str]:
-        """Unprepare the claims."""
+    async def unprepare(self, reference: ClaimReference, seconds: float) -> None:
+        """Unprepare a claim."""
         await self._begin(seconds)
-        self.unprepared += [claim.name for claim in claims]
-        return {claim.uid: "" for claim in claims}
+        self.unprepared.append(reference.name)
+
+    def health(self) -> tuple[Sequence[DeviceHealth], Sequence[asyncio.Event]]:
+        """Return what ``report`` has set."""
+        return self.devices, (self.changed,)
+
+    def report(self, *devices: DeviceHealth) -> None:
+        """Change the health of the prepared devices."""
+        self.devices = devices
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     async def _begin(self, seconds: float) -> None:
         self.seconds.append(seconds)
@@ -88,10 +94,9 @@ class Events:
 class Driver:
     """A running driver."""
 
-    def __init__(self, service: KubeletService, handler: Handler, health: PreparedHealth, events: Events) -> None:
+    def __init__(self, service: KubeletService, handler: Handler, events: Events) -> None:
         self.service = service
         self.handler = handler
-        self.health = health
         self.events = events
 
 
@@ -101,12 +106,11 @@ async def running_driver(
 ) -> AsyncIterator[Driver]:
     """Run a driver inside the context."""
     own_files = files or FileEvents(timings)
-    stop, handler, health, events = asyncio.Event(), Handler(), PreparedHealth(), Events()
+    stop, handler, events = asyncio.Event(), Handler(), Events()
     service = KubeletService(
         name,
         directory,
-        handler,
-        health=health,
+        cast("Claims", handler),
         files=own_files.subscribe(),
         stop=stop,
         observer=events,
@@ -114,7 +118,7 @@ async def running_driver(
     )
     running = asyncio.create_task(service.run())
     try:
-        yield Driver(service, handler, health, events)
+        yield Driver(service, handler, events)
     finally:
         stop.set()
         await running

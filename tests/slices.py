@@ -12,9 +12,9 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.interfaces import DraObserver
 from aosp_plugin.framework.dra.publisher import SlicePublisher, SliceTimings
 from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.observer import DraObserver
 from tests.support import PATIENCE, until
 
 if TYPE_CHECKING:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
-    from aosp_plugin.framework.dra.interfaces import DriverState
     from aosp_plugin.framework.inventory import Inventory
+
+
+class DriverState(NamedTuple):
+    """What a driver has published and prepared."""
+
+    name: str
+    """Name of the driver, such as phone.aosp.io."""
+    slices: int
+    """Number of ResourceSlices that should exist."""
+    slices_confirmed: int
+    """Number of those that the API server has as they should be."""
+    claims: int
+    """Number of prepared claims."""
 
 
 class ResourceServer(Protocol):

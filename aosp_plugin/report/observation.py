@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Resource
-    from aosp_plugin.framework.dra.interfaces import DraObserver
-    from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.observer import DraObserver, Observer
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.report.document import Change

@@ -20,9 +20,9 @@ from aosp_plugin.report.document import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from aosp_plugin.framework.dra.interfaces import DriverState
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.podresources_client import Allocations, Owner
+    from aosp_plugin.framework.resource_server import DriverState
     from aosp_plugin.framework.service.metrics import LeakDetectionState
     from aosp_plugin.report.leaks import Holder, Leaks
 

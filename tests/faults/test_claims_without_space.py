@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin.framework.errors import PluginError
 from tests.claims import PATIENCE, Node, make_node, reference
 
 if TYPE_CHECKING:
@@ -35,8 +36,11 @@ def fill(directory: Path) -> None:
 
 async def prepared(claims: Claims, node: Node, uid: str, device_id: str) -> str:
     """Prepare a claim; return the error, empty for success."""
-    result = (await claims.prepare([node.source.add(uid, device_id)], PATIENCE))[uid]
-    return result if isinstance(result, str) else ""
+    try:
+        await claims.prepare(node.source.add(uid, device_id), PATIENCE)
+    except (OSError, PluginError) as error:
+        return str(error)
+    return ""
 
 
 async def test_a_full_file_system_refuses_a_claim_and_names_the_file(tmp_path: Path) -> None:
@@ -66,7 +70,7 @@ async def test_a_full_file_system_does_not_keep_pods_from_ending(tmp_path: Path,
             assert not await prepared(claims, node, "a", "phone1")
             assert not await prepared(claims, node, "b", "phone2")
             fill(directory)
-            assert await claims.unprepare([reference("a")], PATIENCE) == {"a": ""}
+            await claims.unprepare(reference("a"), PATIENCE)
             assert set(claims.prepared) == {"b"}
             (directory / "filler").unlink()
         async with node.claims() as claims:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, TooManyRequestsError
-from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
+from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference, unprepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ class Cluster:
             if self.holders.get(device_id) == uid:
                 del self.holders[device_id]
         if ending != "forgotten":  # a kubelet that has lost its records never unprepares the claim
-            while (await self._any().unprepare([reference(uid)], self.rng.choice((0.001, PATIENCE))))[uid]:
+            while (await unprepare(self._any(), uid, seconds=self.rng.choice((0.001, PATIENCE))))[uid]:
                 pass
         if ending == "normal":
             self.node.source.remove(uid)
@@ -68,12 +68,12 @@ class Cluster:
                     self.rng.choice((ApiUnavailableError(None, "away"), TooManyRequestsError(None, "429")))
                 )
             seconds = self.rng.choice((0.001, 0.02, PATIENCE, PATIENCE))
-            task = asyncio.create_task(self._any().prepare([reference(uid)], seconds))
+            task = asyncio.create_task(self._any().prepare(reference(uid), seconds))
             if self.rng.random() < 0.2:
                 await asyncio.sleep(self.rng.random() * 0.01)
                 task.cancel()
             await asyncio.wait({task})
-            if not task.cancelled() and not isinstance(task.result()[uid], str):
+            if not task.cancelled() and task.exception() is None:
                 return True
         return False
 
@@ -97,7 +97,7 @@ class Cluster:
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_device_is_in_two_pods_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
     node = make_node(tmp_path)
-    timings = TIMINGS._replace(gone=0.02, poll=0.02, ask=0.02)
+    timings = TIMINGS._replace(gone=0.02, poll=0.02)
     async with node.claims(timings=timings) as first, node.claims(timings=timings) as second:
         cluster = Cluster(node, [first, second], random.Random(seed))  # noqa: S311 - repeatable
         async with asyncio.TaskGroup() as tasks:
@@ -105,8 +105,8 @@ async def test_no_device_is_in_two_pods_and_nothing_is_left(tmp_path: Path, seed
                 tasks.create_task(cluster.run(range(start, PODS, AT_ONCE)))
         assert cluster.started > PODS / 2
         await first.repair()  # read what the other process prepared last
-        for record in list(first.prepared.values()):
-            await first._release(record)
+        for uid in list(first.prepared):
+            await first.unprepare(reference(uid), PATIENCE)
         await second.repair()
         assert not second.prepared
         assert node.specs == node.backend.mounted == set()

@@ -16,6 +16,7 @@ from tests.claims import (
     claim_object,
     make_node,
     nothing_left,
+    prepare,
     prepared_devices,
     reference,
     refusal,
@@ -108,13 +109,13 @@ async def test_a_claim_with_one_device_twice_is_refused(node: Node, claims: Clai
     assert "allocated twice, for the requests x and y" in await refusal(claims, reference("a"))
 
 
-async def test_a_claim_that_has_changed_meanwhile_is_not_released(node: Node, claims: Claims) -> None:
-    await prepared_devices(claims, node.source.add("a", "phone1"))
-    outdated = claims.prepared["a"]
-    await prepared_devices(claims, node.source.add("a", "phone2"))
-    await claims._release(outdated)
+def test_a_claim_that_has_changed_meanwhile_is_not_released(node: Node) -> None:
+    host = node.host()
+    prepare(node, host, "a", "phone1")
+    outdated = dict(host.specs.records)
+    prepare(node, host, "a", "phone2")
+    assert not host.repair(outdated)
     assert node.backend.mounted == {"phone2"}
-    assert not [event for event in node.observer.events if event[0] in {"unprepared", "reconciled"}]
 
 
 # -- calls that end early
@@ -158,21 +159,21 @@ async def test_a_prepare_that_hangs_is_an_error_in_time_and_its_result_belongs_t
 async def test_a_prepare_that_hangs_does_not_survive_its_unprepare(node: Node, claims: Claims) -> None:
     claim = node.source.add("a", "phone1")
     node.backend.hang = {"prepare"}
-    preparing = asyncio.create_task(refusal(claims, claim))
+    preparing = asyncio.create_task(prepared_devices(claims, claim))
     await asyncio.to_thread(node.backend.hanging.wait)
     unpreparing = asyncio.create_task(unprepare(claims, "a"))
-    assert "was unprepared before" in await preparing
     node.backend.resume.set()
     assert await unpreparing == {"a": ""}
+    await preparing
     assert nothing_left(node, claims)
 
 
 async def test_a_cancelled_call_leaves_no_claim_half_prepared(node: Node, claims: Claims) -> None:
     claim = node.source.add("a", "phone1")
     node.backend.hang = {"prepare"}
-    task = asyncio.create_task(claims.prepare([claim], PATIENCE))
+    task = asyncio.create_task(claims.prepare(claim, PATIENCE))
     await asyncio.to_thread(node.backend.hanging.wait)
-    other = asyncio.create_task(claims.prepare([node.source.add("b", "phone2")], PATIENCE))
+    other = asyncio.create_task(claims.prepare(node.source.add("b", "phone2"), PATIENCE))
     await asyncio.sleep(0)  # its call waits behind the other one
     task.cancel()
     other.cancel()

@@ -143,13 +143,10 @@ async def test_a_failed_unprepare_keeps_the_record_and_can_be_repeated(node: Nod
     assert nothing_left(node, claims)
 
 
-async def test_one_call_has_a_result_for_each_claim(node: Node, claims: Claims) -> None:
+async def test_a_claim_that_fails_does_not_affect_another(node: Node, claims: Claims) -> None:
     good, bad = node.source.add("a", "phone1"), reference("b")
-    results = await claims.prepare([good, bad], PATIENCE)
-    assert set(results) == {"a", "b"}
-    assert "not found" in str(results["b"])
-    assert not isinstance(results["a"], str)
-    assert await claims.prepare([], PATIENCE) == {}
+    _, error = await asyncio.gather(prepared_devices(claims, good), refusal(claims, bad))
+    assert "not found" in error
 
 
 async def test_the_observer_counts_claims(node: Node, claims: Claims) -> None:
@@ -255,14 +252,14 @@ async def test_health_has_the_devices_of_prepared_claims(node: Node, claims: Cla
     await prepared_devices(claims, node.source.add("a", "phone1", "phone2"))
     node.backend.ids.remove("phone2")
     claims._inventory.publish(node.backend.devices())
-    assert [(each.device, each.healthy, each.message) for each in claims.health()] == [
-        ("phone1", True, ""),
-        ("phone2", False, "the device does not exist any more"),
+    assert [(each.device, each.problem) for each in claims.health()[0]] == [
+        ("phone1", ""),
+        ("phone2", "the device does not exist any more"),
     ]
 
 
-async def test_a_change_of_the_prepared_claims_is_notified(node: Node, claims: Claims) -> None:
-    superseded = claims.superseded
+async def test_a_change_of_the_prepared_claims_is_a_change_of_health(node: Node, claims: Claims) -> None:
+    _, (claims_changed, _) = claims.health()
     await prepared_devices(claims, node.source.add("a", "phone1"))
     async with asyncio.timeout(PATIENCE):
-        await superseded.wait()
+        await claims_changed.wait()

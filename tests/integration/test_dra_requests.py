@@ -5,27 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import grpc
 import pytest
 
 from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
-from aosp_plugin.framework.dra import claim_servicer
-from aosp_plugin.framework.dra.health import HealthServicer, PreparedHealth
-from aosp_plugin.framework.dra.interfaces import DeviceHealth
+from aosp_plugin.framework.dra.claim_servicer import CLAIM_SERVICES, ClaimServicer
+from aosp_plugin.framework.dra.claims import DeviceHealth
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import REQUEST
 from kubelet_standin import DraKubelet, DraVersion
 from kubelet_standin.dra_kubelet import ClaimsError
-from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
+from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, Handler, pod, running_driver
 from tests.support import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from aosp_plugin.framework.dra.interfaces import PreparedDevice
+    from aosp_plugin.framework.dra.allocations import ClaimReference, PreparedDevice
+    from aosp_plugin.framework.dra.claims import Claims
 
 
 @contextlib.asynccontextmanager
@@ -50,7 +50,10 @@ async def connection(directory: str, driver: Driver) -> AsyncIterator[grpc.aio.C
 
 
 def prepare(
-    channel: grpc.aio.Channel, *names: str, timeout: float | None = None, service: str = claim_servicer.SERVICES[0]
+    channel: grpc.aio.Channel,
+    *names: str,
+    timeout: float | None = None,
+    service: str = CLAIM_SERVICES[0],
 ) -> grpc.aio.UnaryUnaryCall[pb.NodePrepareResourcesRequest, pb.NodePrepareResourcesResponse]:
     """Call NodePrepareResources for claims."""
     claims = [pb.Claim(namespace="default", name=name, uid=f"uid-{name}") for name in names]
@@ -61,7 +64,7 @@ def prepare(
     )(pb.NodePrepareResourcesRequest(claims=claims), timeout=timeout)
 
 
-@pytest.mark.parametrize("service", claim_servicer.SERVICES)
+@pytest.mark.parametrize("service", CLAIM_SERVICES)
 async def test_answer_has_an_entry_for_each_claim(kubelet_dir: str, service: str) -> None:
     """In both versions; also for a claim that is named twice, and for no claim."""
     async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
@@ -76,20 +79,15 @@ async def test_answer_has_an_entry_for_each_claim(kubelet_dir: str, service: str
 
 
 async def test_errors_are_those_of_their_claims(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim without a result has an error, and results for other claims are omitted."""
-
-    async def answer(*_: object) -> Mapping[str, Sequence[PreparedDevice] | str]:
-        return {"uid-a": "no phone is left", "uid-b": (), "uid-x": ()}
+    async def answer(reference: ClaimReference, _seconds: float) -> Sequence[PreparedDevice]:
+        if reference.uid == "uid-a":
+            raise PluginError("no phone is left")
+        return ()
 
     async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
         monkeypatch.setattr(driver.handler, "prepare", answer)
-        monkeypatch.setattr(driver.service._claims, "_handler", driver.handler)
-        claims = (await prepare(channel, "a", "b", "c")).claims
-        assert {uid: each.error for uid, each in claims.items()} == {
-            "uid-a": "no phone is left",
-            "uid-b": "",
-            "uid-c": "internal error: the driver has no answer for this claim",
-        }
+        claims = (await prepare(channel, "a", "b")).claims
+        assert {uid: each.error for uid, each in claims.items()} == {"uid-a": "no phone is left", "uid-b": ""}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +119,8 @@ async def test_error_of_the_handler_is_the_answer(
         driver.handler.hook = lambda: None
         await kubelet.unprepare(game)
         assert (driver.handler.prepared, driver.handler.unprepared) == (["a", "b"], ["a", "b"])
-    tracebacks = [record for record in caplog.records if record.message == "request failed unexpectedly"]
-    assert len(tracebacks) == (2 if isinstance(error, ValueError) else 0)
+    tracebacks = [record for record in caplog.records if record.message == "claim failed unexpectedly"]
+    assert len(tracebacks) == (4 if isinstance(error, ValueError) else 0)
     assert all(record.exc_info for record in tracebacks)
     failed = [vars(record) for record in caplog.records if record.message == "claim failed"]
     assert {(each["claim"], each["uid"]) for each in failed} == {("default/a", "uid-a"), ("default/b", "uid-b")}
@@ -242,18 +240,18 @@ async def test_each_request_has_a_number_of_its_own(kubelet_dir: str) -> None:
     assert REQUEST.get() == ""
 
 
-SICK = DeviceHealth("node/00000", "game", healthy=False, message="the node is gone")
+SICK = DeviceHealth("node/00000", "game", "the node is gone")
 
 
 @pytest.mark.parametrize("version", DraVersion)
 async def test_health_reaches_the_kubelet_at_once_and_after_changes(kubelet_dir: str, version: DraVersion) -> None:
     """And again with the next kubelet."""
     async with registered(kubelet_dir, version) as (kubelet, driver):
-        driver.health.publish([SICK])
+        driver.handler.report(SICK)
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Unhealthy", PATIENCE)
         message = kubelet.health(DRIVER, *SICK[:2]).message
-        assert message == (SICK.message if version.knows_health_message else "")
-        driver.health.publish([SICK._replace(healthy=True, message="")])
+        assert message == (SICK.problem if version.knows_health_message else "")
+        driver.handler.report(SICK._replace(problem=""))
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
         await kubelet.restart()
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
@@ -287,7 +285,7 @@ async def test_any_number_of_health_streams_is_served(kubelet_dir: str) -> None:
         for stream in streams:
             assert await stream.read() == health_pb.NodeWatchResourcesResponse()
         streams.pop().cancel()
-        driver.health.publish([SICK])
+        driver.handler.report(SICK)
         for stream in streams:
             (device,) = (await stream.read()).devices  # type: ignore[attr-defined]
             assert (device.health, device.health_check_timeout_seconds) == (health_pb.UNHEALTHY, 30)
@@ -296,29 +294,14 @@ async def test_any_number_of_health_streams_is_served(kubelet_dir: str) -> None:
         assert await ended == [grpc.aio.EOF] * 3  # type: ignore[attr-defined]
 
 
-async def test_health_of_many_devices_is_split() -> None:
-    """The kubelet receives at most 4 MiB in a message."""
-    health = PreparedHealth()
-    health.publish([DeviceHealth("n" * 253, f"{n:063}", healthy=False, message="x" * 1000) for n in range(10_000)])
-    servicer = HealthServicer(health)
-    responses = servicer._watch(health_pb.NodeWatchResourcesRequest(), None)  # type: ignore[arg-type]
-    sizes = []
-    async for response in responses:
-        sizes.append((len(response.devices), response.ByteSize() < 4 * 1024 * 1024))
-        if sum(count for count, _ in sizes) == 10_000:
-            servicer.finish()
-    assert sizes == [(4096, True), (4096, True), (1808, True)]
-
-
-async def test_unchanged_health_is_no_change() -> None:
-    health = PreparedHealth()
-    health.publish([SICK])
-    revision, superseded = health.revision, health.superseded(health.revision)
-    health.publish([SICK])
-    assert (health.revision, superseded.is_set()) == (revision, False)
-    health.publish([])
-    assert superseded.is_set()
-    assert health.superseded(revision).is_set()
+async def test_health_of_many_devices_is_one_message_that_the_kubelet_receives() -> None:
+    handler = Handler()
+    handler.report(*(DeviceHealth("n" * 30, f"phone{number}", "x" * 1000) for number in range(10_000)))
+    servicer = ClaimServicer(cast("Claims", handler))
+    responses = servicer._watch_health(asyncio.Event(), health_pb.NodeWatchResourcesRequest(), None)  # type: ignore[arg-type]
+    response = await anext(responses)
+    assert len(response.devices) == 10_000
+    assert response.ByteSize() < 4 * 1024 * 1024
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ All functions here but ``get_claim`` are pure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from aosp_plugin.framework.apiserver.client import ApiClient
-    from aosp_plugin.framework.dra.interfaces import ClaimReference
 
 MAX_PARAMETER_BYTES = 32 * 1024
 """Length of the JSON of a request's parameters, of class and claim, all of which are kept. The API server limits each
@@ -27,6 +26,19 @@ to 10 KiB (``OpaqueParametersMaxLength``), of 32 in a class and 32 in a claim.""
 MAX_RECORD_BYTES = 192 * 1024
 """Length of the JSON of a record: a runtime rejects a CDI spec with more than 256 KiB of annotations. Only parameters
 of several requests, each at its limit, get that long."""
+
+
+class ClaimReference(NamedTuple):
+    """A ResourceClaim as the kubelet names it; another claim may have the same namespace and name later."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def full_name(self) -> str:
+        """NAMESPACE/NAME."""
+        return f"{self.namespace}/{self.name}"
 
 
 class Opaque(msgspec.Struct, frozen=True):
@@ -148,12 +160,12 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     @property
     def ids(self) -> tuple[str, ...]:
         """The IDs of all devices."""
-        return tuple(device_id for request in self.requests for device_id in request.ids)
+        return tuple(device.id for device in self.devices)
 
     @property
-    def devices(self) -> frozenset[tuple[str, str]]:
-        """Pool and name of each device."""
-        return frozenset((device.pool, device.name) for request in self.requests for device in request.devices)
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        """All devices."""
+        return tuple(device for request in self.requests for device in request.devices)
 
     @property
     def full_name(self) -> str:
@@ -164,6 +176,18 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     def label(self) -> str:
         """The claim as error messages name it."""
         return f"{self.full_name} (UID {self.uid})"
+
+
+class PreparedDevice(NamedTuple):
+    """A device of a prepared claim, as the kubelet passes it to containers."""
+
+    requests: tuple[str, ...]
+    """Names of the requests of the claim that have it, without the names of subrequests."""
+    pool: str
+    device: str
+    """Name in the ResourceSlice."""
+    cdi_devices: tuple[str, ...]
+    """Qualified CDI names, such as example.com/gpu=NAME; empty if the container gets nothing with this device."""
 
 
 async def get_claim(api: ApiClient, namespace: str, name: str) -> Claim:
@@ -181,8 +205,8 @@ def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], s
 
 def is_needed(record: ClaimRecord, claim: Claim, driver: str) -> bool:
     """Return whether a claim needs the devices of its record: it is the same one, and no others are allocated to it."""
-    devices = frozenset((result.pool, result.device) for result in claim.results if result.driver == driver)
-    return claim.metadata.uid == record.uid and devices == record.devices
+    allocated = {(result.pool, result.device) for result in claim.results if result.driver == driver}
+    return claim.metadata.uid == record.uid and allocated == {(each.pool, each.name) for each in record.devices}
 
 
 def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping[tuple[str, str], str]) -> ClaimRecord:

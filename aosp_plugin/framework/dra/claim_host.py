@@ -8,20 +8,22 @@ repeats its call.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.framework.dra import checkpoint
 from aosp_plugin.framework.errors import BackendError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.devices import ContainerEdits
-    from aosp_plugin.framework.dra.allocations import ClaimRecord
+    from aosp_plugin.framework.dra.allocations import ClaimRecord, PreparedDevice
     from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
-    from aosp_plugin.framework.dra.interfaces import PreparedDevice, Repaired
+    from aosp_plugin.framework.observer import Repaired
 
 LOG = logging.getLogger(__name__)
 
@@ -67,23 +69,22 @@ class ClaimHost:
                 self._roll_back(wanted)
                 raise
 
-    def unprepare(self, uid: str, only: ClaimRecord | None = None) -> bool:
+    def unprepare(self, uid: str) -> bool:
         """Release a claim; return whether there was anything to release. Unknown claims are no error.
 
-        ``only``: release the claim only if its record still is this one. Raises OSError and PluginError; the record
-        then stays.
+        Raises OSError and PluginError; the record then stays.
         """
         with self.specs.locked():
             record = self.specs.records.get(uid)
-            if record is None or (only is not None and record != only):
-                return False
-            self._release(record)
-            return True
+            if record is not None:
+                self._release(record)
+            return record is not None
 
-    def repair(self) -> Mapping[str, Exception]:
+    def repair(self, ended: Mapping[str, ClaimRecord] = MappingProxyType({})) -> Mapping[str, Exception]:
         """Make devices and specs match the records, and release what has none; return what failed.
 
-        The errors are by UID, with an empty one for devices of no claim; the next call tries again. The first call of a
+        ``ended`` are claims that do not exist any more, by UID; those whose record still is this one are released. The
+        errors are by UID, with an empty one for devices of no claim; the next call tries again. The first call of a
         process prepares every claim again, also those of the checkpoint of an earlier version. Raises OSError and
         PluginError if no claim can be repaired, because the records cannot be read.
         """
@@ -98,7 +99,10 @@ class ClaimHost:
                 problems[""] = error
             for record in claims:
                 try:
-                    self._repair(record, first=first)
+                    if ended.get(record.uid) == record:
+                        self._release_ended(record)
+                    else:
+                        self._repair(record, first=first)
                 except (OSError, PluginError) as error:
                     problems[record.uid] = error
             try:
@@ -142,6 +146,15 @@ class ClaimHost:
         self._backend.unprepare([device_id for device_id in record.ids if device_id not in taken])
         self.specs.remove(record.uid)
 
+    def _release_ended(self, record: ClaimRecord) -> None:
+        try:
+            with self._reporting("claim"):
+                self._release(record)
+        except (OSError, PluginError) as error:
+            raise BackendError(f"claim {record.label} is gone, and cannot be unprepared: {error}") from error
+        fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
+        LOG.warning("claim does not exist any more, unprepared", extra=fields)
+
     def _repair(self, record: ClaimRecord, *, first: bool) -> None:
         if first:
             self._prepare(record)
@@ -149,16 +162,21 @@ class ClaimHost:
         are_prepared = self._backend.is_prepared(record.ids)
         if are_prepared and not self.specs.is_lost(record.uid):
             return
-        kind: Repaired = "spec" if are_prepared else "mount"
-        try:
+        with self._reporting("spec" if are_prepared else "mount"):
             self._prepare(record)
-        except (OSError, PluginError):
-            self._repaired(kind, False)  # noqa: FBT003 - a callback
-            raise
         if are_prepared:
             fields = {"uid": record.uid, "path": self.specs.path(record.uid)}
             LOG.warning("CDI spec of a claim lost, written again", extra=fields)
         else:
             fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
             LOG.warning("devices of a claim lost, prepared again", extra=fields)
+
+    @contextlib.contextmanager
+    def _reporting(self, kind: Repaired) -> Iterator[None]:
+        """Report the repair in the context."""
+        try:
+            yield
+        except (OSError, PluginError):
+            self._repaired(kind, False)  # noqa: FBT003 - a callback
+            raise
         self._repaired(kind, True)  # noqa: FBT003 - a callback

@@ -1,4 +1,4 @@
-"""The service DRAPlugin: the kubelet's requests to prepare and unprepare the claims of a pod."""
+"""The kubelet's requests to a DRA driver: to prepare and unprepare the claims of a pod, and to report health."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import asyncio
 import itertools
 import logging
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import grpc
 
+from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
-from aosp_plugin.framework.dra.interfaces import ClaimReference
+from aosp_plugin.framework.dra.allocations import ClaimReference
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import REQUEST, milliseconds
+from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
-    from aosp_plugin.framework.dra.interfaces import ClaimHandler, PreparedDevice
+    from aosp_plugin.framework.dra.allocations import PreparedDevice
+    from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -26,39 +31,48 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SERVICES = ("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin")
+CLAIM_SERVICES = ("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin")
 """v1beta1 has the same messages, without a field that this driver does not set."""
+
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""The messages of both are the same."""
 
 DEADLINE = 45.0
 """Seconds that kubelets wait for an answer (pkg/kubelet/cm/dra/plugin/dra_plugin.go, defaultClientCallTimeout)."""
 
 MARGIN = 2.0
-"""Seconds before the deadline when the handler should have answered; a fifth of the deadline if that is shorter."""
+"""Seconds before the deadline when a claim should have been handled; a fifth of the deadline if that is shorter."""
+
+HEALTH_PAUSE = 0.05
+"""Seconds between two reports on health: changes come together."""
+
+HEALTH_TIMEOUT = 30
+"""Seconds without a report after which the kubelet considers the health unknown: its default, too
+(pkg/kubelet/cm/dra/healthinfo.go)."""
+
+MAX_MESSAGE_LENGTH = 256
+"""Characters of the reason why a device is unhealthy: the kubelet receives up to 4 MiB, so some 10,000 devices."""
 
 Rpc = Literal["NodePrepareResources", "NodeUnprepareResources"]
 
 _numbers = itertools.count(1)
 
 
-class _Failure(NamedTuple):
-    """Why a claim could not be prepared or unprepared."""
-
-    error: str
-
-
 class ClaimServicer:
-    """The service of one driver, for any number of sockets and kubelets.
+    """The services of one driver, for any number of sockets and kubelets.
 
     The end of a request, by its deadline or by the kubelet, does not end the work for its claims.
     """
 
-    def __init__(self, handler: ClaimHandler) -> None:
-        self._handler = handler
+    def __init__(self, claims: Claims, health_period: float = DEFAULT.health_period) -> None:
+        """``health_period`` is in seconds."""
+        self._claims = claims
+        self._health_period = health_period
         self._running: set[asyncio.Task[object]] = set()
 
-    def handlers(self) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
-        """Return the handlers for a gRPC server."""
-        methods = {
+    def handlers(self, finished: asyncio.Event) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
+        """Return the handlers for a gRPC server; ``finished`` ends their streams."""
+        requests = {
             "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
                 self._prepare,
                 pb.NodePrepareResourcesRequest.FromString,
@@ -70,7 +84,14 @@ class ClaimServicer:
                 pb.NodeUnprepareResourcesResponse.SerializeToString,
             ),
         }
-        return [grpc.method_handlers_generic_handler(service, methods) for service in SERVICES]
+        health = grpc.unary_stream_rpc_method_handler(
+            partial(self._watch_health, finished),
+            health_pb.NodeWatchResourcesRequest.FromString,
+            health_pb.NodeWatchResourcesResponse.SerializeToString,
+        )
+        stream = {"NodeWatchResources": health}
+        services = [*((name, requests) for name in CLAIM_SERVICES), *((name, stream) for name in HEALTH_SERVICES)]
+        return [grpc.method_handlers_generic_handler(name, methods) for name, methods in services]
 
     async def close(self, timeout: float) -> None:
         """Cancel the work that goes on, and wait for its end for ``timeout`` seconds."""
@@ -83,80 +104,91 @@ class ClaimServicer:
     async def _prepare(
         self, request: pb.NodePrepareResourcesRequest, context: Context
     ) -> pb.NodePrepareResourcesResponse:
-        results = await self._answer("NodePrepareResources", request.claims, self._handler.prepare, context)
-        return pb.NodePrepareResourcesResponse(claims={uid: _prepared(result) for uid, result in results.items()})
+        results = await self._answer("NodePrepareResources", request.claims, self._claims.prepare, context)
+        return pb.NodePrepareResourcesResponse(
+            claims={
+                uid: pb.NodePrepareResourceResponse(error=result)
+                if isinstance(result, str)
+                else pb.NodePrepareResourceResponse(devices=map(_device, result))
+                for uid, result in results.items()
+            }
+        )
 
     async def _unprepare(
         self, request: pb.NodeUnprepareResourcesRequest, context: Context
     ) -> pb.NodeUnprepareResourcesResponse:
-        results = await self._answer("NodeUnprepareResources", request.claims, self._handler.unprepare, context)
-        claims = {
-            uid: pb.NodeUnprepareResourceResponse(error=result.error if isinstance(result, _Failure) else result)
-            for uid, result in results.items()
-        }
+        results = await self._answer("NodeUnprepareResources", request.claims, self._claims.unprepare, context)
+        claims = {uid: pb.NodeUnprepareResourceResponse(error=error or "") for uid, error in results.items()}
         return pb.NodeUnprepareResourcesResponse(claims=claims)
 
     async def _answer(
         self,
         rpc: Rpc,
         requested: Iterable[pb.Claim],
-        handle: Callable[[Sequence[ClaimReference], float], Awaitable[Mapping[str, T]]],
+        handle: Callable[[ClaimReference, float], Awaitable[T]],
         context: Context,
-    ) -> Mapping[str, T | _Failure]:
-        """Return the result for each claim, and no others, before the deadline of the request."""
+    ) -> Mapping[str, T | str]:
+        """Return the result or the error of each claim, and no others, before the deadline of the request.
+
+        The kubelet passes all claims of a pod in one request, and refuses an answer with other claims
+        (pkg/kubelet/cm/dra/manager.go).
+        """
         REQUEST.set(str(next(_numbers)))  # gRPC runs each request in a task of its own
         claims = {claim.uid: ClaimReference(claim.namespace, claim.name, claim.uid) for claim in requested}
         remaining = min(context.time_remaining() or DEADLINE, DEADLINE)  # None without a deadline
         margin = min(MARGIN, remaining / 5)
-        task = asyncio.create_task(_handle(rpc, claims, handle, remaining - margin))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        seconds = remaining - margin / 2
+        tasks = {
+            uid: asyncio.create_task(_outcome(rpc, claim, handle(claim, remaining - margin)))
+            for uid, claim in claims.items()
+        }
+        for task in tasks.values():
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        fields = {"rpc": rpc, "claim": ",".join(claim.full_name for claim in claims.values())}
         try:
-            done, _ = await asyncio.wait({task}, timeout=remaining - margin / 2)
+            if tasks:
+                await asyncio.wait(tasks.values(), timeout=seconds)
         except asyncio.CancelledError:
-            LOG.warning("request cancelled by kubelet, completing it", extra={"rpc": rpc, "claim": _names(claims)})
+            LOG.warning("request cancelled by kubelet, completing it", extra=fields)
             raise
-        if done:
-            return task.result()
-        LOG.error(
-            "request timed out, completing it",
-            extra={"rpc": rpc, "claim": _names(claims), "duration_ms": milliseconds(remaining - margin / 2)},
-        )
-        return dict.fromkeys(claims, _Failure(f"not completed after {remaining - margin / 2:.1f} s, and going on"))
+        if not all(task.done() for task in tasks.values()):
+            LOG.error("request timed out, completing it", extra={**fields, "duration_ms": milliseconds(seconds)})
+        late = f"not completed after {seconds:.1f} s, and going on"
+        return {uid: task.result() if task.done() else late for uid, task in tasks.items()}
+
+    async def _watch_health(
+        self, finished: asyncio.Event, _request: health_pb.NodeWatchResourcesRequest, _context: Context
+    ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
+        """Report the health of all prepared devices at once, after each change and periodically.
+
+        A kubelet shows it in the status of pods (``allocatedResourcesStatus``).
+        """
+        while not finished.is_set():
+            devices, changes = self._claims.health()
+            now = int(time.time())
+            yield health_pb.NodeWatchResourcesResponse(devices=[_report(device, now) for device in devices])
+            await wait_any(*changes, finished, timeout=self._health_period)
+            await asyncio.sleep(HEALTH_PAUSE)
 
 
-async def _handle(
-    rpc: Rpc,
-    claims: Mapping[str, ClaimReference],
-    handle: Callable[[Sequence[ClaimReference], float], Awaitable[Mapping[str, T]]],
-    seconds: float,
-) -> Mapping[str, T | _Failure]:
-    """Call the handler; log errors. Return a result for each claim, and no others."""
+async def _outcome(rpc: Rpc, claim: ClaimReference, work: Awaitable[T]) -> T | str:
+    """Return the result of the work for a claim, or its error, which is logged."""
     started = time.monotonic()
-    LOG.debug("request received", extra={"rpc": rpc, "claim": _names(claims)})
-    results: Mapping[str, T] = {}
-    missing = _Failure("internal error: the driver has no answer for this claim")
     try:
-        results = await handle(tuple(claims.values()), seconds) if claims else {}
+        result = await work
     except (OSError, PluginError) as error:
-        missing = _Failure(str(error))
+        problem = str(error)
     except Exception as error:
-        LOG.error("request failed unexpectedly", extra={"rpc": rpc, "claim": _names(claims)}, exc_info=True)  # noqa: G201 - level
-        missing = _Failure(f"internal error: {type(error).__name__}: {error}")
-    answer = {uid: results.get(uid, missing) for uid in claims}
-    duration = milliseconds(time.monotonic() - started)
-    for uid, result in answer.items():
-        if problem := _error(result):
-            fields = {"rpc": rpc, "claim": _name(claims[uid]), "uid": uid, "error": problem, "duration_ms": duration}
-            LOG.warning("claim failed", extra=fields)
-    LOG.debug("request answered", extra={"rpc": rpc, "claim": _names(claims), "duration_ms": duration})
-    return answer
-
-
-def _prepared(result: Sequence[PreparedDevice] | str | _Failure) -> pb.NodePrepareResourceResponse:
-    if error := _error(result):
-        return pb.NodePrepareResourceResponse(error=error)
-    return pb.NodePrepareResourceResponse(devices=[_device(device) for device in result if not isinstance(device, str)])
+        fields = {"claim": claim.full_name, "uid": claim.uid}
+        LOG.error("claim failed unexpectedly", extra=fields, exc_info=True)  # noqa: G201 - level
+        problem = f"internal error: {type(error).__name__}: {error}"
+    else:
+        LOG.debug("request answered", extra={"rpc": rpc, "claim": claim.full_name})
+        return result
+    fields = {"rpc": rpc, "claim": claim.full_name, "uid": claim.uid, "error": problem}
+    LOG.warning("claim failed", extra={**fields, "duration_ms": milliseconds(time.monotonic() - started)})
+    return problem
 
 
 def _device(device: PreparedDevice) -> pb.Device:
@@ -168,16 +200,11 @@ def _device(device: PreparedDevice) -> pb.Device:
     )
 
 
-def _error(result: object) -> str:
-    """Return the error in the result of a claim; empty if it succeeded."""
-    if isinstance(result, _Failure):
-        return result.error
-    return result if isinstance(result, str) else ""
-
-
-def _name(claim: ClaimReference) -> str:
-    return f"{claim.namespace}/{claim.name}"
-
-
-def _names(claims: Mapping[str, ClaimReference]) -> str:
-    return ",".join(map(_name, claims.values()))
+def _report(device: DeviceHealth, now: int) -> health_pb.DeviceHealth:
+    return health_pb.DeviceHealth(
+        device=health_pb.DeviceIdentifier(pool_name=device.pool, device_name=device.device),
+        health=health_pb.UNHEALTHY if device.problem else health_pb.HEALTHY,
+        last_updated_time=now,
+        health_check_timeout_seconds=HEALTH_TIMEOUT,
+        message=device.problem[:MAX_MESSAGE_LENGTH],
+    )

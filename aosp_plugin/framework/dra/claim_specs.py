@@ -30,8 +30,7 @@ from aosp_plugin.framework.cdi.spec import CdiDevice, encode, qualified_name, sp
 from aosp_plugin.framework.cdi.spec_file import translate_errors
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.dra import checkpoint
-from aosp_plugin.framework.dra.allocations import ClaimRecord  # noqa: TC001 - msgspec evaluates annotations
-from aosp_plugin.framework.dra.interfaces import PreparedDevice
+from aosp_plugin.framework.dra.allocations import ClaimRecord, PreparedDevice
 from aosp_plugin.framework.dra.names import claim_kind
 from aosp_plugin.framework.errors import BackendError, ClaimRecordError
 

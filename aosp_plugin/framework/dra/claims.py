@@ -8,11 +8,12 @@ that another claim still has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aosp_plugin.framework.aio import call_in_loop, wait_any
 from aosp_plugin.framework.apiserver.client import retry
@@ -20,22 +21,19 @@ from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.dra.allocations import device_ids, is_needed, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost, Conflict
 from aosp_plugin.framework.dra.claim_specs import BOOT_ID_FILE, ClaimSpecs, uid_problem
-from aosp_plugin.framework.dra.interfaces import NULL_DRA_OBSERVER, DeviceHealth
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
-from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, Problem, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.dra.allocations import Claim, ClaimRecord
-    from aosp_plugin.framework.dra.interfaces import ClaimReference, DraObserver, PreparedDevice, Repaired
+    from aosp_plugin.framework.dra.allocations import Claim, ClaimRecord, ClaimReference, PreparedDevice
     from aosp_plugin.framework.inventory import Inventory
+    from aosp_plugin.framework.observer import DraObserver, Repaired
     from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class ClaimTimings(NamedTuple):
@@ -43,13 +41,12 @@ class ClaimTimings(NamedTuple):
 
     conflict: float = 30.0
     """How long a preparation waits for a device that another claim has: the kubelet waits for 45 s."""
-    poll: float = 1.0
-    """Between two attempts in that wait: another process of the driver may release the device."""
-    ask: float = 3.0
-    """Between two questions to the API server in that wait, whether the other claim still needs the device."""
+    poll: float = 2.0
+    """Between two attempts in that wait, and two questions to the API server whether the other claim still needs the
+    device: another process of the driver may release it."""
     gone: float = 10.0
-    """How long the kubelet has to unprepare a claim that is gone and has such a device, before that happens without the
-    kubelet: its containers may still be ending."""
+    """How long the kubelet has to unprepare a claim that is gone, before that happens without the kubelet: its
+    containers may still be ending."""
     verify: float = 2.0
     """How long to wait for the API server if the claim is prepared already."""
 
@@ -57,28 +54,37 @@ class ClaimTimings(NamedTuple):
 DEFAULT_TIMINGS = ClaimTimings()
 
 
-class _Call:
-    """A call of the kubelet for one claim."""
+class DeviceHealth(NamedTuple):
+    """Health of a device of a prepared claim."""
 
-    def __init__(self, reference: ClaimReference, end: float) -> None:
-        """``end`` is the time (``time.monotonic``) when the kubelet needs the answer."""
-        self.reference = reference
-        self.end = end
-        self.given_up = False
+    pool: str
+    device: str
+    problem: str
+    """Why it is unhealthy; empty if it is healthy."""
+
+
+class _Call:
+    """A call of the kubelet to prepare a claim."""
+
+    def __init__(self, uid: str, seconds: float) -> None:
+        self.uid = uid
+        self.refusal = ""
+        """Why it must not have an effect any more."""
+        self._end = time.monotonic() + seconds
 
     @property
     def remaining(self) -> float:
-        """Seconds until the end."""
-        return self.end - time.monotonic()
+        """Seconds until the kubelet needs the answer."""
+        return self._end - time.monotonic()
 
     def check(self) -> None:
-        """Raise ClaimError if the kubelet does not wait for the answer any more. For any thread."""
-        if self.given_up or self.remaining <= 0:
-            raise ClaimError("the claim was not prepared in time")
+        """Raise ClaimError if the call must not have an effect any more. For any thread."""
+        if self.refusal or self.remaining <= 0:
+            raise ClaimError(self.refusal or "the claim was not prepared in time")
 
 
 class Claims:
-    """The claims of one driver; a ``ClaimHandler``. Belongs to the running event loop."""
+    """The claims of one driver. Belongs to the running event loop; calls for claims overlap."""
 
     def __init__(
         self,
@@ -108,26 +114,26 @@ class Claims:
         self._observer = observer
         self._timings = timings
         loop = asyncio.get_running_loop()
-        specs = ClaimSpecs(
+        self._specs = ClaimSpecs(
             driver,
             state_directory=state_directory,
             cdi_directory=cdi_directory,
             changed=partial(call_in_loop, loop, self._records_changed),
             boot_id_file=boot_id_file,
         )
-        self._specs = specs
-        self._host = ClaimHost(backend, specs, lambda kind, ok: call_in_loop(loop, self._repaired, kind, ok))
+        self._host = ClaimHost(backend, self._specs, lambda kind, ok: call_in_loop(loop, self._repaired, kind, ok))
         self.directory = cdi_directory
         """The directory of the specs, as a path of this process."""
         self.withheld = ""
         """Why no further claim gets a device; empty if claims do."""
-        self.superseded = asyncio.Event()
-        """Set at the next change of ``prepared``, and then replaced."""
-        self._preparing: dict[str, set[asyncio.Task[Sequence[PreparedDevice] | str]]] = {}
+        self._superseded = asyncio.Event()
+        self._calls: set[_Call] = set()
         self._ids: tuple[int, Mapping[tuple[str, str], str]] = (0, {})
         self._gone: dict[str, tuple[ClaimRecord, float]] = {}
-        self._failures: Mapping[str, Exception] = {}
-        """Why a claim cannot be repaired or released, by UID; an empty UID is for what concerns no single claim."""
+        self._ended: dict[str, ClaimRecord] = {}
+        """Claims that have been gone for long enough. Repairs release them, until they have no record."""
+        begins, ends = "claim reconciliation failed, retrying", "claim reconciliation recovered"
+        self._problem, self._notice = (Problem(LOG, begins, ends, logging.ERROR) for _ in range(2))
 
     @property
     def prepared(self) -> Mapping[str, ClaimRecord]:
@@ -137,29 +143,30 @@ class Claims:
     @property
     def problem(self) -> str:
         """Why no claim can be prepared or repaired; empty if they can. May be read in any thread."""
-        return _summary([error for uid, error in self._failures.items() if _concerns_all(uid, error)])
+        return self._problem.text
 
     @property
     def notice(self) -> str:
         """Which single claims cannot be repaired or released; others can. May be read in any thread."""
-        return _summary([error for uid, error in self._failures.items() if not _concerns_all(uid, error)])
+        return self._notice.text
 
     @property
     def gone(self) -> set[str]:
         """The UIDs of the prepared claims that the API server did not have when it was asked last."""
         return set(self._gone)
 
-    def health(self) -> Sequence[DeviceHealth]:
-        """Return the health of each device of a prepared claim, according to the last scan."""
-        devices = self._inventory.snapshot.devices
+    def health(self) -> tuple[Sequence[DeviceHealth], Sequence[asyncio.Event]]:
+        """Return the health of each device of a prepared claim, according to the last scan.
+
+        One of the events is set as soon as it may be another one.
+        """
+        snapshot = self._inventory.snapshot
         found = []
-        for record in self.prepared.values():
-            for allocated in (device for request in record.requests for device in request.devices):
-                device = devices.get(allocated.id)
-                why = "the device does not exist any more" if device is None else device.why
-                healthy = device is not None and device.healthy
-                found.append(DeviceHealth(allocated.pool, allocated.name, healthy, "" if healthy else why))
-        return found
+        for allocated in (each for record in self.prepared.values() for each in record.devices):
+            device = snapshot.devices.get(allocated.id)
+            problem = "the device does not exist any more" if device is None else device.why if device.reason else ""
+            found.append(DeviceHealth(allocated.pool, allocated.name, problem))
+        return found, (self._superseded, self._inventory.superseded(snapshot.revision))
 
     async def repair(self, timeout: float | None = None, *, before: Callable[[], None] = lambda: None) -> bool:
         """Make devices and specs match the records; return whether that succeeded. See ``ClaimHost.repair``.
@@ -167,10 +174,11 @@ class Claims:
         Failures are logged, and in ``problem`` and ``notice``. ``timeout`` is in seconds; ``before`` is called in the
         worker thread first.
         """
+        ended = dict(self._ended)
 
         def repair() -> Mapping[str, Exception]:
             before()
-            return self._host.repair()
+            return self._host.repair(ended)
 
         failed: Mapping[str, Exception]
         try:
@@ -178,51 +186,50 @@ class Claims:
             failed = await self._worker.run(repair, timeout, label="claim reconciliation")
         except (OSError, PluginError) as error:
             failed = {"": error}
-        else:
-            for uid in [uid for uid in self._failures if uid not in {*failed, *self._gone}]:
-                self._set_failure(uid, None)
-        for uid, failure in failed.items():
-            self._set_failure(uid, failure)
+        general = {uid: e for uid, e in failed.items() if not uid or isinstance(e, CdiError | ClaimRecordError)}
+        _set(self._problem, general)
+        _set(self._notice, {uid: error for uid, error in failed.items() if uid not in general})
         return not failed
 
-    async def prepare(
-        self, claims: Sequence[ClaimReference], seconds: float
-    ) -> Mapping[str, Sequence[PreparedDevice] | str]:
-        """Prepare claims within ``seconds``; return the devices or the error of each, by UID."""
-        end = time.monotonic() + seconds
-        tasks = {claim.uid: asyncio.create_task(self._prepare(_Call(claim, end))) for claim in claims}
-        for uid, task in tasks.items():
-            self._preparing.setdefault(uid, set()).add(task)
-        try:
-            if tasks:
-                await asyncio.wait(tasks.values())
-        finally:
-            for uid, task in tasks.items():
-                task.cancel()
-                self._preparing[uid].discard(task)
-                if not self._preparing[uid]:
-                    del self._preparing[uid]
-            if tasks:
-                await asyncio.wait(tasks.values())
-        ended = "the claim was unprepared before its preparation had ended"
-        return {uid: ended if task.cancelled() else task.result() for uid, task in tasks.items()}
+    async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[PreparedDevice]:
+        """Prepare a claim within ``seconds``, and return its devices. Raises OSError and PluginError.
 
-    async def unprepare(self, claims: Sequence[ClaimReference], seconds: float) -> Mapping[str, str]:
-        """Unprepare claims within ``seconds``; return the error of each by UID, empty for success.
-
-        A preparation of the same claim that has not ended is cancelled.
+        Whether the caller is cancelled or not, no claim is left half prepared.
         """
-        end = time.monotonic() + seconds
-        references = {claim.uid: claim for claim in claims}
-        errors = await asyncio.gather(*[self._unprepare(claim, end) for claim in references.values()])
-        return dict(zip(references, errors, strict=True))
+        call = _Call(reference.uid, seconds)
+        self._calls.add(call)
+        try:
+            with _counted(self._observer.prepared) as elapsed:
+                wanted = await self._wanted(reference, call)
+                devices = await self._prepare_when_free(wanted, call)
+        finally:
+            call.refusal = call.refusal or "the kubelet does not wait any more"
+            self._calls.discard(call)
+        fields = {"claim": wanted.full_name, "uid": wanted.uid, "device": ",".join(wanted.ids)}
+        LOG.info("claim prepared", extra={**fields, "duration_ms": elapsed()})
+        return devices
 
-    async def release_if_gone(self, record: ClaimRecord, after: float, timeout: float) -> bool | None:
-        """Ask the API server for a prepared claim, and unprepare it if it was gone ``after`` seconds ago, too.
+    async def unprepare(self, reference: ClaimReference, seconds: float) -> None:
+        """Unprepare a claim within ``seconds``, also one that is unknown. Raises OSError and PluginError.
 
-        A claim that is not allocated any more, or has got other devices, does not need those of its record. Return
-        whether it needs them; None if the API server cannot tell within ``timeout`` seconds. An answer 404 that is not
-        the API's, for example of a proxy, counts as none.
+        A preparation of the same claim that has not ended has no effect any more.
+        """
+        for call in self._calls:
+            if call.uid == reference.uid:
+                call.refusal = "the claim was unprepared before its preparation had ended"
+        with _counted(self._observer.unprepared) as elapsed:
+            function = partial(self._host.unprepare, reference.uid)
+            known = await self._worker.run(function, seconds, label="claim unpreparation")
+        if known:
+            fields = {"claim": reference.full_name, "uid": reference.uid, "duration_ms": elapsed()}
+            LOG.info("claim unprepared", extra=fields)
+
+    async def ask(self, record: ClaimRecord, timeout: float) -> bool | None:
+        """Ask the API server whether a prepared claim needs its devices; None if it cannot tell in ``timeout`` seconds.
+
+        A claim that is not allocated any more, or has got other devices, does not need those of its record. An answer
+        404 that is not the API's, for example of a proxy, counts as none. The next repair unprepares a claim that does
+        not need them, and did not ``ClaimTimings.gone`` seconds ago.
         """
         needed: bool | None = None
         try:
@@ -234,77 +241,23 @@ class Claims:
             pass
         if needed is not False:
             self._gone.pop(record.uid, None)
+            self._ended.pop(record.uid, None)
             return needed
         now = time.monotonic()
         known, since = self._gone.get(record.uid, (None, now))
         if known != record:
             self._gone[record.uid] = (record, now)
-        elif now - since >= after:
-            await self._release(record)
+        elif now - since >= self._timings.gone:
+            self._ended[record.uid] = record
         return False
 
-    async def _release(self, record: ClaimRecord) -> None:
-        """Unprepare a claim without the kubelet, unless its record has changed since."""
-        started = time.monotonic()
-        try:
-            function = partial(self._host.unprepare, record.uid, record)
-            if not await self._worker.run(function, label="claim release"):
-                return
-        except (OSError, PluginError) as error:
-            self._observer.unprepared("failed", time.monotonic() - started)
-            self._repaired("claim", ok=False)
-            text = f"claim {record.label} is gone, and cannot be unprepared: {error}"
-            self._set_failure(record.uid, ClaimError(text))
-            return
-        self._observer.unprepared("ok", time.monotonic() - started)
-        self._repaired("claim", ok=True)
-        fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
-        LOG.warning("claim does not exist any more, unprepared", extra=fields)
-
-    async def _prepare(self, call: _Call) -> Sequence[PreparedDevice] | str:
-        """Prepare a claim; return its devices or the error."""
-        try:
-            return await self._outcome(call.reference, self._prepare_claim(call), self._observer.prepared)
-        finally:
-            call.given_up = True
-
-    async def _outcome(
-        self,
-        reference: ClaimReference,
-        work: Awaitable[T],
-        count: Callable[[Literal["ok", "failed"], float], None],
-    ) -> T | str:
-        """Return the result of the work for a claim, or its error."""
-        started, result = time.monotonic(), "failed"
-        try:
-            answer = await work
-            result = "ok"
-        except (OSError, PluginError) as error:
-            return str(error)
-        except Exception as error:
-            fields = {"claim": f"{reference.namespace}/{reference.name}", "uid": reference.uid}
-            LOG.error("claim failed unexpectedly", extra=fields, exc_info=True)  # noqa: G201 - level
-            return f"internal error: {type(error).__name__}: {error}"
-        finally:
-            count("ok" if result == "ok" else "failed", time.monotonic() - started)
-        return answer
-
-    async def _prepare_claim(self, call: _Call) -> Sequence[PreparedDevice]:
-        started = time.monotonic()
-        wanted = await self._wanted(call)
-        devices = await self._prepare_when_free(wanted, call)
-        duration = milliseconds(time.monotonic() - started)
-        fields = {"claim": wanted.full_name, "uid": wanted.uid, "device": ",".join(wanted.ids), "duration_ms": duration}
-        LOG.info("claim prepared", extra=fields)
-        return devices
-
-    async def _wanted(self, call: _Call) -> ClaimRecord:
+    async def _wanted(self, reference: ClaimReference, call: _Call) -> ClaimRecord:
         """Return what is to be prepared, according to the API server. Raises ApiError, OSError and PluginError.
 
         If the claim is prepared already, its record is the answer, unless the API server has another one in time: a
         claim that several pods use one after another may be allocated again, with the same UID and other devices.
         """
-        namespace, name, uid = call.reference
+        namespace, name, uid = reference
         if problem := uid_problem(uid):
             raise ClaimError(problem)
         existing = self.prepared.get(uid)
@@ -323,14 +276,14 @@ class Claims:
             return existing
         except ValueError as error:
             raise ClaimError(str(error)) from error
-        return record_of(call.reference, claim, self._driver, ids)
+        return record_of(reference, claim, self._driver, ids)
 
-    async def _prepare_when_free(self, wanted: ClaimRecord, call: _Call) -> tuple[PreparedDevice, ...]:
+    async def _prepare_when_free(self, wanted: ClaimRecord, call: _Call) -> Sequence[PreparedDevice]:
         """Prepare a claim as soon as no other one has its devices. Raises OSError and PluginError."""
-        timings, since, asked = self._timings, math.inf, -math.inf
+        since = math.inf
         try:
             while True:
-                superseded = self.superseded
+                superseded = self._superseded
                 call.check()
                 function = partial(self._host.prepare, wanted, call.check)
                 result = await self._worker.run(function, call.remaining, label="claim preparation")
@@ -341,34 +294,16 @@ class Claims:
                     since = now
                     fields = {"claim": wanted.full_name, "uid": wanted.uid, "other": result.other.label}
                     LOG.info("claim waits for a device that another claim has", extra=fields)
-                seconds = min(since + timings.conflict - now, call.remaining - timings.poll)
+                seconds = min(since + self._timings.conflict - now, call.remaining - self._timings.poll)
                 if seconds <= 0:
                     raise ClaimError(_refusal(wanted, result.other, now - since))
-                if now - asked >= timings.ask:
-                    asked = now
-                    await self.release_if_gone(result.other, timings.gone, seconds)
-                await wait_any(superseded, timeout=min(timings.poll, seconds))
+                await self.ask(result.other, seconds)
+                if result.other.uid in self._ended:
+                    await self.repair(seconds)
+                await wait_any(superseded, timeout=min(self._timings.poll, seconds))
         finally:
             if since != math.inf:
                 self._observer.waited_for_device(time.monotonic() - since)
-
-    async def _unprepare(self, reference: ClaimReference, end: float) -> str:
-        """Unprepare a claim; return the error, empty for success."""
-        return await self._outcome(reference, self._unprepare_claim(reference, end), self._observer.unprepared)
-
-    async def _unprepare_claim(self, reference: ClaimReference, end: float) -> str:
-        started = time.monotonic()
-        preparing = self._preparing.get(reference.uid, set()).copy()
-        for task in preparing:
-            task.cancel()
-        if preparing:
-            await asyncio.wait(preparing)
-        function = partial(self._host.unprepare, reference.uid)
-        if await self._worker.run(function, end - time.monotonic(), label="claim unpreparation"):
-            duration = milliseconds(time.monotonic() - started)
-            fields = {"claim": f"{reference.namespace}/{reference.name}", "uid": reference.uid, "duration_ms": duration}
-            LOG.info("claim unprepared", extra=fields)
-        return ""
 
     async def _device_ids(self, seconds: float) -> Mapping[tuple[str, str], str]:
         """Return the ID of each device of this node by pool and name; wait for the first scan."""
@@ -386,37 +321,38 @@ class Claims:
             raise ClaimError("the devices of this node have not been scanned yet")
 
     def _records_changed(self) -> None:
-        self.superseded.set()
-        self.superseded = asyncio.Event()
-        self._gone = {uid: gone for uid, gone in self._gone.items() if self.prepared.get(uid) == gone[0]}
-        for uid in [uid for uid in self._failures if uid and uid not in self.prepared]:
-            self._set_failure(uid, None)
-        self._observer.claims_changed(len(self.prepared))
+        self._superseded.set()
+        self._superseded = asyncio.Event()
+        prepared = self.prepared
+        self._gone = {uid: gone for uid, gone in self._gone.items() if prepared.get(uid) == gone[0]}
+        self._ended = {uid: record for uid, record in self._ended.items() if prepared.get(uid) == record}
+        self._observer.claims_changed(len(prepared))
 
     def _repaired(self, kind: Repaired, ok: bool) -> None:  # noqa: FBT001 - a callback
         self._observer.reconciled(kind, "ok" if ok else "failed")
 
-    def _set_failure(self, uid: str, error: Exception | None) -> None:
-        """Log a failure of a claim, or (empty UID) of everything, once, and its end once."""
-        before = self._failures.get(uid)
-        if error is not None and str(error) != str(before):
-            LOG.error("claim reconciliation failed, retrying", extra={"uid": uid, "error": str(error)})
-        elif before is not None and error is None:
-            LOG.info("claim reconciliation recovered", extra={"uid": uid, "error": str(before)})
-        failures = {other: failure for other, failure in self._failures.items() if other != uid}
-        self._failures = failures if error is None else {**failures, uid: error}
+
+@contextlib.contextmanager
+def _counted(count: Callable[[Literal["ok", "failed"], float], None]) -> Iterator[Callable[[], float]]:
+    """Count what happens in the context, with its duration; yields a function that returns the milliseconds so far."""
+    started = time.monotonic()
+    try:
+        yield lambda: milliseconds(time.monotonic() - started)
+    except BaseException:
+        count("failed", time.monotonic() - started)
+        raise
+    count("ok", time.monotonic() - started)
 
 
-def _concerns_all(uid: str, error: Exception) -> bool:
-    return not uid or isinstance(error, CdiError | ClaimRecordError)
-
-
-def _summary(errors: Sequence[Exception]) -> str:
+def _set(problem: Problem, errors: Mapping[str, Exception]) -> None:
+    """Set what cannot be repaired or released, by UID; an empty UID is for what concerns no single claim."""
+    uid, error = next(iter(errors.items()), ("", None))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"claims cannot be repaired: {errors[0]}{more}" if errors else ""
+    text = f"claims cannot be repaired: {error}{more}" if errors else ""
+    problem.set(text, uid=uid, error=str(error) if errors else problem.text)
 
 
 def _refusal(wanted: ClaimRecord, other: ClaimRecord, seconds: float) -> str:
     ids = frozenset(other.ids)
-    names = [device.name for request in wanted.requests for device in request.devices if device.id in ids]
+    names = [device.name for device in wanted.devices if device.id in ids]
     return f"device {', '.join(names)} is still prepared for claim {other.label}, after a wait of {seconds:.0f} s"

@@ -12,21 +12,19 @@ from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.dra.allocations import get_claim
 from aosp_plugin.framework.dra.claims import Claims
-from aosp_plugin.framework.dra.health import PreparedHealth
-from aosp_plugin.framework.dra.interfaces import NULL_DRA_OBSERVER, DriverState
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.reconciler import Reconciler
-from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, NULL_OBSERVER, working_for
+from aosp_plugin.framework.resource_server import DriverState
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.apiserver.credentials import Credentials
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.dra.interfaces import DraObserver
     from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.observer import DraObserver, Observer
 
 RESTORE_TIMEOUT = 10.0
 """Seconds for restoring the claims before the kubelet is served. The kubelet's requests wait for it anyway."""
@@ -38,9 +36,6 @@ longer than these do, in the same worker thread."""
 REGISTRATION_TIME = 5.0
 """Seconds after which devices are published although the kubelet has not registered the driver, which takes it about
 a second: a kubelet that does not answer must not keep the API server from knowing the host's devices."""
-
-HEALTH_PAUSE = 0.05
-"""Seconds between two reports of the health of all prepared devices."""
 
 
 class DraDirectories(NamedTuple):
@@ -100,12 +95,10 @@ class DraDriver:
             observer=dra_observer,
         )
         self._reconciler = Reconciler(self._claims, self._scanned.subscribe(), self._stop)
-        self._health = PreparedHealth()
         self._service = KubeletService(
             self.driver_name,
             directories.registry,
             self._claims,
-            health=self._health,
             files=self._registry_files,
             stop=self._stop,
             kubelet_socket=kubelet_socket,
@@ -207,7 +200,6 @@ class DraDriver:
                 tasks.create_task(self._scanned.run()),
                 tasks.create_task(self._publish()),
                 tasks.create_task(self._reconciler.run()),
-                tasks.create_task(self._report_health()),
                 tasks.create_task(self._follow_kubelet()),
             ]
             await self._service.run()
@@ -232,15 +224,6 @@ class DraDriver:
     def _compare(self) -> None:
         self._publisher.check()
         self._reconciler.trigger()
-
-    async def _report_health(self) -> None:
-        """Keep the health of the devices of prepared claims current for the kubelet."""
-        while True:
-            claims_changed = self._claims.superseded
-            devices_changed = self.inventory.superseded(self.inventory.snapshot.revision)
-            self._health.publish(self._claims.health())
-            await wait_any(claims_changed, devices_changed)
-            await asyncio.sleep(HEALTH_PAUSE)
 
     async def _close(self, *, close_backend: bool) -> None:
         self._scanned.files.unsubscribe(self._registry_files)

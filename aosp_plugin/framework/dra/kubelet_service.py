@@ -19,7 +19,6 @@ import grpc
 
 from aosp_plugin.framework.api import pluginregistration_pb2 as pb
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
-from aosp_plugin.framework.dra.health import HealthServicer
 from aosp_plugin.framework.dra.names import socket_stem
 from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.observer import NULL_OBSERVER
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aosp_plugin.framework.directory_monitor import DirectoryView
-    from aosp_plugin.framework.dra.health import PreparedHealth
-    from aosp_plugin.framework.dra.interfaces import ClaimHandler
+    from aosp_plugin.framework.dra.claims import Claims
     from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.registration import Handlers, RegistrationObserver
 
@@ -54,9 +52,8 @@ class KubeletService(Registration):
         self,
         driver: str,
         registry_directory: str,
-        handler: ClaimHandler,
+        claims: Claims,
         *,
-        health: PreparedHealth,
         files: Subscription,
         stop: asyncio.Event,
         kubelet_socket: str = "",
@@ -74,8 +71,7 @@ class KubeletService(Registration):
         # Without an endpoint, the kubelet uses the socket on which it called GetInfo, under the path that it sees
         # (operation_generator.go): the path in the driver's container may be another one.
         self._info = pb.PluginInfo(type="DRAPlugin", name=driver, supported_versions=SUPPORTED_VERSIONS)
-        self._claims = ClaimServicer(handler)
-        self._health = health
+        self._claims = ClaimServicer(claims, timings.health_period)
         self._kubelet_socket = kubelet_socket
         self._kubelet_listened = False
         self._patience = timings.patience
@@ -101,10 +97,10 @@ class KubeletService(Registration):
                 pb.RegistrationStatusResponse.SerializeToString,
             ),
         }
-        health = HealthServicer(self._health, self._timings.health_period)
+        finished = asyncio.Event()
         self._await_kubelet()
         handlers = [grpc.method_handlers_generic_handler(SERVICE, registration)]
-        return [*handlers, *self._claims.handlers(), *health.handlers()], health.finish
+        return [*handlers, *self._claims.handlers(finished)], finished.set
 
     async def _get_info(self, endpoint: str, _request: pb.InfoRequest, _context: Context) -> pb.PluginInfo:
         if endpoint == self.endpoint:  # otherwise, the socket was given up

@@ -32,7 +32,6 @@ from aosp_plugin.framework.apiserver.protocol import (
     Request,
     object_path,
 )
-from aosp_plugin.framework.dra.interfaces import NULL_DRA_OBSERVER, DraObserver
 from aosp_plugin.framework.dra.slices import (
     Identity,
     has_taints,
@@ -41,7 +40,7 @@ from aosp_plugin.framework.dra.slices import (
     taint_probe,
     wanted_slices,
 )
-from aosp_plugin.framework.observer import Problem
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, Problem
 from aosp_plugin.framework.timings import Backoff
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import GaugeMetricFamily
 
 from aosp_plugin import __version__
-from aosp_plugin.framework.dra.interfaces import Repaired
+from aosp_plugin.framework.observer import Repaired
 from aosp_plugin.framework.service.metrics import CODES, LeakDetectionState
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from aosp_plugin.framework.dra.interfaces import DraObserver, Repaired
-from aosp_plugin.framework.observer import Observer
+from aosp_plugin.framework.observer import DraObserver, Observer, Repaired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.framework.dra.interfaces import DeviceHealth
+from aosp_plugin.framework.dra.claims import DeviceHealth
 from tests.dra_drivers import PATIENT, Driver, running_driver
 from tests.e2e.kubelet import scenarios
 from tests.e2e.kubelet.scenarios import PATIENCE, restart, scenario
@@ -33,9 +33,9 @@ async def _registered(driver: Driver) -> None:
 
 
 async def _watched(driver: Driver) -> None:
-    """Wait until a health stream waits for changes: a change has its listener, which is the event of ``superseded``."""
+    """Wait until a health stream waits for changes."""
     async with asyncio.timeout(PATIENCE):
-        while not driver.health.superseded(driver.health.revision)._waiters:
+        while not driver.handler.changed._waiters:
             await asyncio.sleep(0.05)
 
 
@@ -46,7 +46,7 @@ async def dra_registers(kubelet: DeviceManager, resource: str) -> None:
     async with running_driver(kubelet.registry, name=_name(resource)) as driver:
         await _registered(driver)
         await _watched(driver)
-        driver.health.publish([DeviceHealth("pool", "device", healthy=False, message="unhealthy")])
+        driver.handler.report(DeviceHealth("pool", "device", "unhealthy"))
         await _watched(driver)
         assert driver.events.seen == ["ok"], f"{driver.events.seen}"
     assert not [name for name in os.listdir(kubelet.registry) if _name(resource) in name]

@@ -28,7 +28,7 @@ from tests.claims import make_node, prepare
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aosp_plugin.framework.dra.interfaces import PreparedDevice
+    from aosp_plugin.framework.dra.allocations import PreparedDevice
 
 DRIVER = "phone.aosp.io"
 UID = "1a9af5f0-0c39-4ebb-9d29-6fa7b8f44b4d"

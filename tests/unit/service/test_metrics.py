@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin import __version__
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.interfaces import Repaired
 from aosp_plugin.framework.inventory import Snapshot
+from aosp_plugin.framework.observer import Repaired
 from aosp_plugin.framework.service.metrics import (
     CODES,
     LeakDetection,
