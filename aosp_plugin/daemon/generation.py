@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
     from aosp_plugin.framework.resource_server import ResourceServer
-    from aosp_plugin.report.changes import History
+    from aosp_plugin.report.history import History
     from aosp_plugin.report.leak_detector import LeakDetector
 
 LOG = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.worker import Worker
-from aosp_plugin.report.changes import History
 from aosp_plugin.report.document import Event
+from aosp_plugin.report.history import History
 
 if TYPE_CHECKING:
     import asyncio

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from aosp_plugin.backend import expected_devices
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.framework.observer import Observers
 from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics, States
-from aosp_plugin.report.ages import ResourceAges
-from aosp_plugin.report.changes import History, ResourceChanges
+from aosp_plugin.report.history import History, ResourceHistory
 from aosp_plugin.report.resource_report import LeakScans, ResourceStatus, leak_detection_state
 
 if TYPE_CHECKING:
@@ -23,23 +22,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.report.document import Change
-    from aosp_plugin.report.leaks import Leaks
-
-
-class Detector(Protocol):
-    """The results of leak detection."""
-
-    @property
-    def latest(self) -> Mapping[str, Leaks]:
-        """The leaks by resource as of the last scan; empty before the first one."""
-
-    @property
-    def scanned(self) -> float | None:
-        """When that scan ended, in seconds since the epoch."""
-
-    @property
-    def problem(self) -> str:
-        """Why ``latest`` is outdated; empty if it is not."""
+    from aosp_plugin.report.leak_detector import LeakDetector
 
 
 class NodeStatus(NamedTuple):
@@ -58,7 +41,7 @@ class Observation:
         resources: Sequence[Resource],
         backends: Mapping[str, BinderBackend],
         pod_resources: PodResources,
-        detector: Detector | None,
+        detector: LeakDetector | None,
         *,
         polling: Callable[[], bool],
         scraped: bool = True,
@@ -76,9 +59,8 @@ class Observation:
         self._clock = clock
         orders = {resource.resource_name: expected_devices(resource) for resource in resources}
         self._expected = {name: count for name, count in orders.items() if count is not None}
-        self._ages = {name: ResourceAges(clock) for name in backends}
         self._history = history or History(clock)
-        self._changes = {name: ResourceChanges(name, self._history) for name in backends}
+        self._histories = {name: ResourceHistory(name, self._history) for name in backends}
         # The status is compared with the previous one, and two partial objects are never equal: create them once.
         self._binder_devices = {name: partial(_binder_device_names, backend) for name, backend in backends.items()}
         self._spread_devices = {name: partial(_spread_devices, backend) for name, backend in backends.items()}
@@ -99,8 +81,7 @@ class Observation:
     def observer(self, resource: str) -> Observer:
         """Return the observer for the server of a resource; always the same."""
         if resource not in self._observers:
-            observers = self.metrics.observer(resource), self._ages[resource], self._changes[resource]
-            self._observers[resource] = Observers(*observers)
+            self._observers[resource] = Observers(self.metrics.observer(resource), self._histories[resource])
         return self._observers[resource]
 
     def dra_observer(self, resource: str) -> DraObserver:
@@ -115,18 +96,13 @@ class Observation:
 
     def _resource_status(self, server: ResourceServer, allocations: Allocations) -> ResourceStatus:
         name, unready = server.resource_name, server.unready
-        ages, changes, scans = self._ages[name], self._changes[name], self._leak_scans(name)
-        confirmation = server.confirmation
+        history, scans, confirmation = self._histories[name], self._leak_scans(name), server.confirmation
         if not allocations.problem:
-            ages.allocated(allocations.owners[name])
-            if allocations.pods_known:
-                changes.allocated(allocations.owners[name])
+            history.allocated(allocations.owners[name], confirmed=allocations.pods_known)
         if scans and scans.latest and scans.scanned is not None:
-            leaked = {holder.binder_device for holder in scans.latest.leaked}
-            ages.leaked(leaked, scans.scanned)
-            changes.leaked(leaked)
-        ages.has_problem(problem=bool(unready))
-        changes.kubelet_lacks(confirmation.allocatable, confirmation.published, lacking=bool(confirmation.problem))
+            history.leaked({holder.binder_device for holder in scans.latest.leaked}, scans.scanned)
+        history.has_problem(problem=bool(unready))
+        history.kubelet_lacks(confirmation.allocatable, confirmation.published, lacking=bool(confirmation.problem))
         return ResourceStatus(
             name=name,
             snapshot=server.inventory.snapshot,
@@ -134,7 +110,7 @@ class Observation:
             notice=server.notice,
             leaks=scans,
             binder_devices=self._binder_devices[name],
-            since=ages.since,
+            since=history.since,
             kubelet_allocatable=confirmation.allocatable,
             kubelet_published=None if confirmation.unknown else confirmation.published,
             expected=self._expected.get(name),
@@ -148,12 +124,12 @@ class Observation:
         return LeakScans(detector.latest.get(resource), detector.scanned, detector.problem) if detector else None
 
     def _gone(self) -> dict[str, int]:
-        return {name: len(self._ages[name].since.gone) for name in self._pod_resources.allocated()}
+        return {name: len(self._histories[name].since.gone) for name in self._pod_resources.allocated()}
 
     def _leak_detection(self) -> LeakDetection:
         """Return the worst state of a resource, which is the last one in their order."""
         order = get_args(LeakDetectionState)
-        states = [leak_detection_state(self._leak_scans(name)) for name in self._ages]
+        states = [leak_detection_state(self._leak_scans(name)) for name in self._histories]
         scanned = self._detector.scanned if self._detector else None
         # The clock may have been set back since.
         age = None if scanned is None else max(0.0, self._clock() - scanned)

@@ -6,7 +6,6 @@ import collections
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
-from aosp_plugin.report.ages import Since
 from aosp_plugin.report.document import (
     Counts,
     DeviceReport,
@@ -16,6 +15,7 @@ from aosp_plugin.report.document import (
     ResourceReport,
     State,
 )
+from aosp_plugin.report.history import Since
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

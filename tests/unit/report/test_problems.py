@@ -14,8 +14,8 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import DISABLED, Allocations, Owner
 from aosp_plugin.report import catalog
-from aosp_plugin.report.ages import Since
 from aosp_plugin.report.document import DriverReport, Known, Problem, ResourceReport
+from aosp_plugin.report.history import Since
 from aosp_plugin.report.problems import NAMED_DEVICES, problems
 from aosp_plugin.report.resource_report import GONE, TRUNCATED, ResourceStatus, resource_report
 from hack import runbook_reasons

@@ -10,8 +10,8 @@ import pytest
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
-from aosp_plugin.report.ages import Since
 from aosp_plugin.report.document import Counts, Report, ResourceReport
+from aosp_plugin.report.history import Since
 from aosp_plugin.report.leaks import Gap, Holder, Leaks
 from aosp_plugin.report.resource_report import LeakScans, ResourceStatus, leak_detection_state, resource_report
 
