@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from aosp_plugin.framework.dra.allocations import PreparedDevice
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraClaim, DraPod, DraTimings
 
@@ -76,13 +77,13 @@ class Handler:
             await result
 
 
-class Events:
+class Events(Observer):
     """Records registrations."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def registration(self, result: Literal["ok", "failed"]) -> None:
+    def registration(self, result: Literal["ok", "failed", "refused"]) -> None:
         """Record an answer."""
         self.seen.append(result)
 

@@ -12,23 +12,22 @@ import contextlib
 import enum
 import logging
 import os
-import random
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 import grpc
 
-from aosp_plugin.framework.directory_monitor import DirectoryMonitor, DirectoryView
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.observer import milliseconds
-from aosp_plugin.framework.sockets import check_descriptors, socket_address
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings, delays
+from aosp_plugin.framework.sockets import DirectoryMonitor, DirectoryView, check_descriptors, socket_address
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Backoff, Clock, Timings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.sockets import SocketDirectory, SocketIdentity
 
     Handlers = Sequence[grpc.GenericRpcHandler[bytes, bytes]]
@@ -58,16 +57,6 @@ class Loss(enum.StrEnum):
     NOT_REGISTERED = "it has not registered the driver's socket"
 
 
-class RegistrationObserver(Protocol):
-    """Receives the events of registrations, in the event loop."""
-
-    def registration(self, result: Literal["ok", "failed"]) -> None:
-        """Handle the end of an attempt to register."""
-
-    def unregistered(self) -> None:
-        """Handle the end of a registration."""
-
-
 class Registration(ABC):
     """The registration of one plugin. Belongs to one event loop; it runs once."""
 
@@ -78,7 +67,7 @@ class Registration(ABC):
         stop: asyncio.Event,
         *,
         name: str,
-        observer: RegistrationObserver,
+        observer: Observer,
         timings: Timings = DEFAULT,
         clock: Clock = CLOCK,
     ) -> None:
@@ -114,8 +103,7 @@ class Registration(ABC):
 
     async def run(self) -> None:
         """Serve and stay registered until ``stop`` is set. Raises KubeletError if that will never be possible."""
-        jitter = random.Random()  # noqa: S311 - not for secrets
-        pauses = delays(jitter, self._timings)
+        backoff = Backoff(first=self._timings.first_pause, cap=self._timings.longest_pause)
         while not self._stop.is_set():
             self._started, loss = self._clock(), None
             try:
@@ -127,8 +115,9 @@ class Registration(ABC):
             except RegistrationFailedError as error:
                 self._failed(str(error))
             if self._starts_over(loss) or self._clock() - self._started >= self._timings.stable:
-                pauses = delays(jitter, self._timings)
-            await self._pause(next(pauses))
+                backoff.succeeded()
+            else:
+                await self._pause(backoff.pause())
 
     async def close(self) -> None:
         """Release the file events and the worker thread, after ``run`` or instead of it."""
@@ -304,7 +293,6 @@ async def serving(
         raise RegistrationFailedError(f"cannot listen in {directory}: {cause}") from error
     started = False
     try:
-        await monitor.restrict(hidden)
         await server.start()
         started = True
         await monitor.show(hidden, path)

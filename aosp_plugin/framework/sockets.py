@@ -1,19 +1,35 @@
-"""Unix sockets that a kubelet and its plugins share a directory for: identity, gRPC channels, names, stale sockets."""
+"""Unix sockets that a kubelet and its plugins share a directory for, and access to it in a worker thread of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import logging
 import os
 import re
 import socket
 import stat
 import struct
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import grpc
 
-from aosp_plugin.framework.errors import KubeletDirectoryError
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
+from aosp_plugin.framework.observer import Problem
+from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.worker import HostCall, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aosp_plugin.framework.events.file_events import Subscription
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_SOCKET_PATH = 107
 """Bytes in the path of a unix socket: sun_path has 108 with the terminating NUL (include/uapi/linux/un.h)."""
@@ -29,6 +45,13 @@ GRPC_DESCRIPTORS = 16
 
 MAX_STEM_LENGTH = 40
 """Characters of a socket's name that come from the resource's name."""
+
+
+ACCESS = "access to the kubelet's plugin directory"
+"""Label of the calls."""
+
+SOCKET_MODE = 0o600
+"""For the kubelet alone, which runs as root like the plugin."""
 
 
 class SocketIdentity(NamedTuple):
@@ -200,29 +223,12 @@ class SocketDirectory:
         return f"{self._stem}-{pid}-{number}.sock"
 
 
-def listens(path: str) -> bool | None:
-    """Return whether a process listens on the socket at ``path``; None if that is unknown.
-
-    A process that ends leaves its socket behind. A gRPC server drops a connection that ends at once, without a log line
-    (google.golang.org/grpc, internal/transport/http2_server.go ``NewServerTransport``).
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0.0)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return False
-        except BlockingIOError:  # the queue of connections is full
-            return True
-        except OSError:
-            return None
-    return True
-
-
 def listener(path: str) -> int | None:
     """Return the process ID of the listener on the socket at ``path`` (unix(7), SO_PEERCRED); None if there is none.
 
-    0 if it is unknown: the process is in another PID namespace, or accepts no connection at the moment.
+    0 if it is unknown: the process is in another PID namespace, or accepts no connection at the moment. A process that
+    ends leaves its socket behind. A gRPC server drops a connection that ends at once, without a log line
+    (google.golang.org/grpc, internal/transport/http2_server.go ``NewServerTransport``). Raises OSError.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.0)
@@ -250,3 +256,122 @@ def socket_name(resource_name: str) -> str:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[: MAX_STEM_LENGTH - 9]}-{digest}"
     return f"aosp-{name}"
+
+
+class DirectoryView(NamedTuple):
+    """The sockets in the directory at one moment."""
+
+    kubelet: SocketIdentity | None
+    """``SocketDirectory.kubelet_path``; None if it does not exist."""
+    own: SocketIdentity | None
+    """The socket of the registration; None if it does not exist, or there is none."""
+
+
+class DirectoryMonitor:
+    """The directory as one plugin sees it. One that hangs or fails delays nothing but the registration of this plugin.
+
+    What the plugin needs for its registration raises RegistrationFailedError instead of OSError, so that no error of
+    the directory ends the plugin. Everything else can wait for the next registration, and raises nothing.
+    """
+
+    def __init__(
+        self,
+        directory: SocketDirectory,
+        files: Subscription,
+        stop: asyncio.Event,
+        name: str,
+        timings: Timings = DEFAULT,
+    ) -> None:
+        """``files`` is used by this object alone; ``stop`` ends every wait; ``name`` is the name of the thread."""
+        self._directory = directory
+        self._files = files
+        self._stop = stop
+        self._worker = Worker(name)
+        self._timings = timings
+        self._access = HostCall(
+            self._worker,
+            ACCESS,
+            hang=Problem(LOG, "kubelet directory is hanging", "kubelet directory is no longer hanging", logging.ERROR),
+            limit=timings.hang,
+            path=directory.path,
+        )
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set after each change of the directory since the last ``view``."""
+        return self._files.changed
+
+    @property
+    def interval(self) -> float:
+        """Seconds after which to call ``view`` without a change."""
+        return self._files.interval
+
+    @property
+    def problem(self) -> str:
+        """Whether an access hangs; empty if none does. May be read in any thread."""
+        return self._access.problem
+
+    async def run(self, action: str, function: Callable[[], T]) -> T | None:
+        """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set first.
+
+        Raises RegistrationFailedError instead of OSError; ``action`` is a verb for its message. The message does not
+        name the socket, which differs each time: a failure that lasts is logged once.
+        """
+        async with (
+            background_task(self._access.run(function)) as call,
+            background_task(self._stop.wait()) as stopped,
+        ):
+            await asyncio.wait({call, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                return None
+            try:
+                return call.result()
+            except OSError as error:
+                message = f"cannot {action} {self._directory.path}: {error.strerror}"
+                raise RegistrationFailedError(message) from error
+
+    async def view(self, own_path: str = "") -> DirectoryView:
+        """Return which sockets exist now. The next change of the directory sets ``changed``.
+
+        Returns at once, without any socket, if ``stop`` is set; the same goes for all other methods. Raises
+        RegistrationFailedError.
+        """
+        self.changed.clear()
+        return await self.run("read", partial(self._view, own_path)) or DirectoryView(None, None)
+
+    async def sweep(self) -> None:
+        """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.
+
+        gRPC removes the file at a socket's path when it stops, but finds none while the directory is elsewhere.
+        """
+        with contextlib.suppress(RegistrationFailedError):
+            for name in await self.run("remove stale sockets in", self._directory.sweep) or ():
+                LOG.info("removed stale socket", extra={"endpoint": name})
+
+    async def show(self, hidden: str, path: str) -> None:
+        """Make a socket accessible for root alone, and give it its final name. Raises RegistrationFailedError."""
+
+        def show() -> None:
+            os.chmod(hidden, SOCKET_MODE)
+            os.rename(hidden, path)
+
+        await self.run("create a socket in", show)
+
+    async def remove(self, path: str) -> None:
+        """Remove a socket when its directory answers, even if ``stop`` is set. What fails is logged."""
+        try:
+            await self._worker.run(partial(os.unlink, path), label=ACCESS)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
+
+    async def close(self) -> None:
+        """End the file events and the thread, now or when its last call returns."""
+        with contextlib.suppress(WorkerTimeoutError):
+            await self._worker.run(self._files.close, self._timings.stop, label="close")
+        self._worker.close(self._files.close)
+
+    def _view(self, own_path: str) -> DirectoryView:
+        self._files.watch([self._directory.path])
+        return DirectoryView(identify(self._directory.kubelet_path), identify(own_path) if own_path else None)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from aosp_plugin.framework.aio import wait_any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Timings(NamedTuple):
@@ -43,7 +40,7 @@ class Timings(NamedTuple):
     stop: float = 1.0
     """For pending requests when the server stops, and for the last call in the kubelet's directory."""
     first_pause: float = 0.1
-    """Before the second retry of a registration; doubles each time."""
+    """Before a retry of a registration; doubles each time."""
     longest_pause: float = 15.0
     """Upper limit of this pause. A new kubelet.sock ends it at once, so it is for a kubelet that rejects the plugin."""
     patience: float = 10.0
@@ -102,14 +99,6 @@ CLOCK = Clock()
 
 FIRST, FACTOR = 0.1, 2.0
 """Seconds, and a factor."""
-
-
-def delays(rng: random.Random, timings: Timings) -> Iterator[float]:
-    """Yield pauses in seconds without end: 0 before the first retry, then exponentially longer ones up to a cap."""
-    yield 0.0
-    backoff = Backoff(rng, first=timings.first_pause, cap=timings.longest_pause)
-    while True:
-        yield backoff.pause()
 
 
 class Backoff:

@@ -256,7 +256,7 @@ async def test_driver_ends_while_it_waits_for_the_kubelet(registry: str) -> None
     ("function", "text"),
     [
         ("aosp_plugin.framework.registration.check_descriptors", "cannot listen in {}: "),
-        ("os.chmod", "cannot set the mode of a socket in {}: "),
+        ("os.chmod", "cannot create a socket in {}: "),
         ("os.rename", "cannot create a socket in {}: "),
     ],
 )

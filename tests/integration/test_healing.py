@@ -373,7 +373,7 @@ async def test_error_of_the_kubelets_directory_is_retried(
         with monkeypatch.context() as fault:
             fault.setattr("os.chmod", fail)
             async with running(device_directory, kubelet_dir) as plugin:
-                reason = f"cannot set the mode of a socket in {kubelet_dir}: Input/output error"
+                reason = f"cannot create a socket in {kubelet_dir}: Input/output error"
                 await problem(plugin, f"registration failed, retrying: {reason}")
                 fault.undo()
                 await listed(kubelet, 1)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.directory_monitor import DirectoryView
     from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.registration import Handlers
-    from aosp_plugin.framework.sockets import OtherPlugin, SocketIdentity
+    from aosp_plugin.framework.sockets import DirectoryView, OtherPlugin, SocketIdentity
     from aosp_plugin.framework.worker import Worker
 
 VERSION = "v1beta1"
@@ -101,7 +101,7 @@ class Supervisor(Registration):
         Raises KubeletDirectoryError if serving is impossible, and RegistrationRefusedError.
         """
         with contextlib.suppress(RegistrationFailedError):  # the first registration reports it
-            await self._monitor.check()
+            await self._monitor.run("use", self._directory.check)
         await self._monitor.sweep()
         try:
             await super().run()
@@ -122,7 +122,10 @@ class Supervisor(Registration):
 
     async def other_plugins(self) -> tuple[OtherPlugin, ...] | None:
         """Return the other plugins of the resource on this node; None if unknown, or ``stop`` is set first."""
-        return await self._monitor.other_plugins(self.registered_endpoint)
+        with contextlib.suppress(RegistrationFailedError):
+            find = partial(self._directory.other_plugins, self.registered_endpoint)
+            return await self._monitor.run("read", find)
+        return None
 
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:  # noqa: ARG002 - in the request
         self._kubelet = self._view.kubelet

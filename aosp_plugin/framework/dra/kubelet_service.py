@@ -23,16 +23,17 @@ from aosp_plugin.framework.dra.names import socket_stem
 from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.registration import Loss, Registration
-from aosp_plugin.framework.sockets import SocketDirectory
+from aosp_plugin.framework.sockets import SocketDirectory, listener
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aosp_plugin.framework.directory_monitor import DirectoryView
     from aosp_plugin.framework.dra.claims import Claims
     from aosp_plugin.framework.events.file_events import Subscription
-    from aosp_plugin.framework.registration import Handlers, RegistrationObserver
+    from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.registration import Handlers
+    from aosp_plugin.framework.sockets import DirectoryView
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -57,7 +58,7 @@ class KubeletService(Registration):
         files: Subscription,
         stop: asyncio.Event,
         kubelet_socket: str = "",
-        observer: RegistrationObserver = NULL_OBSERVER,
+        observer: Observer = NULL_OBSERVER,
         timings: Timings = DEFAULT,
         clock: Clock = CLOCK,
     ) -> None:
@@ -135,7 +136,7 @@ class KubeletService(Registration):
         if reason := await super()._unavailable():
             return reason
         try:
-            await self._monitor.check()
+            await self._monitor.run("use", self._directory.check)
         except KubeletDirectoryError as error:
             return str(error)
         return ""
@@ -146,10 +147,11 @@ class KubeletService(Registration):
 
     async def _look(self) -> None:
         """Note the end of the kubelet. A socket on which it has never listened may be left from another one."""
-        listens = await self._monitor.listens(self._kubelet_socket)
-        if listens and self.registered:
-            self._kubelet_listened = True
-        elif listens is False and self._kubelet_listened:
+        if not self._kubelet_socket:
+            return
+        if await self._monitor.run("connect to a socket beside", partial(listener, self._kubelet_socket)) is not None:
+            self._kubelet_listened = self.registered
+        elif self._kubelet_listened and not self._stop.is_set():
             self._unregistered()
             self._await_kubelet()  # it finds the driver's socket when it starts
             self._waits(f"it does not listen on {self._kubelet_socket}")
