@@ -11,7 +11,7 @@ import msgspec
 
 from aosp_plugin import config
 from aosp_plugin.backend.parameters import API_VERSION, KIND, PARAMETER_KEYS, PhoneParameters, camel_case
-from aosp_plugin.framework.dra.allocations import MAX_PARAMETER_BYTES
+from aosp_plugin.framework.dra.claim_records import MAX_PARAMETER_BYTES
 from hack import configuration_schema
 
 if TYPE_CHECKING:

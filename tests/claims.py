@@ -14,9 +14,9 @@ import pytest
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
-from aosp_plugin.framework.dra import names
-from aosp_plugin.framework.dra.allocations import Claim, ClaimReference, device_ids, record_of
+from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.claim_host import ClaimHost
+from aosp_plugin.framework.dra.claim_records import Claim, ClaimReference, device_ids, record_of
 from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
 from aosp_plugin.framework.dra.claims import Claims, ClaimTimings
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aosp_plugin.framework.backend import ClaimParameters
-    from aosp_plugin.framework.dra.allocations import PreparedDevice
     from aosp_plugin.framework.dra.claim_host import Conflict
+    from aosp_plugin.framework.dra.claim_records import PreparedDevice
 
 PATIENCE = 30.0
 """Seconds after which a test gives up waiting."""
@@ -118,8 +118,8 @@ class DirectoryBackend(Backend):
 
 def place(device_id: str) -> dict[str, str]:
     """Return driver, pool and device name of a device, as in the result of an allocation."""
-    pool = names.pool_name(NODE, names.block_of(device_id))
-    return {"driver": DRIVER, "pool": pool, "device": names.device_name(device_id)}
+    pool = driver_names.pool_name(NODE, driver_names.block_of(device_id))
+    return {"driver": DRIVER, "pool": pool, "device": driver_names.device_name(device_id)}
 
 
 def reference(uid: str) -> ClaimReference:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, cast
 
-from aosp_plugin.framework.dra.allocations import PreparedDevice
+from aosp_plugin.framework.dra.claim_records import PreparedDevice
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import Observer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from typing import Literal
 
-    from aosp_plugin.framework.dra.allocations import ClaimReference
+    from aosp_plugin.framework.dra.claim_records import ClaimReference
     from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 
 DRIVER = "phone.example.com"

@@ -18,7 +18,7 @@ from aosp_plugin.config.values import OWN_BINDERFS, Api, ProvisionedBy, Recreate
 from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.cdi.spec import kind_problem
 from aosp_plugin.framework.devices import CDI
-from aosp_plugin.framework.dra.names import driver_name, driver_name_problem
+from aosp_plugin.framework.dra.driver_names import driver_name, driver_name_problem
 from aosp_plugin.framework.service.address import conflicts, joined_address, listen_address
 
 if TYPE_CHECKING:

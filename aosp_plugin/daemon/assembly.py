@@ -13,7 +13,7 @@ from aosp_plugin.config import Api
 from aosp_plugin.errors import ConfigError, HostError, PluginError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
-from aosp_plugin.framework.dra.names import driver_name
+from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.scan_loop import check_devices
 from aosp_plugin.report.node_reporter import node_name
 

@@ -17,7 +17,7 @@ import grpc
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
-from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.sockets import identify, open_channel
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Timings
@@ -212,8 +212,8 @@ def allocations_in(
     owners: dict[str, dict[str, tuple[Owner, ...]]] = {name: {} for name in resources}
     by_plugin: dict[str, set[str]] = {name: set() for name in resources}
     by_claim: dict[str, set[str]] = {name: set() for name in resources}
-    drivers = {names.driver_name(name): name for name in resources}
-    known = {name: names.ids_by_name(ids(name)) for name in resources}
+    drivers = {driver_names.driver_name(name): name for name in resources}
+    known = {name: driver_names.ids_by_name(ids(name)) for name in resources}
     for pod in response.pod_resources:
         for container in pod.containers:
             owner = Owner(pod.namespace, pod.name, container.name)
@@ -224,7 +224,7 @@ def allocations_in(
             for claim in container.dynamic_resources:
                 for device in claim.claim_resources:
                     if (resource := drivers.get(device.driver_name)) is not None:
-                        device_id = names.device_id(device.device_name, known[resource])
+                        device_id = driver_names.device_id(device.device_name, known[resource])
                         by_claim[resource].add(device_id)
                         _add(owners[resource], [device_id], owner)
     return Allocations(owners=owners, by_plugin=_frozen(by_plugin), by_claim=_frozen(by_claim))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.config import Api
 from aosp_plugin.errors import HostError, WorkerTimeoutError
-from aosp_plugin.framework.dra.names import driver_name
+from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.owners import CHECKPOINT, CLAIMS_CHECKPOINT, parse_checkpoint, parse_claims_checkpoint
 

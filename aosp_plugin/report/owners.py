@@ -9,7 +9,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aosp_plugin.errors import HostError
-from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra import driver_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -50,10 +50,10 @@ def parse_claims_checkpoint(checkpoint: bytes, driver: str, ids: Collection[str]
     owners: PodUids = {}
     try:
         claims = _decoded(_decoded(checkpoint)["Data"])["ClaimInfoStateList"] or ()
-        known = names.ids_by_name(ids)
+        known = driver_names.ids_by_name(ids)
         for claim in claims:
             for device in (claim["DriverState"] or {}).get(driver, {}).get("Devices") or ():
-                device_id = names.device_id(device["DeviceName"], known)
+                device_id = driver_names.device_id(device["DeviceName"], known)
                 owners[device_id] = owners.get(device_id, frozenset()).union(claim["PodUIDs"] or ())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HostError(f"{CLAIMS_CHECKPOINT} does not have the format of kubelet 1.34 or later: {error!r}") from error

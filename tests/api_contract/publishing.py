@@ -12,7 +12,7 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import Version
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.names import device_name
+from aosp_plugin.framework.dra.driver_names import device_name
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.slices import Identity, taint_probe
 from aosp_plugin.framework.inventory import Inventory

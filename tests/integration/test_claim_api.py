@@ -19,7 +19,7 @@ from aosp_plugin.framework.apiserver.protocol import (
     Request,
     TooManyRequestsError,
 )
-from aosp_plugin.framework.dra.allocations import ClaimReference, get_claim
+from aosp_plugin.framework.dra.claim_records import ClaimReference, get_claim
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.claims import (
     TIMINGS,

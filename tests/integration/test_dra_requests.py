@@ -24,7 +24,7 @@ from tests.support import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from aosp_plugin.framework.dra.allocations import ClaimReference, PreparedDevice
+    from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
     from aosp_plugin.framework.dra.claims import Claims
 
 

@@ -14,7 +14,7 @@ import yaml
 from aosp_plugin.cli import status
 from aosp_plugin.cli.summary import summary
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra import driver_names
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraKubelet
 from tests.support import PATIENCE, free_port, http_get
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RESOURCE = "aosp.io/binder"
-DRIVER = names.driver_name(RESOURCE)
+DRIVER = driver_names.driver_name(RESOURCE)
 
 
 @contextlib.asynccontextmanager

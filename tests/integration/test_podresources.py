@@ -14,7 +14,7 @@ import pytest
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
-from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.podresources_client import (
     Allocations,
     Owner,
@@ -132,7 +132,7 @@ def test_devices_of_claims_have_owners_too() -> None:
     for driver, device in (
         ("phone.aosp.io", "phone2"),
         ("binder.aosp.io", "aosp-binder7"),
-        ("binder.aosp.io", names.device_name("Binder-8")),
+        ("binder.aosp.io", driver_names.device_name("Binder-8")),
         ("binder.aosp.io", "unknown--0123abcd"),
         ("gpu.example.com", "phone3"),
     ):
@@ -169,7 +169,7 @@ def test_known_ids_are_read_once_however_many_devices_claims_have() -> None:
     for device_id in list.__iter__(ids):
         container = containers.pod_resources.add(name=device_id, namespace="games").containers.add(name="android")
         claim = container.dynamic_resources.add(claim_name=device_id, claim_namespace="games")
-        claim.claim_resources.add(driver_name="phone.aosp.io", device_name=names.device_name(device_id))
+        claim.claim_resources.add(driver_name="phone.aosp.io", device_name=driver_names.device_name(device_id))
     allocations = allocations_in(containers, ["aosp.io/phone"], lambda _resource: ids)
     assert allocations.by_claim == {"aosp.io/phone": frozenset(list.__iter__(ids))}
     assert ids.steps == len(ids)

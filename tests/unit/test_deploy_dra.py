@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from aosp_plugin import config
-from aosp_plugin.framework.dra.names import driver_name
+from aosp_plugin.framework.dra.driver_names import driver_name
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 EXAMPLES = sorted((DEPLOY / "examples" / "dra").glob("*.yaml"))

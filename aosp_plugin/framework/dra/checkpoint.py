@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.dra.allocations import ClaimRecord  # noqa: TC001 - msgspec evaluates annotations
+from aosp_plugin.framework.dra.claim_records import ClaimRecord  # noqa: TC001 - msgspec evaluates annotations
 from aosp_plugin.framework.errors import ClaimRecordError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.devices import ContainerEdits
-    from aosp_plugin.framework.dra.allocations import ClaimRecord, PreparedDevice
+    from aosp_plugin.framework.dra.claim_records import ClaimRecord, PreparedDevice
     from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
     from aosp_plugin.framework.observer import Repaired
 

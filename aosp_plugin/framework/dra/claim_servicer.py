@@ -14,7 +14,7 @@ import grpc
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
-from aosp_plugin.framework.dra.allocations import ClaimReference
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import REQUEST, milliseconds
 from aosp_plugin.framework.timings import DEFAULT
@@ -22,7 +22,7 @@ from aosp_plugin.framework.timings import DEFAULT
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
-    from aosp_plugin.framework.dra.allocations import PreparedDevice
+    from aosp_plugin.framework.dra.claim_records import PreparedDevice
     from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 
     Context = grpc.aio.ServicerContext[bytes, bytes]

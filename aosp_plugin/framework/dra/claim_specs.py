@@ -9,7 +9,8 @@ and processes are gone, and the kubelet prepares each claim again: a spec of ano
 same reason, specs are not synced to the disk, which would take most of the time of a preparation.
 
 In a rolling update, two processes of the driver run for some seconds, and the kubelet calls either of them. Each access
-holds a lock, and reads the directory first.
+holds a lock, and reads the directory first. A process that hangs with the lock is like a host that hangs: the worker
+thread waits, requests end at their deadline, and ``/readyz`` says what hangs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import fcntl
 import json
 import os
 import re
-import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,18 +30,14 @@ from aosp_plugin.framework.cdi.spec import CdiDevice, encode, qualified_name, sp
 from aosp_plugin.framework.cdi.spec_file import translate_errors
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.dra import checkpoint
-from aosp_plugin.framework.dra.allocations import ClaimRecord, PreparedDevice
-from aosp_plugin.framework.dra.names import claim_kind
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, PreparedDevice
+from aosp_plugin.framework.dra.driver_names import claim_kind
 from aosp_plugin.framework.errors import BackendError, ClaimRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
-
-LOCK_TIMEOUT, LOCK_INTERVAL = 10.0, 0.02
-"""Seconds to wait for another process, and between two attempts. A process holds the lock for milliseconds, except
-when its host calls hang."""
 
 _SPEC_MODE = 0o600
 """For the container runtime, which runs as root: parameters of claims may be confidential."""
@@ -229,33 +225,15 @@ class ClaimSpecs:
             self._changed()
 
     def _acquire(self) -> int:
-        """Return the descriptor of the locked file. Raises ClaimRecordError."""
-        end = time.monotonic() + LOCK_TIMEOUT
+        """Lock the file as soon as no other process has it, and return its descriptor. Raises ClaimRecordError."""
         try:
-            while (descriptor := self._try()) is None:
-                if time.monotonic() >= end:
-                    raise ClaimRecordError(
-                        f"another process has had the lock {self._lock} for {LOCK_TIMEOUT:g} s; if it hangs, end it"
-                    )
-                time.sleep(LOCK_INTERVAL)
+            os.makedirs(os.path.dirname(self.state_directory), exist_ok=True)
+            atomic_file.make_directory(self.state_directory, 0o750)
+            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise ClaimRecordError(f"cannot lock {self._lock}: {error.strerror}") from error
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor
-
-    def _try(self) -> int | None:
-        """Lock the file, and return its descriptor; None if another process has locked it. Raises OSError."""
-        os.makedirs(os.path.dirname(self.state_directory), exist_ok=True)
-        atomic_file.make_directory(self.state_directory, 0o750)
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with contextlib.ExitStack() as unless_locked:
-            unless_locked.callback(os.close, descriptor)
-            with contextlib.suppress(BlockingIOError, FileNotFoundError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # If it was deleted, a successor locks another file.
-                if os.path.samestat(os.fstat(descriptor), os.stat(self._lock)):
-                    unless_locked.pop_all()
-                    return descriptor
-        return None
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from aosp_plugin.framework.aio import call_in_loop, wait_any
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
-from aosp_plugin.framework.dra.allocations import device_ids, is_needed, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost, Conflict
+from aosp_plugin.framework.dra.claim_records import device_ids, is_needed, record_of
 from aosp_plugin.framework.dra.claim_specs import BOOT_ID_FILE, ClaimSpecs, uid_problem
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
 from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, Problem, milliseconds
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.dra.allocations import Claim, ClaimRecord, ClaimReference, PreparedDevice
+    from aosp_plugin.framework.dra.claim_records import Claim, ClaimRecord, ClaimReference, PreparedDevice
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import DraObserver, Repaired
     from aosp_plugin.framework.worker import Worker
@@ -103,7 +103,7 @@ class Claims:
     ) -> None:
         """``worker`` is the one that scans ``backend``, with its result in ``inventory``. The host is not accessed.
 
-        ``get_claim`` returns the claim with a namespace and name, see ``allocations.get_claim``. Directories are paths
+        ``get_claim`` returns the claim with a namespace and name (``claim_records.get_claim``). Directories are paths
         of this process.
         """
         self._driver = driver

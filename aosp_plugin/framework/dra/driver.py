@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from aosp_plugin.framework.aio import complete_unless, run_and_close, wait_any
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
-from aosp_plugin.framework.dra import names
-from aosp_plugin.framework.dra.allocations import get_claim
+from aosp_plugin.framework.dra import driver_names
+from aosp_plugin.framework.dra.claim_records import get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.publisher import SlicePublisher
@@ -75,7 +75,7 @@ class DraDriver:
         """
         self.resource_name = backend.resource_name
         """The extended resource for which pods may ask instead of a claim, and from which the driver has its name."""
-        self.driver_name = names.driver_name(backend.resource_name)
+        self.driver_name = driver_names.driver_name(backend.resource_name)
         self._stop = asyncio.Event()
         self._scanned = ScanLoop(backend, self._stop, files=files, observer=observer, timings=SCAN_TIMINGS)
         self.inventory = self._scanned.inventory

@@ -19,7 +19,7 @@ import grpc
 
 from aosp_plugin.framework.api import pluginregistration_pb2 as pb
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
-from aosp_plugin.framework.dra.names import socket_stem
+from aosp_plugin.framework.dra.driver_names import socket_stem
 from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.registration import Loss, Registration

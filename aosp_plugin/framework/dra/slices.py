@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from aosp_plugin.framework.backend import Version
-from aosp_plugin.framework.dra.names import (
+from aosp_plugin.framework.dra.driver_names import (
     DEVICES_PER_SLICE,
     block_of,
     device_name,

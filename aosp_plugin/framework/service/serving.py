@@ -20,7 +20,7 @@ from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.devices import is_extended_resource_name
-from aosp_plugin.framework.dra.names import driver_name
+from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra import driver_names
 from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kubelet_standin.apiserver import ApiServer
 
 RESOURCE: Final = "aosp.io/binder"
-DRIVER: Final = names.driver_name(RESOURCE)
+DRIVER: Final = driver_names.driver_name(RESOURCE)
 NODE: Final = "node-1"
 CLAIMS: Final = protocol.resource_claims("default")
 DEVICES: Final = 12
@@ -195,7 +195,7 @@ def _claim(name: str, device: str) -> Mapping[str, Any]:
     result = {
         "request": "main",
         "driver": DRIVER,
-        "pool": names.pool_name(NODE, names.block_of(device)),
-        "device": names.device_name(device),
+        "pool": driver_names.pool_name(NODE, driver_names.block_of(device)),
+        "device": driver_names.device_name(device),
     }
     return {"metadata": {"name": f"claim-of-{name}"}, "status": {"allocation": {"devices": {"results": [result]}}}}

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra import driver_names
 from kubelet_standin.apiserver import ApiServer, Refuse
 from kubelet_standin.dra_kubelet import ClaimsError, DraClaim, DraKubelet, DraPod
 from tests.e2e.deploy.faults import RESOURCE, Process, World, item
@@ -14,7 +14,7 @@ from tests.e2e.deploy.faults import RESOURCE, Process, World, item
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-DRIVER: Final = names.driver_name(RESOURCE)
+DRIVER: Final = driver_names.driver_name(RESOURCE)
 NODE: Final = "n1"
 CLAIMS: Final = protocol.resource_claims("default")
 FORBIDDEN: Final = Refuse(403, "Forbidden", "forbidden")
@@ -45,8 +45,8 @@ class Driver:
         place = {
             "request": "main",
             "driver": DRIVER,
-            "pool": names.pool_name(NODE, names.block_of(device_id)),
-            "device": names.device_name(device_id),
+            "pool": driver_names.pool_name(NODE, driver_names.block_of(device_id)),
+            "device": driver_names.device_name(device_id),
         }
         claim = {
             "metadata": {"name": device_id.replace("_", "-")},

@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from aosp_plugin.framework.apiserver.protocol import NODES, RESOURCE_API, RESOURCE_SLICES, ConflictError
-from aosp_plugin.framework.dra.names import block_of, pool_name
+from aosp_plugin.framework.dra.driver_names import block_of, pool_name
 from tests.e2e.fleet import objects, objects_pb2, stored
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aosp_plugin.framework.dra.names import block_of, pool_name, slice_name
+from aosp_plugin.framework.dra.driver_names import block_of, pool_name, slice_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.framework.dra.names import pool_name, slice_name
+from aosp_plugin.framework.dra.driver_names import pool_name, slice_name
 from tests.e2e.fleet import objects as fleet_objects
 from tests.e2e.fleet.objects import DRIVER, RESOURCE, Fleet, node_name
 

@@ -9,7 +9,7 @@ import copy
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.framework.dra.names import block_of, pool_name
+from aosp_plugin.framework.dra.driver_names import block_of, pool_name
 from tests.e2e.fleet import objects_pb2, stored
 from tests.e2e.fleet.objects import Fleet, node_name
 from tests.e2e.scheduler.objects import Variant

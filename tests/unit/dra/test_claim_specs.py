@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import threading
@@ -12,8 +13,7 @@ import pytest
 import yaml
 
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode
-from aosp_plugin.framework.dra import claim_specs
-from aosp_plugin.framework.dra.allocations import (
+from aosp_plugin.framework.dra.claim_records import (
     MAX_PARAMETER_BYTES,
     ClaimRecord,
     DeviceRecord,
@@ -21,14 +21,14 @@ from aosp_plugin.framework.dra.allocations import (
     RequestRecord,
 )
 from aosp_plugin.framework.dra.claim_specs import ClaimSpecs, uid_problem
-from aosp_plugin.framework.dra.names import driver_name_problem
+from aosp_plugin.framework.dra.driver_names import driver_name_problem
 from aosp_plugin.framework.errors import BackendError, CdiError, ClaimRecordError
 from tests.claims import make_node, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aosp_plugin.framework.dra.allocations import PreparedDevice
+    from aosp_plugin.framework.dra.claim_records import PreparedDevice
 
 DRIVER = "phone.aosp.io"
 UID = "1a9af5f0-0c39-4ebb-9d29-6fa7b8f44b4d"
@@ -205,28 +205,9 @@ def test_the_boot_id_of_this_host_is_known(tmp_path: Path) -> None:
 # -- the lock
 
 
-def test_the_lock_excludes_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_specs, "LOCK_TIMEOUT", 0.0)
-    first, second = specs(tmp_path), specs(tmp_path)
-    with first.locked(), pytest.raises(ClaimRecordError, match=r"another process has had the lock /.*/lock for 0 s"):
-        read(second)
-    assert read(second) == {}
-    assert (tmp_path / "plugins" / DRIVER).stat().st_mode & 0o777 == 0o750
-
-
-def test_a_deleted_lock_file_does_not_break_the_exclusion(tmp_path: Path) -> None:
-    """A process that waits for the deleted file locks the new one."""
+def test_the_lock_excludes_other_processes(tmp_path: Path) -> None:
     order = []
-    waiting = threading.Event()
-
-    class Waiting(ClaimSpecs):
-        def _try(self) -> int | None:
-            descriptor = super()._try()
-            waiting.set()
-            return descriptor
-
-    first = specs(tmp_path)
-    second = Waiting(DRIVER, state_directory=first.state_directory, cdi_directory=first.directory)
+    first, second = specs(tmp_path), specs(tmp_path)
 
     def wait() -> None:
         with second.locked():
@@ -235,12 +216,12 @@ def test_a_deleted_lock_file_does_not_break_the_exclusion(tmp_path: Path) -> Non
     with first.locked():
         thread = threading.Thread(target=wait)
         thread.start()
-        waiting.wait()
+        with (tmp_path / "plugins" / DRIVER / "lock").open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         order.append("first")
     thread.join()
-    (tmp_path / "plugins" / DRIVER / "lock").unlink()
-    read(first)
     assert order == ["first", "second"]
+    assert (tmp_path / "plugins" / DRIVER).stat().st_mode & 0o777 == 0o750
 
 
 def test_a_lock_in_an_impossible_place_is_an_error_that_names_it(tmp_path: Path) -> None:

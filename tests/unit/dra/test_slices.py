@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aosp_plugin.framework.backend import Version
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, label_value, pool_name
+from aosp_plugin.framework.dra.driver_names import DEVICES_PER_SLICE, label_value, pool_name
 from aosp_plugin.framework.dra.slices import (
     NUMA_ATTRIBUTE,
     Identity,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from aosp_plugin.framework.dra.allocations import Claim, Configuration, device_ids, parameters_of
+from aosp_plugin.framework.dra.claim_records import Claim, Configuration, device_ids, parameters_of
 from tests.claims import DRIVER, NODE, claim_object, parameters, place
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.errors import ClaimError
 
 if TYPE_CHECKING:
@@ -198,7 +198,10 @@ async def get_claim(api: ApiClient, namespace: str, name: str) -> Claim:
 def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], str]:
     """Return the ID of each device by its pool and name."""
     return {
-        (names.pool_name(node_name, names.block_of(device_id)), names.device_name(device_id)): device_id
+        (
+            driver_names.pool_name(node_name, driver_names.block_of(device_id)),
+            driver_names.device_name(device_id),
+        ): device_id
         for device_id in ids
     }
 
