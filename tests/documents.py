@@ -9,15 +9,15 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 
 
-def examples(document: str = "docs/phones.md") -> dict[str, str]:
-    """Return the example files in a document by their bold title, such as "NUMA".
+def examples() -> dict[str, str]:
+    """Return the example files in docs/phones.md by their bold title, such as "NUMA".
 
     The second example below the same title has a number appended: "NUMA 2".
     """
     blocks: dict[str, str] = {}
     title = ""
     for bold, example in re.findall(
-        r"^\*\*(.+?)\.\*\*|^```yaml\n(.*?)^```", (PROJECT / document).read_text(), re.MULTILINE | re.DOTALL
+        r"^\*\*(.+?)\.\*\*|^```yaml\n(.*?)^```", (PROJECT / "docs/phones.md").read_text(), re.MULTILINE | re.DOTALL
     ):
         title = bold or title
         if example:
@@ -32,9 +32,3 @@ def status() -> list[str]:
         r"^    phone-host-7: .*\n((?:    .*\n|\n)+)", (PROJECT / "README.md").read_text(), re.MULTILINE
     )
     return textwrap.dedent(sample).strip().splitlines()
-
-
-def demo() -> list[str]:
-    """Return the lines of the demo's output in README.md."""
-    (sample,) = re.findall(r"^    ✓ .*\n(?:    .*\n)+", (PROJECT / "README.md").read_text(), re.MULTILINE)
-    return textwrap.dedent(sample).splitlines()

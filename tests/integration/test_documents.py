@@ -1,4 +1,4 @@
-"""Serves the examples of README.md and docs/phones.md. Those that need a binderfs also run in ``tests/e2e/kernel``."""
+"""Serves the examples of docs/phones.md. Those that need a binderfs also run in ``tests/e2e/kernel``."""
 
 from __future__ import annotations
 
@@ -81,10 +81,6 @@ async def first_container(kubelet: Kubelet, resource: str) -> ContainerAllocatio
 
 def test_every_example_is_expected_here() -> None:
     assert EXAMPLES.keys() == EXPECTED.keys()
-
-
-def test_the_readme_leads_with_the_first_three_examples() -> None:
-    assert [*examples("README.md").items()] == [*EXAMPLES.items()][:3]
 
 
 @pytest.mark.parametrize("example", EXPECTED)
