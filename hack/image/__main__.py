@@ -1,6 +1,6 @@
 """``python -m hack.image``: build the plugin's image, an archive and an SBOM for each architecture.
 
-The same checkout and the same base image give the same archives, byte for byte, with any builder. Times in them are
+The same checkout and the same base image give the same archives, byte for byte. Times in them are
 that of the commit, or SOURCE_DATE_EPOCH.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hack.image.assemble.packages import MACHINES
 from hack.image.build import DEBIAN, NAME, Settings, build
-from hack.image.builders import NAMES, PROJECT, own_arch
+from hack.image.builders import PROJECT, own_arch
 from hack.image.errors import BuildError
 
 
@@ -46,11 +46,8 @@ def main() -> int:
         metavar="NAME",
         help="base image of the build stage; default: --base",
     )
-    parser.add_argument(
-        "--builder", default=environment("BUILDER") or "auto", choices=("auto", *NAMES), help="default: what is there"
-    )
     options = parser.parse_args()
-    settings = Settings(options.image, options.base, options.build_base, options.builder, _revision(), _epoch())
+    settings = Settings(options.image, options.base, options.build_base, _revision(), _epoch())
     try:
         for arch in options.arch or [own_arch()]:
             written = build(arch, options.output, settings)

@@ -26,7 +26,6 @@ class Settings(NamedTuple):
     """A base image; empty for the Dockerfile's."""
     build_base: str = ""
     """The base image of the stage that runs; empty for the same as ``base``."""
-    builder: str = "auto"
     revision: str = "unknown"
     epoch: int = 0
     """The time in the archive, in seconds since 1970."""
@@ -36,12 +35,11 @@ def build(arch: str, directory: Path, settings: Settings) -> Written:
     """Build the image of one architecture, and write its archive and its SBOM."""
     from hack.image import sbom  # noqa: PLC0415 - guests of tests/e2e have only the plugin's own dependencies
 
-    builder = builders.choose(settings.builder)
     directory.mkdir(parents=True, exist_ok=True)
     stem = directory / f"aosp-device-plugin-{__version__}-linux-{arch}"
     with tempfile.TemporaryDirectory(prefix="aosp-image-") as temporary:
         built = Path(temporary, "image.tar")
-        builders.build(builder, _order(arch, settings), built)
+        builders.build(_order(arch, settings), built)
         image = archive.read(built)
     path = stem.with_name(f"{stem.name}.tar")
     written = archive.write(path, image, f"{settings.name}:{__version__}", settings.epoch)

@@ -81,7 +81,7 @@ def plugin_image() -> Path:
 
 def _build_image(directory: Path) -> None:
     say("# building the plugin's image from the Dockerfile: takes minutes, once for each state of the code")
-    settings = image.Settings(base=image.DEBIAN, builder="buildah")
+    settings = image.Settings(base=image.DEBIAN)
     try:
         written = image.build(own_arch(), directory, settings)
     except BuildError as error:

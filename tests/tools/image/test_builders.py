@@ -1,4 +1,4 @@
-"""The tools that build images, as scripts that record how they are called."""
+"""buildah, as a script that records how it is called."""
 
 from __future__ import annotations
 
@@ -36,57 +36,25 @@ def calls(tools: Path) -> list[str]:
     return (tools / "calls").read_text().replace(f"{tools}/", "").splitlines()
 
 
-@pytest.mark.parametrize(
-    ("installed", "chosen"),
-    [(("docker", "podman", "buildah"), "docker"), (("podman", "buildah"), "podman"), (("buildah",), "buildah")],
-)
-def test_first_tool_that_is_there_builds(tools: Path, installed: tuple[str, ...], chosen: str) -> None:
-    for name in installed:
-        install(tools, name)
-    assert builders.choose() == chosen
-
-
-def test_docker_without_a_daemon_does_not_build(tools: Path) -> None:
-    install(tools, "docker", "exit 1")
-    install(tools, "buildah")
-    assert builders.choose() == "buildah"
-    assert calls(tools) == ["docker buildx inspect"]
-
-
-def test_machine_without_a_tool_is_told_what_to_install(tools: Path) -> None:
-    with pytest.raises(BuildError, match="install docker with buildx, podman or buildah"):
-        builders.choose()
-    with pytest.raises(BuildError, match="podman is not installed"):
-        builders.choose("podman")
-
-
-def test_docker_builds_for_the_platform_with_the_arguments(tools: Path, tmp_path: Path) -> None:
-    install(tools, "docker")
-    builders.build("docker", builders.Order("arm64", {"VERSION": "1.2.3"}, {}), tmp_path / "image.tar")
-    build_call, save, remove = calls(tools)
-    words = build_call.split()
-    assert words[:4] == ["docker", "buildx", "build", "--load"]
-    assert {"--build-arg=VERSION=1.2.3", "--platform=linux/arm64"} <= set(words)
-    assert words[-1] == str(builders.PROJECT)
-    assert save == f"docker save --output={tmp_path}/image.tar localhost/aosp-device-plugin-build:arm64"
-    assert remove == "docker rmi localhost/aosp-device-plugin-build:arm64"
-
-
-def test_bases_that_are_not_pulled_are_imported_for_their_platform(tools: Path, tmp_path: Path) -> None:
-    install(tools, "podman")
+def test_buildah_builds_for_the_platform_with_bases_that_are_not_pulled(tools: Path, tmp_path: Path) -> None:
+    install(tools, "buildah", "echo container")
     bases = {"localhost/base:arm64": ("arm64", tmp_path / "root.tar")}
-    builders.build("podman", builders.Order("arm64", {}, bases), tmp_path / "image.tar")
-    imported, built, *_ = calls(tools)
-    assert imported == f"podman import --quiet --arch=arm64 --os=linux {tmp_path}/root.tar localhost/base:arm64"
-    assert "--pull=never" in built
+    builders.build(builders.Order("arm64", {"VERSION": "1.2.3"}, bases), tmp_path / "image.tar")
+    create, add, _, commit, built, push = (call.partition("--storage-driver=vfs ")[2] for call in calls(tools))
+    assert create == "from --arch=arm64 scratch"
+    assert add == f"add --quiet container {tmp_path}/root.tar /"
+    assert commit == "commit --quiet --rm container localhost/base:arm64"
+    assert {"--pull=never", "--build-arg=VERSION=1.2.3", "--platform=linux/arm64"} <= set(built.split())
+    tag = "localhost/aosp-device-plugin-build:arm64"
+    assert push == f"push --quiet {tag} docker-archive:{tmp_path}/image.tar:{tag}"
 
 
 def test_failure_is_reported_with_the_end_of_the_output(tools: Path, tmp_path: Path) -> None:
-    install(tools, "podman", 'seq 100; echo "no space left on device" >&2; exit 125')
+    install(tools, "buildah", 'seq 100; echo "no space left on device" >&2; exit 125')
     with pytest.raises(BuildError) as error:
-        build("amd64", tmp_path, Settings(builder="podman"))
+        build("amd64", tmp_path, Settings())
     first, *_, last = str(error.value).splitlines()
-    assert first.startswith("podman build ")
+    assert first.startswith("buildah --root=")
     assert first.endswith(" ... failed with exit code 125:")
     assert last == "no space left on device"
 
@@ -96,7 +64,7 @@ def test_error_of_the_command_is_in_its_output(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["hack.image", "--arch", "amd64", "--output", str(tmp_path)])
     assert command.main() == 1
-    assert capsys.readouterr().err.startswith("hack.image: no tool that builds images")
+    assert capsys.readouterr().err.startswith("hack.image: buildah is not installed")
 
 
 def test_paths_of_a_package_are_read_from_the_listing_of_its_files() -> None:
