@@ -48,8 +48,7 @@ def _measured(result: Result | None) -> tuple[str, str, str]:
     if not result:
         return "", "", ""
     total = result.passed + len(result.failures)
-    skipped = f", {sum(result.skipped.values())} skipped" if result.skipped else ""
-    items = f"{result.passed} of {total}{skipped}" if total else ""
+    items = f"{result.passed} of {total}" if total else ""
     versions = ", ".join(f"{name} {value}" for name, value in result.versions.items())
     return items, f"{result.date}, plugin {result.plugin}", versions
 
@@ -58,18 +57,20 @@ def _notes(cell: Cell, result: Result | None) -> str:
     notes = [cell.note, cell.refused, cell.not_run]
     if result and result.state == State.NOT_RUN:
         notes += result.skipped
+    elif result:
+        notes += [f"{count} skipped: {reason}" for reason, count in result.skipped.items()]
     elif cell.command and not result:
         notes.append("not run yet")
     return "; ".join(filter(None, notes))
 
 
 def _details(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the failed items of each cell with their explanations, and the reasons for skipped ones."""
+    """Yield the failed items of each cell with their explanations."""
     known = explanations.load()
     for cell in cells:
         name = f"{column}/{cell.name}"
         result = results.get(name)
-        if not result or result.state == State.NOT_RUN or not (result.failures or result.skipped):
+        if not result or result.state == State.NOT_RUN or not result.failures:
             continue
         yield ""
         yield f"`{name}`:"
@@ -77,5 +78,3 @@ def _details(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) 
         for failure in result.failures:
             yield f"- failed: `{failure.replace('`', chr(39))}`"
             yield f"  **{explanations.explain(failure, known.get(name, {})) or 'Not explained yet.'}**"
-        for reason, count in result.skipped.items():
-            yield f"- skipped, {count} item{'' if count == 1 else 's'}: {reason}"
