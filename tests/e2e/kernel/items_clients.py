@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -107,7 +108,7 @@ def running(
 async def started(world: World, *names: str) -> AsyncIterator[list[ContainerAllocation]]:
     """Admit a pod with a phone for each name, and end the pods after the context."""
     try:
-        yield [await world.started(name) for name in names]
+        yield [await world.started(name, str(uuid.uuid4())) for name in names]
     finally:
         while world.admitted:
             await world.finish()

@@ -147,16 +147,19 @@ class World:
         except TimeoutError as error:
             raise AssertionError(f"{error}; the plugin's log: {self.logged()[-400:]}") from error
 
-    async def admit(self, name: str, count: int) -> ContainerAllocation:
-        """Admit a pod with one container that requests ``count`` devices, and return its allocation."""
-        pod = Pod(name, [Container(name, {self.resource: count})])
+    async def admit(self, name: str, count: int, uid: str = "") -> ContainerAllocation:
+        """Admit a pod with one container that requests ``count`` devices, and return its allocation.
+
+        Without a ``uid`` all pods of a name have the same, and a pod gets the devices of the last one.
+        """
+        pod = Pod(name, [Container(name, {self.resource: count})], uid=uid)
         admitted = await self.kubelet.admit(pod)
         self.admitted.append(pod)
         return admitted.containers[name]
 
-    async def started(self, name: str) -> ContainerAllocation:
+    async def started(self, name: str, uid: str = "") -> ContainerAllocation:
         """Admit a pod that requests one device, and call PreStartContainer."""
-        await self.admit(name, 1)
+        await self.admit(name, 1, uid)
         return await self.kubelet.start_container(self.admitted[-1], name)
 
     async def finish(self) -> None:
