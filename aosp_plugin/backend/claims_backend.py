@@ -14,15 +14,13 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from aosp_plugin.backend import health
+from aosp_plugin.backend import scanned as scans
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.claimed_phones import ClaimedPhones
 from aosp_plugin.backend.container_edits import AllocatedDevice
-from aosp_plugin.backend.driver_kind import driver_of
+from aosp_plugin.backend.offered_phones import ClaimedPhones, binder_devices
 from aosp_plugin.backend.parameters import effective_parameters, require_free
-from aosp_plugin.backend.phones import binder_devices
-from aosp_plugin.binder.devices.phones import PhoneLayout, is_phone
-from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.devices.phone_layout import PhoneLayout, is_phone
+from aosp_plugin.binder.discovery.binder_device import Kind, driver_of
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import last_number, natural_sort
 from aosp_plugin.binder.discovery.scanner import kind_of
@@ -171,7 +169,7 @@ class ClaimsBackend(BinderBackend):
         ]
 
     def _require_available(self, group: DeviceSet) -> None:
-        self._require_usable(group, health.general_problem(group, self._scanned, self._state()))
+        self._require_usable(group, scans.general_problem(group, self._scanned, self._state()))
 
     def _mount(self, groups: Sequence[DeviceSet]) -> list[str]:
         """Mount those of the phones that have no binderfs, and return them. Raises UnhealthyDeviceError."""

@@ -12,15 +12,22 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from aosp_plugin.backend import health, parts
+from aosp_plugin.backend import scanned as scans
 from aosp_plugin.backend.container_edits import EditsBuilder
-from aosp_plugin.backend.health import Holds, State
-from aosp_plugin.backend.phones import SURPLUS_INTERVAL
-from aosp_plugin.backend.scanned import Scanned
+from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, ClaimedPhones, OfferedPhones, ProvisionedPhones
+from aosp_plugin.backend.scanned import Holds, Scanned, State
 from aosp_plugin.backend.shared_paths import SharedPaths
+from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import numa, sets
+from aosp_plugin.binder.devices.phone_layout import PhoneLayout
 from aosp_plugin.binder.discovery.names import name_problem, natural_sort
-from aosp_plugin.config import Api, Recreate
+from aosp_plugin.binder.discovery.store import DeviceStore
+from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
+from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+from aosp_plugin.binder.provision.provisioner_socket import RemotePhoneProvisioner
+from aosp_plugin.binder.provision.recreation import Recreator
+from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate
 from aosp_plugin.errors import BackendError, CdiError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.devices import Device
@@ -29,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from aosp_plugin.backend.container_edits import AllocatedDevice
-    from aosp_plugin.backend.phones import Allocated
+    from aosp_plugin.backend.offered_phones import Allocated
     from aosp_plugin.backend.shared_paths import SharedFiles
-    from aosp_plugin.binder.devices.sets import DeviceSet
+    from aosp_plugin.binder.devices.sets import DeviceSet, Layout
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.health import Problem, Reason
     from aosp_plugin.binder.driver.host import Host
@@ -55,20 +62,30 @@ class HostDevices(Backend):
         """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
         self.resource_name = resource.resource_name
         self.scanned_files = resource.scanned_files
-        self.creates_devices = parts.expected_devices(resource) is not None
+        self.creates_devices = expected_devices(resource) is not None
         self.pre_start_required = resource.recreate is Recreate.ON_START and resource.api is Api.DEVICE_PLUGIN
         self._host = host
         self._resource = resource
-        self._layout = parts.layout(resource)
+        self._layout = layout(resource)
         self._numa = numa.parse(resource.numa)
-        self._store = parts.device_store(host, resource, clock)
-        self._device_provisioner = parts.device_provisioner(host, resource, clock)
-        self._phone_provisioner = provisioner = parts.phone_provisioner(host, resource, clock)
+        self._store = DeviceStore(
+            host,
+            directory=resource.scan_directory,
+            layout=self._layout,
+            verify=resource.verify,
+            missing_device_ttl=resource.missing_device_ttl,
+            require_directory=not self.creates_devices,
+            clock=clock,
+        )
+        self._device_provisioner = _device_provisioner(host, resource)
+        self._phone_provisioner = provisioner = _phone_provisioner(host, resource)
         self._holds = Holds(lambda: () if provisioner is None else provisioner.other_api)
-        self._phones = parts.phones(resource, self._phone_provisioner, self._store, self._holds, clock)
-        self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
+        self._phones = None if provisioner is None else self._offered_phones(provisioner, clock)
+        # Under DRA, each claim gets a fresh phone anyway.
+        recreates = resource.recreate is not Recreate.NEVER and not isinstance(self._phones, ClaimedPhones)
+        self._recreator = Recreator(host, self._store, provisioner) if recreates else None
         self._edits = EditsBuilder(resource)
-        self._spec = parts.spec_writer(host, resource, self._edits, cdi_dir)
+        self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
         self._shared_paths = SharedPaths(host, resource)
         self._skipped: set[str] = set()
         self._scanned = Scanned()
@@ -108,7 +125,7 @@ class HostDevices(Backend):
         if self._resource.replicas > 1:
             groups = {device_id: group for device_id, group in groups.items() if not self._is_too_long(device_id)}
         scanned = Scanned(groups, self._store.devices, self._store.reasons, shared, self._state())
-        problems = health.problems(groups.values(), scanned, scanned.state)
+        problems = scans.problems(groups.values(), scanned, scanned.state)
         numa_nodes = self._numa_nodes(groups.values(), shared)
         devices = self._advertised(groups, problems, numa_nodes)
         self._scanned = scanned._replace(problems=problems, numa_nodes=numa_nodes, devices=devices)
@@ -212,6 +229,17 @@ class HostDevices(Backend):
         if self._spec is not None:
             self._spec.check(self._scanned)
 
+    def _offered_phones(self, provisioner: PhoneProvisioner, clock: Callable[[], float]) -> OfferedPhones | None:
+        phones = self._resource.phones
+        if phones is None:
+            return None
+        if self._resource.api is Api.DRA:
+            return ClaimedPhones(provisioner, self._store, phones.count, self._holds)
+        if self._resource.provisioned_by is ProvisionedBy.COMMAND:
+            return ProvisionedPhones(provisioner, self._store, phones.count, self._holds)
+        replicas = self._resource.replicas
+        return OfferedPhones(provisioner, self._store, phones.count, self._holds, replicas=replicas, clock=clock)
+
     def _sets_of(self, ids: Iterable[str], scanned: Scanned) -> list[DeviceSet]:
         """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
         set_ids = set()
@@ -224,7 +252,7 @@ class HostDevices(Backend):
 
     def _usable(self, group: DeviceSet, scanned: Scanned) -> AllocatedDevice:
         """Return what a container gets with a device. Raises UnhealthyDeviceError."""
-        self._require_usable(group, health.problem(group, scanned, self._state()))
+        self._require_usable(group, scans.problem(group, scanned, self._state()))
         return scanned.allocated(group)
 
     def _require_usable(self, group: DeviceSet, problem: Problem | None) -> None:
@@ -276,3 +304,51 @@ class HostDevices(Backend):
             LOG.info("provisioned binder devices", extra={"devices": created})
         if self._phones is not None:
             self._phones.update_host(self._scanned)
+
+
+def expected_devices(resource: Resource) -> int | None:
+    """Return the number of devices that the configuration orders; None if it orders none."""
+    provision = resource.provision
+    if resource.phones is not None:
+        return resource.phones.count * resource.replicas
+    if provision is None:
+        return None
+    numbers = range(provision.first, provision.first + provision.count)
+    ids = layout(resource).ids([f"{resource.device_prefix}{number}" for number in numbers])
+    return len(ids) * resource.replicas
+
+
+def layout(resource: Resource) -> Layout:
+    """Return which binder devices form a device."""
+    if resource.phones is not None:
+        return PhoneLayout()
+    if resource.sets is None:
+        return sets.Single(resource.device_prefix)
+    if isinstance(resource.sets, NumberedSets):
+        return sets.Numbered(resource.device_prefix, resource.sets.size, resource.sets.stride, resource.sets.first)
+    return sets.Named(resource.sets.names, resource.sets.pattern)
+
+
+def _device_provisioner(host: Host, resource: Resource) -> DeviceProvisioner | None:
+    """Return what creates the binder devices of ``provision``; None if the plugin is not to create any."""
+    if resource.provisioned_by is not ProvisionedBy.PLUGIN:
+        return None
+    return device_provisioner(host, resource)
+
+
+def device_provisioner(host: Host, resource: Resource) -> DeviceProvisioner | None:
+    """Return what creates the binder devices of ``provision``; None if the resource has no ``provision``."""
+    provision = resource.provision
+    if provision is None:
+        return None
+    numbers = range(provision.first, provision.first + provision.count)
+    names = [f"{resource.device_prefix}{number}" for number in numbers]
+    return DeviceProvisioner(host, provision.directory, names, provision.max)
+
+
+def _phone_provisioner(host: Host, resource: Resource) -> PhoneProvisioner | None:
+    """Return what mounts or finds the binderfs of each phone; None if the resource has no ``phones``."""
+    if resource.phones is None:
+        return None
+    kind = RemotePhoneProvisioner if resource.provisioned_by is ProvisionedBy.PROVISIONER else PhoneProvisioner
+    return kind(resource.phones.directory, host, source=CLAIM_SOURCE if resource.api is Api.DRA else SOURCE)

@@ -1,24 +1,69 @@
-"""The devices of a resource as of one scan. Immutable: shared by all threads."""
+"""The devices of a resource as of one scan, and why they are unhealthy, from all that has a say in it.
+
+``binder.discovery.health`` has the rules for binder devices and device sets. Others come from recreation, the CDI spec,
+phones, shared devices, and pods that have devices through another API.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
-from aosp_plugin.backend.health import State
 from aosp_plugin.backend.shared_paths import SharedFiles
+from aosp_plugin.binder.discovery import health
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.discovery.health import Problem, Reason
+from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from aosp_plugin.binder.devices.sets import DeviceSet
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.health import Problem, Reason
     from aosp_plugin.framework.devices import Device
+
+NOT_PROVISIONED: Final = (
+    "no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision on the host"
+)
+
+_RECREATABLE = (Kind.BINDERFS, Kind.ABSENT)
+
+_REPLICA = re.compile(r"::\d+$")
+
+
+class PhoneState(NamedTuple):
+    """The phones of a resource at one moment."""
+
+    configured: Container[str]
+    """The phones that the configuration orders; others are surplus."""
+    foreign: Container[str] = ()
+    """Phones in whose place another file system, or a file, is."""
+    mounted: Container[str] | None = None
+    """The phones that ``aosp-plugin provision`` has mounted; None if the plugin mounts them."""
+    prepared: Container[str] | None = None
+    """The phones of prepared claims; None if phones exist without a claim. Those of others need not exist."""
+    unavailable: str = ""
+    """Why no binderfs can be mounted for a claim; empty if one can."""
+
+
+class State(NamedTuple):
+    """What has a say in the health of devices besides the files of the last scan, at one moment."""
+
+    held: Collection[str] = ()
+    """The IDs of the devices that pods have through the other API."""
+    holds_known: bool = True
+    """Whether that is what the kubelet has reported, and not what the mounts suggest."""
+    lacking: frozenset[str] = frozenset()
+    """Binder devices that are not in the CDI spec, by which alone containers get them."""
+    not_recreated: Container[str] | None = None
+    """Binder devices that could not be recreated; None if the resource has no recreation."""
+    phones: PhoneState | None = None
+    """None if the resource has no phones."""
 
 
 class Scanned(NamedTuple):
-    """The result of a scan."""
+    """The result of a scan. Immutable: shared by all threads."""
 
     sets: Mapping[str, DeviceSet] = {}
     """The device sets by ID, without replicas, in natural order."""
@@ -46,3 +91,94 @@ class Scanned(NamedTuple):
         """Return what a container gets with a device: its existing binder devices, and its spread device."""
         spread = self.shared.spread
         return AllocatedDevice(group.id, self.existing(group), spread.device(group.number) if spread.known else "")
+
+
+def problems(groups: Iterable[DeviceSet], scanned: Scanned, state: State) -> dict[str, Problem]:
+    """Return why devices are unhealthy, of those that are, by ID."""
+    shared = scanned.shared
+    if not (state.phones or state.not_recreated is not None or shared.missing or shared.spread.lost):
+        healthy = scanned.binder_devices.keys() - scanned.reasons.keys() - state.lacking
+        groups = [group for group in groups if group.id in state.held or not healthy.issuperset(group.members)]
+    found = {group.id: problem(group, scanned, state) for group in groups}
+    return {device_id: cause for device_id, cause in found.items() if cause is not None}
+
+
+def problem(group: DeviceSet, scanned: Scanned, state: State) -> Problem | None:
+    """Return why a device is unhealthy; None if it is healthy."""
+    own = general_problem(group, scanned, state)
+    if state.phones is not None and state.phones.prepared is not None and group.id not in state.phones.prepared:
+        return own  # its binder devices are made when a claim is prepared
+    members = [(name, _reason(name, scanned, state)) for name in group.members]
+    return health.first(health.aggregate(group.id, members), own)
+
+
+def general_problem(group: DeviceSet, scanned: Scanned, state: State) -> Problem | None:
+    """Return why a device as a whole is unhealthy, whatever its binder devices are; None if it is not."""
+    held = None
+    if group.id in state.held:
+        unknown = "" if state.holds_known else ": the kubelet has not answered yet which pods have it"
+        held = Problem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}{unknown}")
+    phones = None if state.phones is None else _phone_problem(group.id, state.phones)
+    return health.first(scanned.shared.problem(group), held, phones)
+
+
+def _phone_problem(phone: str, phones: PhoneState) -> Problem | None:
+    reason, cause = None, ""
+    if phone in phones.foreign:
+        reason = Reason.FOREIGN_MOUNT
+    elif phone not in phones.configured:
+        reason = Reason.SURPLUS
+    elif phones.mounted is not None and phone not in phones.mounted:
+        reason, cause = Reason.NOT_PROVISIONED, f": {NOT_PROVISIONED}"
+    elif phones.unavailable and (phones.prepared is None or phone not in phones.prepared):
+        reason, cause = Reason.BINDERFS_UNAVAILABLE, f": {phones.unavailable}"
+    return None if reason is None else Problem(reason, f"{reason}{cause}")
+
+
+def _reason(name: str, scanned: Scanned, state: State) -> Reason | None:
+    """Return why a binder device is unhealthy; None if it is healthy."""
+    device = scanned.binder_devices.get(name)
+    if device is None:
+        return Reason.MISSING
+    reason = scanned.reasons.get(name)
+    if reason is None and state.not_recreated is not None:
+        failed = name in state.not_recreated or device.kind not in _RECREATABLE
+        reason = Reason.NOT_RECREATED if failed else None
+    if reason is None and name in state.lacking:
+        reason = Reason.NOT_IN_CDI_SPEC
+    return reason
+
+
+class Holds:
+    """Which devices of one resource pods have through the other API: the node was moved between the two APIs.
+
+    Pods that were started before keep their devices, and their containers may be restarted. The kubelet reports which
+    devices they have. Until it has done so, those phones count as held whose mount was made for the other API. For any
+    thread.
+    """
+
+    def __init__(self, suspects: Callable[[], Collection[str]]) -> None:
+        """``suspects`` returns the phones that were mounted for the other API."""
+        self._suspects = suspects
+        self.reported: frozenset[str] | None = None
+        """The devices that pods have through the other API; None while unknown. Set by a single assignment."""
+        self.unknown = ""
+        """Why it stays unknown which devices pods have; empty while the kubelet answers or may soon."""
+
+    def report(self, ids: Collection[str]) -> None:
+        """Set the devices that pods have through the other API, as IDs of that API, which may be those of replicas."""
+        self.reported = frozenset(_REPLICA.sub("", device_id) for device_id in ids)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The IDs of the devices that are held."""
+        reported = self.reported
+        return frozenset(self._suspects()) if reported is None else reported
+
+    def check(self) -> None:
+        """Raise HostError if devices are held because the kubelet does not answer."""
+        if self.unknown and self.ids:
+            text = (
+                f"{len(self.ids)} devices stay unhealthy, because the pods that have them are unknown: {self.unknown}"
+            )
+            raise HostError(f"{Reason.IN_USE_BY_OTHER_API}: {text}")

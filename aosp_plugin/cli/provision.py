@@ -1,23 +1,41 @@
 """``aosp-plugin provision``: mounts and creates what the configuration orders, and ends.
 
-It is the privileged part of a plugin with ``provisioned_by: command``, and runs before it in an init container.
+Everything that exists already is kept, so a further call changes nothing. Surplus phones are kept too: only the kubelet
+knows whether pods have them. It is the privileged part of a plugin with ``provisioned_by: command``, and runs before it
+in an init container.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.backend.provisioning import provision as provision_resource
+from aosp_plugin.backend.host_devices import device_provisioner
+from aosp_plugin.binder.devices.phone_layout import phone_id
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+from aosp_plugin.config import Api
 from aosp_plugin.daemon.assembly import check_phone_directories
 from aosp_plugin.errors import HostError
 from aosp_plugin.framework.service import logs
 
 if TYPE_CHECKING:
-    from aosp_plugin.config import Config
+    from collections.abc import Mapping
+
+    from aosp_plugin.config import Config, Resource
 
 LOG = logging.getLogger(__name__)
+
+
+class _Provisioned(NamedTuple):
+    """What is there for a resource after its provisioning."""
+
+    ordered: int
+    """The number of phones or binder devices in the configuration."""
+    added: int
+    """How many of them were mounted or created, or had another mode."""
+    obstacles: Mapping[str, HostError]
+    """Why single phones could not be mounted: something else is in their place. The plugin reports them."""
 
 
 def provision(config: Config) -> None:
@@ -33,7 +51,7 @@ def provision(config: Config) -> None:
     for resource in config.resources:
         name = resource.resource_name
         try:
-            provisioned = provision_resource(Host(config.host_root), resource)
+            provisioned = _provision(Host(config.host_root), resource)
         except HostError as error:
             errors[name] = str(error)
             continue
@@ -50,3 +68,29 @@ def provision(config: Config) -> None:
         LOG.error("resource not provisioned", extra={"resource": name, "error": problem})
     if not ordered and not errors:
         LOG.warning("nothing to provision", extra={"reason": "the configuration has neither phones nor provision"})
+
+
+def _provision(host: Host, resource: Resource) -> _Provisioned | None:
+    """Mount the phones and create the binder devices that a resource orders. Return None if it orders none.
+
+    Under DRA, phones are mounted when claims are prepared. Raises HostError if something general is in the way, such as
+    a kernel without binderfs or a missing right, or if all phones have obstacles.
+    """
+    if resource.phones is not None:
+        return None if resource.api is Api.DRA else _phones(host, resource.phones.directory, resource.phones.count)
+    if resource.provision is None:
+        return None
+    provisioner = device_provisioner(host, resource)
+    return None if provisioner is None else _Provisioned(resource.provision.count, provisioner.provision(), {})
+
+
+def _phones(host: Host, directory: str, count: int) -> _Provisioned:
+    provisioner = PhoneProvisioner(directory, host)
+    phones = [phone_id(number) for number in range(count)]
+    mounted = provisioner.provision(phones)
+    missing = [phone for phone in phones if not provisioner.is_own(phone) and phone not in provisioner.obstacles]
+    if missing and provisioner.failure is not None:
+        raise provisioner.failure
+    if len(provisioner.obstacles) == count:
+        raise HostError(provisioner.problem)
+    return _Provisioned(count, len(mounted), provisioner.obstacles)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.provision import remote, service
+from aosp_plugin.binder.provision import provisioner_socket
 from aosp_plugin.errors import HostError
 from aosp_plugin.framework.service import logs
 
@@ -26,7 +26,7 @@ def run(config: Config) -> None:
     """
     logs.set_up(config.log_level, config.log_format)
     phones = {
-        resource.phones.directory: service.RequestedPhones(
+        resource.phones.directory: provisioner_socket.RequestedPhones(
             resource.phones.directory, Host(config.host_root), resource.phones.count
         )
         for resource in config.resources
@@ -41,4 +41,4 @@ def run(config: Config) -> None:
             if not phones:
                 raise
             LOG.error("resource not provisioned", extra={"error": str(error)})  # noqa: TRY400 - no traceback
-    service.serve(remote.SOCKET, phones)
+    provisioner_socket.serve(provisioner_socket.SOCKET, phones)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.backend import Allocated, BinderBackend
-from aosp_plugin.backend.phones import REMOVALS, SURPLUS_INTERVAL
+from aosp_plugin.backend.offered_phones import REMOVALS, SURPLUS_INTERVAL
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.config import PHONE_DEFAULTS, Isolation, Phones, Recreate, Resource

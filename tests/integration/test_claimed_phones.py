@@ -228,7 +228,7 @@ def test_phone_whose_binderfs_cannot_be_mounted_is_not_prepared(
         patch.setattr(detached, "attach", fail)
         with pytest.raises(UnhealthyDeviceError, match="'phone0' could not be mounted: no minor"):
             backend.prepare(["phone0"], [])
-    assert os.listdir(directory.path) == []
+    assert directory.mounted() == {}
     backend.prepare(["phone0"], [])
 
 

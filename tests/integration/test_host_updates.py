@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.provision import provisioner, recreation
+from aosp_plugin.binder.provision import recreation
 from aosp_plugin.config import Provision, Recreate
 from aosp_plugin.errors import UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
@@ -120,11 +120,10 @@ async def test_kubelet_gets_provisioned_devices_with_the_first_list(place: Place
 
 
 async def test_provisioning_error_is_logged_again_after_a_silent_recovery(
-    place: Place, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: Place, kubelet_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file is in the way, then an administrator mounts the binderfs with all devices, then the file is back."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(provisioner, "RETRY_AFTER", 0.1)
     directory = place.root / "provisioned"
     directory.mkdir()
     (directory / "file").touch()

@@ -13,7 +13,7 @@ import pytest
 from aosp_plugin.binder.discovery import scanner
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.provision import recreation
-from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
+from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
 from aosp_plugin.config import NumberedSets, Provision, Recreate
 from aosp_plugin.errors import BackendError, DevicesExhaustedError, HostError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin

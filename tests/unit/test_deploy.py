@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from aosp_plugin import config
-from aosp_plugin.binder.provision import bulk, remote
+from aosp_plugin.binder.provision import bulk, provisioner_socket
 from aosp_plugin.framework.service.termination import EXIT_WITHIN
 from aosp_plugin.report.node_reporter import NODE_VARIABLE
 
@@ -190,7 +190,7 @@ def test_commented_keys_show_their_defaults() -> None:
 def test_provision_gives_rights_to_the_provisioner_only() -> None:
     """It has the image and the configuration of the plugin, no port, and a socket that only this pod has."""
     assert PROVISION_POD.keys() == {"containers", "volumes"}
-    socket_directory = {"name": "provisioner", "mountPath": str(Path(remote.SOCKET).parent)}
+    socket_directory = {"name": "provisioner", "mountPath": str(Path(provisioner_socket.SOCKET).parent)}
     plugin = PROVISION_PLUGIN
     assert plugin == {
         "name": CONTAINER["name"],

@@ -1,9 +1,17 @@
-"""A binder device as one scan found it: name, kind and identity."""
+"""A binder device as one scan found it: name, kind and identity; and the driver of several."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from aosp_plugin.binder.driver import binderfs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from aosp_plugin.binder.driver.host import Host
 
 
 class Kind(enum.StrEnum):
@@ -22,6 +30,8 @@ class Kind(enum.StrEnum):
     ABSENT = "absent"
     """The file does not exist, or it is a dangling link."""
 
+
+_KINDS = (Kind.BINDERFS, Kind.CDEV, Kind.STAND_IN, Kind.FILE)
 
 FileSystem = tuple[int, int]
 """A file system: its st_dev and, for a binderfs, the time of its mount. See ``Identity``."""
@@ -60,3 +70,32 @@ class BinderDevice(NamedTuple):
     """None if the kind is ABSENT."""
     directory: str = ""
     """The root of its binderfs. Empty for other kinds, and if the file itself is bind-mounted."""
+
+
+class DriverKind(NamedTuple):
+    """Both are empty while they are unknown."""
+
+    kind: str
+    """binderfs, cdev, stand-in or file: the first of these that there is."""
+    driver: str
+    """The implementation of the driver, c or rust; empty for devices that are not binder."""
+
+
+def driver_kind(host: Host, devices: Collection[BinderDevice]) -> DriverKind:
+    """Return the kind of the devices, and their driver. Reads the host: for a worker thread."""
+    kinds = {device.kind for device in devices}
+    kind = next((kind for kind in _KINDS if kind in kinds), "")
+    return DriverKind(str(kind), driver_of(host, devices))
+
+
+def driver_of(host: Host, devices: Collection[BinderDevice]) -> str:
+    """Return the implementation of the driver of the first device in a binderfs; c for other binder devices.
+
+    Reads the host: for a worker thread.
+    """
+    directory = next((device.directory for device in devices if device.directory), None)
+    if directory is None:
+        return binderfs.C if any(device.kind is Kind.CDEV for device in devices) else ""
+    with contextlib.suppress(OSError):
+        return binderfs.implementation(host.process_path(directory))
+    return ""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MISC_MAJOR = 10
 """Major number of all misc devices (include/uapi/linux/major.h)."""
 
+FILE_SYSTEMS = "/proc/filesystems"
+"""File systems of the kernel, those that modules bring included once they are loaded."""
+
 SYS_DEV = "/sys/dev"
 """Directory of sysfs with each device of the kernel, by its number."""
 
@@ -133,7 +136,7 @@ class Host:
         """
         return Driver(
             file_systems=mounts.binderfs_numbers(_read(mounts.MOUNTINFO)),
-            majors=binder_majors(_read("/proc/devices"), _read("/proc/filesystems")),
+            majors=binder_majors(_read("/proc/devices"), _read(FILE_SYSTEMS)),
             misc_minors=binder_misc_minors(_read("/proc/misc"), binder_parameters()),
         )
 
@@ -169,6 +172,16 @@ def binder_parameters() -> str:
         for module in ("binder_linux", "binder", "rust_binder")
         for parameter in ("devices", "rust_devices")
     )
+
+
+def has_selinux() -> bool:
+    """Return whether the kernel has booted with SELinux, which gives the driver the security context of a caller.
+
+    The service manager of an unchanged Android asks for it; without SELinux the driver refuses each call to it. SELinux
+    registers its file system only if it is enabled (security/selinux/selinuxfs.c ``init_sel_fs``). Raises OSError.
+    """
+    with open(FILE_SYSTEMS, encoding="utf-8") as file:
+        return "selinuxfs" in file.read().split()
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:

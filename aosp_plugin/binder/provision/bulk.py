@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem, natural_key
 from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import binder_parameters
+from aosp_plugin.binder.driver.host import FILE_SYSTEMS, binder_parameters
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DeviceDirectoryError, DeviceExistsError
-from aosp_plugin.binder.provision.mount import mount_if_missing, set_mode, translated_errors
+from aosp_plugin.binder.provision.device_provisioner import mount_if_missing, set_mode, translated_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +31,6 @@ DEVICE_DIR = "/dev"
 PREFIX = "aosp_binder"
 BINDERFS_DIR = "/run/aosp-binderfs/nodes"
 MODE = "0666"
-
-FILE_SYSTEMS = "/proc/filesystems"
 
 _NULL = os.makedev(1, 3)
 """The number of /dev/null (Documentation/admin-guide/devices.txt), which every user may open."""

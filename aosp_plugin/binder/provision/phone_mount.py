@@ -11,11 +11,11 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_number
+from aosp_plugin.binder.devices.phone_layout import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS
 from aosp_plugin.binder.errors import BinderfsError
-from aosp_plugin.binder.provision.mount import MODE, set_mode
+from aosp_plugin.binder.provision.device_provisioner import MODE, set_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,8 +63,11 @@ def _has_namespace_of_init() -> bool:
 
 
 def require_own_directory(directory: str) -> None:
-    """Require that the directory has nothing but phones, before anything is mounted in it. Raises BinderfsError."""
-    others = [name for name in os.listdir(directory) if phone_number(name) is None]
+    """Require that the directory has nothing but phones, if it exists. Raises BinderfsError."""
+    try:
+        others = [name for name in os.listdir(directory) if phone_number(name) is None]
+    except FileNotFoundError:
+        return
     if others:
         raise BinderfsError(
             f"{directory} is not empty: it contains {min(others)!r}: choose another phones.directory for phones alone"
@@ -112,23 +115,16 @@ def mounted_device(path: str) -> int | None:
 def attach_new(path: str, source: str = SOURCE) -> int:
     """Mount a new binderfs on a directory in place of those that are mounted there. Return its number (st_dev).
 
-    Raises BinderfsError. The directory is created if it does not exist, and removed if the mount fails.
+    The directory is created if it does not exist, after everything that usually fails. Raises BinderfsError and
+    OSError.
     """
-    created = not os.path.lexists(path)
-    if created:
-        os.mkdir(path)
-    try:
-        with detached.create(path, source) as mount:
-            root = f"/proc/self/fd/{mount}"
-            fill(root, path)
-            unmount_all(path)
-            detached.attach(mount, path)
-            return os.stat(root).st_dev
-    except BaseException:
-        if created:
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
-        raise
+    with detached.create(path, source) as mount:
+        root = f"/proc/self/fd/{mount}"
+        fill(root, path)
+        os.makedirs(path, exist_ok=True)
+        unmount_all(path)
+        detached.attach(mount, path)
+        return os.stat(root).st_dev
 
 
 def fill(root: str, path: str) -> None:

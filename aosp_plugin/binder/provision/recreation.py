@@ -31,7 +31,7 @@ from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
-from aosp_plugin.binder.provision.mount import MODE
+from aosp_plugin.binder.provision.device_provisioner import MODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.binder.provision.phones import PhoneProvisioner
+    from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import urllib.request
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.backend.driver_kind import has_selinux
+from aosp_plugin.binder.driver.host import has_selinux
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import DEVICES

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aosp_plugin.backend.driver_kind import has_selinux
+from aosp_plugin.binder.driver.host import has_selinux
 from tests.e2e.kernel import tenants
 from tests.e2e.kernel.client_parts import VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX

@@ -15,8 +15,7 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_mount import SOURCE
-from aosp_plugin.binder.provision.phones import RETRY_AFTER, PhoneProvisioner
-from tests.support import Clock
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from tests.tmpfs_binderfs import Mounts
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount
         yield mounts
 
 
-def provisioner(directory: Mounts, host: Host | None = None, clock: Clock | None = None) -> PhoneProvisioner:
-    return PhoneProvisioner(str(directory.path), host or Host(), clock or Clock())
+def provisioner(directory: Mounts, host: Host | None = None) -> PhoneProvisioner:
+    return PhoneProvisioner(str(directory.path), host or Host())
 
 
 @pytest.mark.parametrize("kernel_devices", [(), ("binder", "hwbinder", "vndbinder"), ("anbox-binder", "binder")])
@@ -268,34 +267,27 @@ def test_phone_is_not_spoiled_because_descriptors_are_exhausted(
     assert sorted(binderfs.devices_in(f"{directory.path}/phone0")) == TRIPLE
 
 
-def test_spoiled_phone_is_logged_once_while_it_cannot_be_mounted_again(
+def test_spoiled_phone_is_logged_when_it_is_mounted_again(
     directory: Mounts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A host update that fails is repeated every second."""
     keeper = provisioner(directory)
     keeper.provision(["phone0"])
+    (directory.path / "phone0/hwbinder").unlink()
+    directory.make_read_only("phone0")
 
     def refuse(_path: str, _source: str) -> None:
         raise BinderMissingError("this kernel has no binderfs")
 
-    def spoil() -> None:
-        (directory.path / "phone0/hwbinder").unlink()
-        directory.make_read_only("phone0")
-
     def warnings() -> int:
-        return sum(record.message == "phone spoiled, mounting a fresh binderfs" for record in caplog.records)
+        return sum(record.message == "phone spoiled, mounted a fresh binderfs" for record in caplog.records)
 
-    spoil()
     with monkeypatch.context() as patch:
         patch.setattr(detached, "create", refuse)
-        for _ in range(5):
-            assert keeper.provision(["phone0"]) == []
-    assert warnings() == 1
-    keeper = provisioner(directory)
+        assert keeper.provision(["phone0"]) == []
+    assert (warnings(), keeper.problem) == (0, "this kernel has no binderfs")
     assert keeper.provision(["phone0"]) == ["phone0"]
-    spoil()
-    assert keeper.provision(["phone0"]) == ["phone0"]
-    assert warnings() == 3
+    assert (warnings(), keeper.problem) == (1, "")
 
 
 def test_directory_that_is_a_file_is_refused(directory: Mounts) -> None:
@@ -304,11 +296,10 @@ def test_directory_that_is_a_file_is_refused(directory: Mounts) -> None:
         provisioner(directory).provision(["phone0"])
 
 
-def test_failed_mount_leaves_no_directory_and_is_not_repeated_at_once(
+def test_failed_mount_leaves_no_directory_and_other_mounts_are_not_attempted(
     directory: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
-    keeper = provisioner(directory, clock=clock)
+    keeper = provisioner(directory)
     attempts: list[str] = []
 
     def refuse(path: str, _source: str) -> None:
@@ -319,23 +310,19 @@ def test_failed_mount_leaves_no_directory_and_is_not_repeated_at_once(
         patch.setattr(detached, "create", refuse)
         assert keeper.provision(["phone0", "phone1"]) == []
         assert keeper.problem == "this kernel has no binderfs"
-        keeper.provision(["phone0", "phone1"])
-    assert (attempts, os.listdir(directory.path)) == ([f"{directory.path}/phone0"], [])
-    clock.now += RETRY_AFTER
+    assert attempts == [f"{directory.path}/phone0"]
+    assert not directory.path.exists()
     assert keeper.provision(["phone0", "phone1"]) == ["phone0", "phone1"]
     assert keeper.problem == ""
 
 
 def test_kernel_without_binderfs_leaves_nothing_on_the_host(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    keeper = provisioner(directory, clock=clock)
+    keeper = provisioner(directory)
     with monkeypatch.context() as patch:
         patch.setattr(mounts, "BINDERFS", "no-such-file-system")
         assert keeper.provision(["phone0"]) == []
         assert "this kernel has no binderfs" in keeper.problem
     assert not directory.path.exists()
-    assert keeper.provision(["phone0"]) == []
-    clock.now += RETRY_AFTER
     assert keeper.provision(["phone0"]) == ["phone0"]
     assert keeper.problem == ""
 
@@ -343,7 +330,7 @@ def test_kernel_without_binderfs_leaves_nothing_on_the_host(directory: Mounts, m
 def test_mounts_must_propagate_from_a_container_to_the_host(directory: Mounts) -> None:
     root = directory.path.parent
     directory.mount_other("..", shared=False)
-    keeper = PhoneProvisioner("/phones", Host(str(root)), Clock())
+    keeper = PhoneProvisioner("/phones", Host(str(root)))
     with pytest.raises(BinderfsError, match=r"mounts in .*/phones do not propagate to the host: .* Bidirectional"):
         keeper.check()
     assert keeper.provision(["phone0"]) == []
@@ -361,10 +348,10 @@ def test_phone_is_not_replaced_where_the_host_would_keep_the_old_one(directory: 
     directory.mount_other("..", shared=False)
     directory.share("..")
     host = Host(str(directory.path.parent))
-    PhoneProvisioner("/phones", host, Clock()).provision(["phone0"])
+    PhoneProvisioner("/phones", host).provision(["phone0"])
     directory.make_private("..")
     before = os.stat(directory.path / "phone0")
-    keeper = PhoneProvisioner("/phones", host, Clock())
+    keeper = PhoneProvisioner("/phones", host)
     assert keeper.provision(["phone0"]) == []
     with pytest.raises(BinderfsError, match="do not propagate to the host"):
         keeper.replace("phone0")

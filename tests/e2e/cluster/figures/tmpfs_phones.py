@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from aosp_plugin.__main__ import main
-from aosp_plugin.binder.provision import remote
+from aosp_plugin.binder.provision import provisioner_socket
 from tests.tmpfs_binderfs import Mounts
 
 if TYPE_CHECKING:
@@ -26,5 +26,5 @@ def mount_tmpfs() -> None:
 
 if __name__ == "__main__":
     mount_tmpfs()
-    remote.SOCKET = os.environ.get("PROVISIONER_SOCKET", remote.SOCKET)
+    provisioner_socket.SOCKET = os.environ.get("PROVISIONER_SOCKET", provisioner_socket.SOCKET)
     main()

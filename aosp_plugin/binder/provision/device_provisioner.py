@@ -1,4 +1,8 @@
-"""Mounting a binderfs, setting modes, and the errors of file operations: shared by the modules of this package."""
+"""Binder devices that the plugin creates: a binderfs that it mounts, with the configured number of them in it.
+
+The mounted binderfs is the only record of what was created. Nothing is removed or unmounted here, not even when the
+daemon ends: containers may hold the devices.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,9 @@ from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.errors import BinderfsError, HostError, NotPermittedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from aosp_plugin.binder.driver.host import Host
 
 LOCK_TIMEOUT = 5.0
 """Seconds to wait for another resource that provisions in the same directory."""
@@ -22,6 +28,69 @@ _LOCKS: dict[str, threading.Lock] = {}
 
 MODE = 0o666
 """Android's processes run as many users: system (1000), and one for each app."""
+
+
+class DeviceProvisioner:
+    """Keeps the required binder devices in place, for one worker thread."""
+
+    def __init__(
+        self,
+        host: Host,
+        directory: str,
+        names: Sequence[str],
+        max_devices: int | None = None,
+    ) -> None:
+        """``names`` are those of the binder devices, ``directory`` is the host's that the binderfs is mounted on.
+
+        The directory belongs outside /dev, because every privileged container gets a device for each binder device
+        below /dev. ``max_devices`` is the lower limit of the mount's ``max=``: all binder devices, one more for their
+        recreation, and one for each replaced device that a process still holds. None: the kernel's default.
+        """
+        self._host = host
+        self._host_directory = directory
+        self._names = names
+        self._max_devices = max_devices
+
+    def provision(self) -> int:
+        """Create the missing binder devices and restore changed modes. Return the number of both.
+
+        Without a binderfs on the directory, one is mounted. After an unmount its binder devices are on another file
+        system, and the health check reports them as replaced until ``missing_device_ttl`` is over, because containers
+        may hold the old ones. ``max=`` is raised if it is smaller than required, and never lowered. A scan without
+        anything to do costs one system call per binder device and writes nothing.
+
+        Below a root other than / the mount must propagate to the host (mountPropagation: Bidirectional).
+
+        Raises HostError; what was created stays. An attempt that fails again changes no file: that would cause the
+        next scan, and with it the next attempt.
+        """
+        with self._errors():
+            directory = self._directory()
+            with exclusive(directory):
+                mount_if_missing(directory, self._max_devices)
+                return sum(_create_or_restore(directory, name) for name in self._names)
+
+    def check(self) -> None:
+        """Check without effect that there is a binderfs, or that one could be mounted. Raises HostError."""
+        with self._errors():
+            check_mountable(self._directory())
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return translated_errors(f"provision binder devices in {self._host_directory}")
+
+    def _directory(self) -> str:
+        return self._host.process_path(self._host.resolve(self._host_directory))
+
+
+def _create_or_restore(directory: str, name: str) -> bool:
+    """Create the binder device or restore its mode. Return whether anything was changed."""
+    path = f"{directory}/{name}"
+    try:
+        return set_mode(path, MODE)
+    except FileNotFoundError:
+        binderfs.add_device(directory, name)
+        set_mode(path, MODE)
+    return True
 
 
 @contextlib.contextmanager

@@ -1,0 +1,216 @@
+"""Phones of a plugin without privileges: a privileged process mounts and removes them on request.
+
+That process is ``aosp-plugin provisioner``. Each request is a connection to its Unix socket: a JSON object in one line,
+and another one as the answer. It accepts no more than the plugin needs: names of phones, in the directories of the
+configuration. So a plugin in the hands of an attacker gets no other file system mounted, and running containers keep
+what they have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import socketserver
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+from aosp_plugin.binder.devices.phone_layout import phone_id, phone_number
+from aosp_plugin.binder.errors import HostError, ProvisionerError
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from aosp_plugin.binder.driver.host import Host
+
+LOG = logging.getLogger(__name__)
+
+SOCKET = "/run/aosp-plugin/provisioner.sock"
+"""In the containers of the plugin's pod its directory is a volume; on a host, root's."""
+
+TIMEOUT = 8.0
+"""Seconds for an answer: less than a scan, a check of the host and PreStartContainer may take, so that their errors
+name the provisioner."""
+
+REQUEST_TIMEOUT = 2.0
+"""Seconds for the next part of a request to arrive, or of its answer to be sent, while no other one is answered."""
+
+LONGEST_REQUEST = 1 << 20
+"""Bytes: the names of tens of thousands of phones."""
+
+HANGING = 60.0
+"""Seconds after which a request hangs, and the process ends: its supervisor starts another one."""
+
+EXIT_WITHIN = 4.0
+"""Seconds from SIGTERM until the process ends, whatever hangs: less than the grace period of its pod."""
+
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+class RemotePhoneProvisioner(PhoneProvisioner):
+    """Keeps the binderfs mounts of phones in place by requests. For one worker thread."""
+
+    def provision(self, phones: Collection[str]) -> list[str]:
+        """See ``PhoneProvisioner``. Raises HostError also if the provisioner does not answer."""
+        return self._request("provision", [*phones])
+
+    def replace(self, phone: str) -> None:
+        """See ``PhoneProvisioner``."""
+        if not self._request("replace", [phone]):
+            raise self.obstacles[phone]
+
+    def remove(self, phones: Iterable[str], limit: int) -> list[str]:
+        """See ``PhoneProvisioner``."""
+        return self._request("remove", [*phones], limit=limit)
+
+    def check(self) -> None:
+        """See ``PhoneProvisioner``."""
+        self._request("check", [])
+
+    def _request(self, operation: str, phones: Sequence[str], **arguments: int) -> list[str]:
+        """Let the provisioner do something, and take over what it knows of the phones. Return those it changed."""
+        request = {"directory": self._host_directory, "operation": operation, "phones": phones, **arguments}
+        answer = self._exchange(request)
+        if "known" in answer:
+            self.learn(phones, answer["known"])
+        if answer["error"]:
+            raise HostError(answer["error"])
+        changed: list[str] = answer["changed"]
+        return changed
+
+    def _exchange(self, request: object) -> dict[str, Any]:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(TIMEOUT)
+                connection.connect(SOCKET)
+                connection.sendall(json.dumps(request).encode() + b"\n")
+                with connection.makefile("rb") as file:
+                    answer: dict[str, Any] = json.loads(file.readline())
+                    return answer
+        except (OSError, ValueError) as error:  # ValueError: the connection ended within the answer
+            cause = "no whole answer" if isinstance(error, ValueError) else error.strerror or str(error)
+            raise ProvisionerError(
+                f"the provisioner at {SOCKET} does not answer: {cause}: its container's log has the reason"
+            ) from error
+
+
+class RequestedPhones(PhoneProvisioner):
+    """The phones of one directory, of which ``count`` may be mounted. For one thread."""
+
+    def __init__(self, directory: str, host: Host, count: int) -> None:
+        """See ``PhoneProvisioner``."""
+        super().__init__(directory, host)
+        self._configured = {phone_id(number) for number in range(count)}
+
+    def answer(self, operation: str, phones: Sequence[str], limit: int) -> dict[str, Any]:
+        """Do what was requested, and return what is known of ``phones``. ``limit`` is that of ``remove``."""
+        changed: list[str] = []
+        error = ""
+        # Those of the configuration are never removed, and others only removed.
+        accepted = [
+            phone
+            for phone in dict.fromkeys(phones)
+            if phone_number(phone) is not None and (phone in self._configured) == (operation != "remove")
+        ]
+        try:
+            changed = self._perform(operation, accepted, limit)
+        except HostError as refusal:
+            error = str(refusal)
+        known = self.known(accepted)
+        known["obstacles"] |= {
+            phone: f"cannot {operation} {phone!r}: the provisioner was started with {len(self._configured)} phones: "
+            "restart the plugin's pod"
+            for phone in phones
+            if phone not in accepted
+        }
+        return {"error": error, "changed": changed, "known": known}
+
+    def _perform(self, operation: str, phones: Sequence[str], limit: int) -> list[str]:
+        match operation:
+            case "provision":
+                return self.provision(phones)
+            case "replace":
+                for phone in phones:
+                    self.replace(phone)
+                    LOG.info("phone replaced", extra={"device": phone})
+                return [*phones]
+            case "remove":
+                return self.remove(phones, limit)
+            case "check":
+                self.check()
+                return []
+            case _:
+                raise HostError(f"unknown operation {operation!r}")
+
+
+class ProvisionerServer(socketserver.UnixStreamServer):
+    """Answers the requests of one plugin, one after the other. The socket belongs to the user of this process alone."""
+
+    request_queue_size = 64
+
+    def __init__(self, socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
+        """Create the socket, and its directory for this user alone. Raises OSError.
+
+        ``directories`` has the phones by the directory of the configuration.
+        """
+        os.makedirs(os.path.dirname(socket_path), mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(socket_path)  # of a process that was killed
+        super().__init__(socket_path, _Handler)
+        self.directories = directories
+
+    def server_bind(self) -> None:
+        """Create the socket."""
+        previous = os.umask(0o177)
+        try:
+            super().server_bind()
+        finally:
+            os.umask(previous)
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - of the base class
+        """Log a request that cannot be read, or whose plugin has gone."""
+        LOG.warning("request of the plugin failed", extra={"error": repr(sys.exc_info()[1])})
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = REQUEST_TIMEOUT
+
+    def handle(self) -> None:
+        """Answer one request."""
+        # The plugin ends the connection with what is no whole line, and the process ends a request that comes slowly.
+        watchdog = threading.Timer(HANGING, os._exit, (1,))
+        watchdog.start()
+        try:
+            request = json.loads(self.rfile.readline(LONGEST_REQUEST))
+            phones = cast("ProvisionerServer", self.server).directories.get(request["directory"])
+            if phones is None:
+                answer = {"error": f"the provisioner's configuration has no phones in {request['directory']}"}
+            else:
+                answer = phones.answer(request["operation"], request["phones"], request.get("limit", 0))
+        finally:
+            watchdog.cancel()
+        self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+
+def serve(socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
+    """Answer requests until SIGTERM or SIGINT, which are blocked; the running request is completed. Raises OSError.
+
+    To be called in the main thread before others start.
+    """
+    with ProvisionerServer(socket_path, directories) as server:
+        threading.Thread(target=_stop_on_signal, args=(server,), name="signals", daemon=True).start()
+        LOG.info("provisioner started", extra={"path": socket_path, "dir": ",".join(directories)})
+        server.serve_forever()
+
+
+def _stop_on_signal(server: ProvisionerServer) -> None:
+    signal.sigwait(STOP_SIGNALS)
+    end = threading.Timer(EXIT_WITHIN, os._exit, (0,))
+    end.daemon = True
+    end.start()
+    server.shutdown()
