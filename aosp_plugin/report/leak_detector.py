@@ -1,30 +1,43 @@
 """Scans for leaked devices at an interval and logs each leak once. ``leaks`` has the scan itself.
 
-It is imported with the first scan: psutil takes a megabyte, and ten milliseconds of the start.
+The owners of devices come from the kubelet's checkpoints: the podresources API does not name the UIDs of pods, by which
+a process in a container is known.
+
+``leaks`` is imported with the first scan: psutil takes a megabyte, and ten milliseconds of the start.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aosp_plugin.config import Api
 from aosp_plugin.errors import HostError, WorkerTimeoutError
+from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.observer import Problem
 from aosp_plugin.framework.worker import Worker
-from aosp_plugin.report.owners import CHECKPOINT, CLAIMS_CHECKPOINT, parse_checkpoint, parse_claims_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.report.leaks import Holder, Leaks
-    from aosp_plugin.report.owners import PodUids
 
 LOG = logging.getLogger(__name__)
+
+PodUids: TypeAlias = "dict[str, frozenset[str]]"
+"""By device ID."""
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+"""File in the kubelet's device plugin directory, readable by root only (pkg/kubelet/cm/devicemanager/types.go)."""
+
+CLAIMS_CHECKPOINT = "dra_manager_state"
+"""File in the kubelet's root directory, readable by root only (pkg/kubelet/cm/dra/manager.go)."""
 
 SCAN_TIMEOUT = 60.0
 """Seconds after which a leak scan counts as hanging. One of 20,000 descriptors takes 0.1 s, and there is a limit."""
@@ -46,7 +59,7 @@ class LeakDetector:
         self._open_leaks: dict[str, Sequence[Holder]] = {}
         self._causes: dict[str, frozenset[str]] = {}
         """Why the last scan was incomplete, by resource name."""
-        self._failure = ""
+        self._failure = Problem(LOG, "leak scan failed, retrying", "leak scan recovered", logging.ERROR)
         self.latest: Mapping[str, Leaks] = {}
         """By resource name; empty before the first scan."""
         self.scanned: float | None = None
@@ -55,7 +68,7 @@ class LeakDetector:
     @property
     def problem(self) -> str:
         """Why ``latest`` may be outdated; empty if it is not. May be read in any thread."""
-        return self._worker.hanging(self._timeout) or self._failure
+        return self._worker.hanging(self._timeout) or self._failure.text
 
     async def run(self) -> None:
         """Scan at every interval until cancelled. A failed scan leaves ``latest`` as it was."""
@@ -67,9 +80,10 @@ class LeakDetector:
                 except Exception as error:
                     if not _is_survived(error):
                         raise
-                    self._failed(str(error) or repr(error))
+                    text = str(error) or repr(error)
+                    self._failure.set(f"leak scan failed: {text}", error=text)
                 else:
-                    self._recovered()
+                    self._failure.set("")
         finally:
             self._worker.close()
 
@@ -136,17 +150,6 @@ class LeakDetector:
                 LOG.debug("cannot read kubelet checkpoint", extra={"resource": resource, "error": str(error)})
         return None
 
-    def _failed(self, error: str) -> None:
-        failure = f"leak scan failed: {error}"
-        if failure != self._failure:
-            self._failure = failure
-            LOG.error("leak scan failed, retrying", extra={"error": error})
-
-    def _recovered(self) -> None:
-        if self._failure:
-            self._failure = ""
-            LOG.info("leak scan recovered")
-
     def _log_changes(self, resource: str, resource_leaks: Leaks) -> None:
         from aosp_plugin.report import leaks  # noqa: PLC0415 - see above
 
@@ -187,3 +190,45 @@ def _log_fields(resource: str, holder: Holder) -> dict[str, object]:
         "container": holder.container,
         "pod_uid": holder.pod_uid,
     }
+
+
+def parse_checkpoint(checkpoint: bytes, resources: Collection[str]) -> PodUids:
+    """Return the UIDs of the pods that own each device ID of ``resources``. Raises HostError if it cannot be parsed.
+
+    Device IDs are grouped by NUMA node since 1.20 (pkg/kubelet/cm/devicemanager/checkpoint). The kubelet replaces the
+    file atomically, and writes it when it first lists a plugin: a missing file means unknown owners, not none.
+    """
+    owners: PodUids = {}
+    try:
+        for entry in _decoded(checkpoint)["Data"]["PodDeviceEntries"] or ():
+            devices = itertools.chain.from_iterable(entry["DeviceIDs"].values())
+            for device in devices if entry["ResourceName"] in resources else ():
+                owners[device] = owners.get(device, frozenset()) | {entry["PodUID"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HostError(f"{CHECKPOINT} does not have the format of kubelet 1.20 or later: {error!r}") from error
+    return owners
+
+
+def parse_claims_checkpoint(checkpoint: bytes, driver: str, ids: Collection[str]) -> PodUids:
+    """Return the UIDs of the pods that have each device of ``driver`` by a claim, as of the file's last version.
+
+    ``ids`` are the known device IDs. The kubelet writes the file before it prepares a claim
+    (pkg/kubelet/cm/dra/state/checkpoint.go); ``Data`` in it is JSON as text. Raises HostError if it cannot be parsed.
+    """
+    owners: PodUids = {}
+    try:
+        claims = _decoded(_decoded(checkpoint)["Data"])["ClaimInfoStateList"] or ()
+        known = driver_names.ids_by_name(ids)
+        for claim in claims:
+            for device in (claim["DriverState"] or {}).get(driver, {}).get("Devices") or ():
+                device_id = driver_names.device_id(device["DeviceName"], known)
+                owners[device_id] = owners.get(device_id, frozenset()).union(claim["PodUIDs"] or ())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HostError(f"{CLAIMS_CHECKPOINT} does not have the format of kubelet 1.34 or later: {error!r}") from error
+    return owners
+
+
+def _decoded(text: bytes | str) -> Any:
+    import json  # noqa: PLC0415 - with the first leak scan, after the start
+
+    return json.loads(text)

@@ -73,11 +73,20 @@ class NodeReporter:
         if config.node_events or config.startup_taint:
             self._api = api = self._client(config)
             if config.node_events:
-                self._outputs["events"] = _events(api, servers)
+                from aosp_plugin.report.node_events import NodeEvents, ResourceWatch  # noqa: PLC0415 - where configured
+
+                self._outputs["events"] = NodeEvents(api, node_name(), [ResourceWatch(server) for server in servers])
             if config.startup_taint:
-                self._outputs["startup_taint"] = _startup_taint(api, config.startup_taint, servers)
+                from aosp_plugin.report.node_taint import StartupTaint  # noqa: PLC0415 - as above
+
+                self._outputs["startup_taint"] = StartupTaint(api, node_name(), config.startup_taint, servers)
         if config.feature_file:
-            self._outputs["feature_file"] = _feature_file(config, servers, backends, self._worker)
+            from aosp_plugin.report.node_features import Feature, FeatureFile  # noqa: PLC0415 - as above
+
+            host = Host(config.host_root)
+            features = [Feature(server, backends[server.resource_name], host) for server in servers]
+            path = host.process_path(config.feature_file)
+            self._outputs["feature_file"] = FeatureFile(path, features, self._worker)
 
     def work(self) -> list[Coroutine[None, None, None]]:
         """Return the work of each task, which ends when it is cancelled."""
@@ -139,29 +148,3 @@ async def keep_written(
             failure = None
             backoff.succeeded()
             await asyncio.sleep(interval)
-
-
-# The modules of the outputs are imported only where they are configured.
-
-
-def _events(api: ApiClient, servers: Sequence[ResourceServer]) -> Output:
-    from aosp_plugin.report.node_events import NodeEvents  # noqa: PLC0415 - see above
-    from aosp_plugin.report.node_watch import ResourceWatch  # noqa: PLC0415 - see above
-
-    return NodeEvents(api, node_name(), [ResourceWatch(server) for server in servers])
-
-
-def _startup_taint(api: ApiClient, key: str, servers: Sequence[ResourceServer]) -> Output:
-    from aosp_plugin.report.node_taint import StartupTaint  # noqa: PLC0415 - see above
-
-    return StartupTaint(api, node_name(), key, servers)
-
-
-def _feature_file(
-    config: Config, servers: Sequence[ResourceServer], backends: Mapping[str, BinderBackend], worker: Worker
-) -> Output:
-    from aosp_plugin.report.node_features import Feature, FeatureFile  # noqa: PLC0415 - see above
-
-    host = Host(config.host_root)
-    features = [Feature(server, backends[server.resource_name], host) for server in servers]
-    return FeatureFile(host.process_path(config.feature_file), features, worker)

@@ -20,9 +20,8 @@ from aosp_plugin.config import Api
 from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.report import leaks
-from aosp_plugin.report.leak_detector import LeakDetector
+from aosp_plugin.report.leak_detector import CHECKPOINT, CLAIMS_CHECKPOINT, LeakDetector
 from aosp_plugin.report.leaks import Gap, Leaks
-from aosp_plugin.report.owners import CHECKPOINT, CLAIMS_CHECKPOINT
 from kubelet_standin.checkpoint import Checkpoint, CheckpointEntry, encode
 from tests.backends import binder_backend
 from tests.support import RESOURCE, DeviceDirectory, until

@@ -13,9 +13,8 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.timings import Backoff
-from aosp_plugin.report.node_events import EventLimits, NodeEvents
+from aosp_plugin.report.node_events import EventLimits, NodeEvents, Occurrence
 from aosp_plugin.report.node_reporter import keep_written
-from aosp_plugin.report.node_watch import Occurrence
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
 from tests.support import until
 

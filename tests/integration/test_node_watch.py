@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.timings import Timings
-from aosp_plugin.report.node_watch import ResourceWatch
+from aosp_plugin.report.node_events import ResourceWatch
 from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, RESOURCE, Clock, DeviceDirectory, listed, make_plugin, ready, run, until
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aosp_plugin.framework import DevicePlugin
-    from aosp_plugin.report.node_watch import Occurrence
+    from aosp_plugin.report.node_events import Occurrence
 
 
 class Watched:

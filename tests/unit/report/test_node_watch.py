@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory, Snapshot
-from aosp_plugin.report.node_watch import AGGREGATION, Occurrence, ResourceWatch
+from aosp_plugin.report.node_events import AGGREGATION, Occurrence, ResourceWatch
 from tests.backends import binder_backend
 from tests.support import Clock
 
