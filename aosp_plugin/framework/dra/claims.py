@@ -132,8 +132,10 @@ class Claims:
         self._gone: dict[str, tuple[ClaimRecord, float]] = {}
         self._ended: dict[str, ClaimRecord] = {}
         """Claims that have been gone for long enough. Repairs release them, until they have no record."""
-        begins, ends = "claim reconciliation failed, retrying", "claim reconciliation recovered"
-        self._problem, self._notice = (Problem(LOG, begins, ends, logging.ERROR) for _ in range(2))
+        self._problem, self._notice = (
+            Problem(LOG, "claim reconciliation failed, retrying", "claim reconciliation recovered", logging.ERROR)
+            for _ in range(2)
+        )
 
     @property
     def prepared(self) -> Mapping[str, ClaimRecord]:
