@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from aosp_plugin.framework.devices import Mount
-
-LOG = logging.getLogger(__name__)
 
 MISSING = "missing"
 """The reason of a device that is no longer listed."""
@@ -41,8 +38,8 @@ class ListedDevices(Backend):
 
     **IDs.** A device's ID is its path below /dev with dashes for slashes: ``/dev/dri/renderD128`` is
     ``dri-renderD128``. With several slots, a number is added: ``/dev/kvm`` with 100 slots is ``kvm::0`` to ``kvm::99``.
-    If two devices have an ID in common, the second one is skipped and a warning is logged; the same goes for IDs that
-    the kubelet does not support (over 63 characters, not printable).
+    Of two devices with the same ID, the framework skips the second one; the same goes for IDs that the kubelet does not
+    support (over 63 characters, not printable).
 
     **Health.** A device with a ``reason`` is advertised as Unhealthy. A device that is no longer listed is Unhealthy
     with the reason ``missing`` until it is listed again or ``missing_device_ttl`` is over; then it is removed.
@@ -69,25 +66,15 @@ class ListedDevices(Backend):
         self._missing_device_ttl = missing_device_ttl
         self._clock = clock
         self._missing_since: dict[str, float] = {}
-        self._skipped: frozenset[str] = frozenset()
+        self._slots: Sequence[tuple[str, ListedDevice]] = ()
         self._by_id: Mapping[str, ListedDevice] = {}
 
     def scan(self) -> None:
         """List the devices. Raises what ``list_devices`` raises."""
         listed = [_as_device(entry) for entry in self._list_devices()]
-        by_id: dict[str, ListedDevice] = {}
-        skipped: dict[str, str] = {}
-        for device in [*listed, *self._missing({device.path for device in listed})]:
-            ids = slot_ids(device)
-            taken = next((device_id for device_id in ids if device_id in by_id), None)
-            if taken is None:
-                by_id.update(dict.fromkeys(ids, device))
-            elif device.reason != MISSING:
-                skipped[device.path] = f"{by_id[taken].path} has the same ID {taken!r}"
-        for path in skipped.keys() - self._skipped:
-            LOG.warning("device skipped", extra={"device": path, "reason": skipped[path]})
-        self._skipped = frozenset(skipped)
-        self._by_id = by_id
+        devices = [*listed, *self._missing({device.path for device in listed})]
+        self._slots = [(device_id, device) for device in devices for device_id in slot_ids(device)]
+        self._by_id = dict(reversed(self._slots))  # of several devices with an ID, the first one is advertised
 
     def _missing(self, listed_paths: Collection[str]) -> list[ListedDevice]:
         """Return the devices that were listed before and have been missing for less than the limit."""
@@ -108,7 +95,7 @@ class ListedDevices(Backend):
 
     def devices(self) -> list[Device]:
         """Return the slots of all devices."""
-        return [Device(device_id, device.reason) for device_id, device in self._by_id.items()]
+        return [Device(device_id, device.reason) for device_id, device in self._slots]
 
     def directories(self) -> frozenset[str]:
         """Return the directories given to the constructor."""

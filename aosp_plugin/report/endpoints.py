@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.service.metrics import Metrics
     from aosp_plugin.report.observation import NodeStatus, Observation
 
-_COMPRESSION_LEVEL = 1
-"""gzip's lowest level. It shrinks a report to a twentieth; the highest level gains less than a tenth for several times
-the CPU time."""
-
 
 class Routes(NamedTuple):
     """The route of each path. The two groups may have different addresses."""
@@ -107,9 +103,7 @@ class StatusRoute:
             return self._answer
 
     def _encode(self, watching: str, status: NodeStatus) -> Answer:
-        import gzip  # noqa: PLC0415 - with the first report, as ``problems``
-
-        from aosp_plugin.report.problems import problems  # noqa: PLC0415 - as above
+        from aosp_plugin.report.problems import problems  # noqa: PLC0415 - with the first report
 
         resources = tuple(resource_report(resource, status.allocations) for resource in status.resources)
         allocations = Known(not status.allocations.problem, status.allocations.problem)
@@ -126,12 +120,8 @@ class StatusRoute:
             selinux=_selinux(),
         )
         self._encoded += 1
-        return Answer(
-            "application/json",
-            gzip.compress(msgspec.json.encode(report), _COMPRESSION_LEVEL),
-            tag=f"{self._started * 1000:.0f}-{self._encoded}",
-            gzipped=True,
-        )
+        tag = f"{self._started * 1000:.0f}-{self._encoded}"
+        return Answer("application/json", msgspec.json.encode(report), tag=tag)
 
 
 def _selinux() -> bool | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import gzip
 import json
 import os
 import time
@@ -69,7 +68,7 @@ class Daemon:
 
     async def report(self) -> dict[str, Any]:
         """Return the status report."""
-        report: dict[str, Any] = json.loads(gzip.decompress((await self.get("/status")).body))
+        report: dict[str, Any] = json.loads((await self.get("/status")).body)
         return report
 
     async def healthy(self, count: int) -> None:

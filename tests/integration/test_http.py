@@ -1,10 +1,9 @@
-"""The HTTP server over real sockets: probes, headers, entity tags, compression, and limits for clients."""
+"""The HTTP server over real sockets: probes, headers, entity tags, and limits for clients."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import http.client
 import logging
 import pkgutil
@@ -87,14 +86,10 @@ def hello() -> Answer:
     return Answer("text/plain", b"hello", tag="1-2")
 
 
-def compressed() -> Answer:
-    return Answer("application/json", gzip.compress(b"[" + b"0," * 5000 + b"0]"), tag="7", gzipped=True)
-
-
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Serve "hello" with an entity tag at /, and a compressed answer at /compressed."""
-    with serving(LOCAL, {"/": hello, "/compressed": compressed, "/healthz": probe(no_problem)}) as port:
+    """Serve "hello" with an entity tag at /."""
+    with serving(LOCAL, {"/": hello, "/healthz": probe(no_problem)}) as port:
         yield port
 
 
@@ -283,29 +278,6 @@ def test_known_entity_tag_is_304_without_a_body(port: int, tags: str, status: in
     assert (untagged.status, "ETag" in untagged.headers) == (200, False)
 
 
-@pytest.mark.parametrize(
-    ("accepted", "is_gzip"),
-    [
-        ("gzip", True),
-        ("br, gzip, deflate", True),
-        ("gzip;q=0.5", True),
-        ("deflate, gzip;q=1.0", True),
-        ("", False),
-        ("identity", False),
-        ("gzip;q=0", False),
-        ("gzip;q=0.0", False),
-        ("br;q=1.0, xgzip", False),
-        ("gzipped", False),
-    ],
-)
-def test_answer_is_compressed_if_the_client_accepts_gzip(port: int, accepted: str, *, is_gzip: bool) -> None:
-    response = get(port, "/compressed", headers={"Accept-Encoding": accepted})
-    assert response.headers.get("Content-Encoding", "") == ("gzip" if is_gzip else "")
-    assert response.headers["Vary"] == "Accept-Encoding"
-    assert len(response.body) == int(response.headers["Content-Length"])
-    assert len(gzip.decompress(response.body) if is_gzip else response.body) == 10003
-
-
 # -- slow, large and many requests
 
 
@@ -377,19 +349,6 @@ def test_flood_of_connections_waits_in_the_queue() -> None:
     with contextlib.closing(listen(LOCAL)) as listener, contextlib.ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(socket.create_connection(listener.getsockname(), timeout=PATIENCE))
-
-
-def test_client_with_many_connections_closes_none_of_another_address(port: int) -> None:
-    """A probe of the node is answered during a flood from a pod."""
-    with contextlib.ExitStack() as stack:
-        probing = stack.enter_context(
-            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE, source_address=("127.0.0.2", 0))
-        )
-        for _ in range(3 * plugin_http.MAX_CONNECTIONS):
-            stack.enter_context(connected(port))
-            assert get(port, "/").text == "hello"  # the server has accepted all earlier connections
-        probing.sendall(REQUEST)
-        assert b"".join(iter(lambda: probing.recv(4096), b"")).endswith(b"hello")
 
 
 def test_new_connection_replaces_the_oldest(port: int) -> None:

@@ -4,8 +4,7 @@ A route is a function that returns an ``Answer``, and is called in the thread of
 event loop call it through ``in_loop``; the server still answers when the loop is stuck.
 
 A connection serves one request and has limits in size and time. When all connections are in use, a new one closes the
-oldest of the address that has most, so that slow or many clients cannot lock out a probe. From which address the node
-sends its probes depends on its network plugin.
+oldest one, so that slow or many clients cannot lock out a probe.
 
 To be imported after the start: the standard library's parser of requests loads that of e-mail, which takes a megabyte.
 """
@@ -15,18 +14,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gzip
 import io
 import ipaddress
 import logging
-import re
 import selectors
 import socket
 import sys
 import threading
 import time
 import urllib.parse
-from collections import Counter
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -61,7 +57,6 @@ _SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_ACCEPTS_GZIP = re.compile(r"(^|[\s,])gzip\s*(;\s*q=(0\.\d*[1-9]\d*|1(\.0*)?)\s*)?(,|$)")
 
 
 class Answer(NamedTuple):
@@ -72,8 +67,6 @@ class Answer(NamedTuple):
     status: HTTPStatus = HTTPStatus.OK
     tag: str = ""
     """Entity tag: identifies this body among all bodies of its path. Empty: the answer has none."""
-    gzipped: bool = False
-    """Whether the body is compressed with gzip. It is decompressed for clients that do not accept gzip."""
 
 
 def text(status: HTTPStatus, line: str) -> Answer:
@@ -144,8 +137,8 @@ class _Server(ThreadingHTTPServer):
         self.socket = listener
         self.socket.settimeout(0.0)  # a client may disconnect before it is accepted
         self.routes, self.names = routes, names
-        self._open: dict[socket.socket, str] = {}
-        """Open connections, the oldest first, with the address of the client; empty if shut down to make room."""
+        self._open: dict[socket.socket, bool] = {}
+        """Open connections, the oldest first; False if shut down to make room."""
         self._lock = threading.Lock()
         self._exhausted = False
         """Whether the last attempt to accept a connection found no descriptor or memory."""
@@ -177,19 +170,17 @@ class _Server(ThreadingHTTPServer):
         self._exhausted = False
         return accepted
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
         """Accept a connection and close another one if necessary. Refuse it if closed ones are slow to end."""
         with self._lock:
             if len(self._open) >= 2 * MAX_CONNECTIONS:
                 return False
-            active = {connection: address for connection, address in self._open.items() if address}
+            active = [connection for connection, is_active in self._open.items() if is_active]
             if len(active) >= MAX_CONNECTIONS:
-                counts = Counter(active.values())
-                victim = max(active, key=lambda connection: counts[active[connection]])
-                self._open[victim] = ""
+                self._open[active[0]] = False
                 with contextlib.suppress(OSError):  # already disconnected
-                    victim.shutdown(socket.SHUT_RDWR)
-            self._open[request] = client_address[0]
+                    active[0].shutdown(socket.SHUT_RDWR)
+            self._open[request] = True
         return True
 
     def shutdown_request(self, request: Any) -> None:
@@ -250,14 +241,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, answer: Answer) -> None:
         request = getattr(self, "headers", None) or {}  # not set if the request line is invalid
         if answer.tag and f'"{answer.tag}"' in request.get("If-None-Match", ""):
-            answer = answer._replace(status=HTTPStatus.NOT_MODIFIED, body=b"", gzipped=False)
-        send_gzip = answer.gzipped and _ACCEPTS_GZIP.search(request.get("Accept-Encoding", "")) is not None
-        body = gzip.decompress(answer.body) if answer.gzipped and not send_gzip else answer.body
+            answer = answer._replace(status=HTTPStatus.NOT_MODIFIED, body=b"")
         headers = {
             "Content-Type": answer.content_type,
-            "Content-Length": str(len(body)),
-            "Content-Encoding": "gzip" if send_gzip else "",
-            "Vary": "Accept-Encoding" if answer.gzipped else "",
+            "Content-Length": str(len(answer.body)),
             "ETag": f'W/"{answer.tag}"' if answer.tag else "",
             "Allow": "GET, HEAD" if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else "",
         }
@@ -267,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(answer.body)
 
     def version_string(self) -> str:
         """Return the Server header, without the version of the interpreter."""
