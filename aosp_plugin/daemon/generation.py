@@ -26,7 +26,7 @@ from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.observer import Problem
+from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.serving import Running
@@ -155,7 +155,7 @@ class Generation:
             async with asyncio.timeout(FIRST_LIST):
                 for plugin in device_plugins(self.servers):
                     await plugin.view_due.wait()
-        failure = Problem(LOG, "HTTP server failed to start, retrying", "HTTP server started")
+        failure = LastingProblem(LOG, "HTTP server failed to start, retrying", "HTTP server started")
         with contextlib.closing(Worker("imports")) as worker:
             while True:
                 try:

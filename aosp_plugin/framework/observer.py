@@ -43,7 +43,7 @@ def milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 2)
 
 
-class Problem:
+class LastingProblem:
     """What is wrong now. It is logged when it begins, when it becomes another one, and when it ends."""
 
     def __init__(self, log: logging.Logger, begins: str, ends: str, level: int = logging.WARNING) -> None:

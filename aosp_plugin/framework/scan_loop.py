@@ -19,7 +19,7 @@ from aosp_plugin.framework.devices import valid_devices
 from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_OBSERVER, Problem, milliseconds
+from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, milliseconds
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 from aosp_plugin.framework.worker import HostCall, Worker
 
@@ -79,8 +79,8 @@ class ScanLoop:
         self._scanning = HostCall(
             self.worker,
             "device scan",
-            failure=Problem(LOG, "device scan failed, retrying", "device scan recovered", logging.ERROR),
-            hang=Problem(LOG, "device scan is hanging", "device scan is no longer hanging", logging.ERROR),
+            failure=LastingProblem(LOG, "device scan failed, retrying", "device scan recovered", logging.ERROR),
+            hang=LastingProblem(LOG, "device scan is hanging", "device scan is no longer hanging", logging.ERROR),
             limit=timings.hang,
             on_hang=partial(observer.scanned, "hung"),
             clock=clock,
@@ -88,12 +88,12 @@ class ScanLoop:
         self._updating = HostCall(
             self.worker,
             "host update",
-            failure=Problem(LOG, "host update failed, retrying", "host update recovered", logging.ERROR),
-            hang=Problem(LOG, "host update is hanging", "host update is no longer hanging", logging.ERROR),
+            failure=LastingProblem(LOG, "host update failed, retrying", "host update recovered", logging.ERROR),
+            hang=LastingProblem(LOG, "host update is hanging", "host update is no longer hanging", logging.ERROR),
             limit=timings.hang,
             clock=clock,
         )
-        self._truncated = Problem(
+        self._truncated = LastingProblem(
             LOG,
             "device list truncated at the kubelet's 4 MiB limit",
             "device list no longer truncated",

@@ -18,7 +18,7 @@ import grpc
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
-from aosp_plugin.framework.observer import Problem
+from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import HostCall, Worker
 
@@ -291,7 +291,9 @@ class DirectoryMonitor:
         self._access = HostCall(
             self._worker,
             ACCESS,
-            hang=Problem(LOG, "kubelet directory is hanging", "kubelet directory is no longer hanging", logging.ERROR),
+            hang=LastingProblem(
+                LOG, "kubelet directory is hanging", "kubelet directory is no longer hanging", logging.ERROR
+            ),
             limit=timings.hang,
             path=directory.path,
         )

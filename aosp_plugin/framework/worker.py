@@ -20,7 +20,7 @@ from aosp_plugin.framework.timings import CLOCK, Clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aosp_plugin.framework.observer import Problem
+    from aosp_plugin.framework.observer import LastingProblem
 
 T = TypeVar("T")
 
@@ -133,9 +133,9 @@ class HostCall:
         worker: Worker,
         label: str,
         *,
-        hang: Problem,
+        hang: LastingProblem,
         limit: float,
-        failure: Problem | None = None,
+        failure: LastingProblem | None = None,
         on_hang: Callable[[float], object] = lambda _seconds: None,
         clock: Clock = CLOCK,
         **fields: object,

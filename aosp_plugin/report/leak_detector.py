@@ -19,7 +19,7 @@ from aosp_plugin.config import Api
 from aosp_plugin.errors import HostError, WorkerTimeoutError
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.driver_names import driver_name
-from aosp_plugin.framework.observer import Problem
+from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LeakDetector:
         self._open_leaks: dict[str, Sequence[Holder]] = {}
         self._causes: dict[str, frozenset[str]] = {}
         """Why the last scan was incomplete, by resource name."""
-        self._failure = Problem(LOG, "leak scan failed, retrying", "leak scan recovered", logging.ERROR)
+        self._failure = LastingProblem(LOG, "leak scan failed, retrying", "leak scan recovered", logging.ERROR)
         self.latest: Mapping[str, Leaks] = {}
         """By resource name; empty before the first scan."""
         self.scanned: float | None = None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.observer import NULL_OBSERVER, Problem, working_for
+from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, working_for
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
@@ -110,7 +110,9 @@ class KubeletView:
         self._pod_resources = pod_resources
         self._timings = timings
         self._clock = clock
-        self._failure = Problem(LOG, "devices of the kubelet are unknown", "devices of the kubelet are known again")
+        self._failure = LastingProblem(
+            LOG, "devices of the kubelet are unknown", "devices of the kubelet are known again"
+        )
 
     async def run(self) -> None:
         """Ask the kubelet at intervals, and after each registration, until cancelled; with no plugin, not at all."""

@@ -22,7 +22,7 @@ from aosp_plugin.framework.dra.claim_host import ClaimHost, Conflict
 from aosp_plugin.framework.dra.claim_records import device_ids, is_needed, record_of
 from aosp_plugin.framework.dra.claim_specs import BOOT_ID_FILE, ClaimSpecs, uid_problem
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, Problem, milliseconds
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, LastingProblem, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -133,7 +133,9 @@ class Claims:
         self._ended: dict[str, ClaimRecord] = {}
         """Claims that have been gone for long enough. Repairs release them, until they have no record."""
         self._problem, self._notice = (
-            Problem(LOG, "claim reconciliation failed, retrying", "claim reconciliation recovered", logging.ERROR)
+            LastingProblem(
+                LOG, "claim reconciliation failed, retrying", "claim reconciliation recovered", logging.ERROR
+            )
             for _ in range(2)
         )
 
@@ -346,7 +348,7 @@ def _counted(count: Callable[[Literal["ok", "failed"], float], None]) -> Iterato
     count("ok", time.monotonic() - started)
 
 
-def _set(problem: Problem, errors: Mapping[str, Exception]) -> None:
+def _set(problem: LastingProblem, errors: Mapping[str, Exception]) -> None:
     """Set what cannot be repaired or released, by UID; an empty UID is for what concerns no single claim."""
     uid, error = next(iter(errors.items()), ("", None))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

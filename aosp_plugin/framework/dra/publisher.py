@@ -40,7 +40,7 @@ from aosp_plugin.framework.dra.slices import (
     taint_probe,
     wanted_slices,
 )
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, Problem
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, LastingProblem
 from aosp_plugin.framework.timings import Backoff
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class SlicePublisher:
         self._left_out: Sequence[str] = ()
         self._errors: Sequence[ApiError] = ()
         self._watch_problem = ""
-        self._problem = Problem(LOG, "DRA driver has a problem", "DRA driver no longer has the problem")
+        self._problem = LastingProblem(LOG, "DRA driver has a problem", "DRA driver no longer has the problem")
         self._reported = (0, 0)
 
     @property

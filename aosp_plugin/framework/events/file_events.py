@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import call_in_loop
 from aosp_plugin.framework.events.inotify import Inotify
-from aosp_plugin.framework.observer import Problem
+from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Subscription:
         self._first_change: float | None = None
         self._inotify: Inotify | None = None
         self._watches: dict[str, DirectoryWatch] = {}
-        self._problem = Problem(LOG, "inotify unavailable, falling back to polling", "inotify available again")
+        self._problem = LastingProblem(LOG, "inotify unavailable, falling back to polling", "inotify available again")
 
     def watch(self, directories: Iterable[str]) -> None:
         """Watch these directories from now on, and no others.
