@@ -267,10 +267,10 @@ def implementation(path: str) -> str:
 
     Since Linux 6.18 there is a driver in Rust, with the same interface and the same name of the file system.
     """
-    import ctypes  # noqa: PLC0415 - see _call
+    import ctypes  # noqa: PLC0415 - see call
 
     buffer = ctypes.create_string_buffer(_STATFS_SIZE)
-    _call("statfs", os.fsencode(path), buffer)
+    call("statfs", os.fsencode(path), buffer)
     return MAGIC.get(ctypes.c_long.from_buffer(buffer).value, "")
 
 
@@ -286,7 +286,7 @@ def mount(
     options = b"" if max_devices is None else b"max=%d" % max_devices
     kind = mounts.BINDERFS.encode()
     with refusals(Step.MOUNT, directory):
-        _call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
+        call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
 
 
 def unmount(directory: str, *, lazy: bool = False) -> None:
@@ -296,14 +296,16 @@ def unmount(directory: str, *, lazy: bool = False) -> None:
     NotPermittedError, or BinderfsError for any other failure.
     """
     with refusals(Step.UNMOUNT, directory):
-        _call("umount2", os.fsencode(directory), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
+        call("umount2", os.fsencode(directory), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
 
 
-def _call(function: str, *arguments: bytes | int | ctypes.Array[ctypes.c_char]) -> None:
-    """Call a function of the C library that returns 0 or sets errno. Raises OSError."""
+def call(function: str, *arguments: bytes | int | ctypes.Array[ctypes.c_char] | None) -> int:
+    """Call a function of the C library that returns -1 after an error, otherwise its result. Raises OSError."""
     import ctypes  # noqa: PLC0415 - 1.4 MB, and only phones and DRA drivers need it
 
-    # An unsigned long fits the flags of both system calls.
-    converted = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in arguments]
-    if getattr(ctypes.CDLL(None, use_errno=True), function)(*converted) != 0:
+    # A long fits the numbers, flags and descriptors of all these system calls.
+    converted = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+    result: int = getattr(ctypes.CDLL(None, use_errno=True), function)(*converted)
+    if result < 0:
         raise OSError(ctypes.get_errno(), function)
+    return result

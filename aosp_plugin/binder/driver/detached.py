@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver import mounts
-from aosp_plugin.binder.driver.binderfs import Step, refusals
+from aosp_plugin.binder.driver.binderfs import Step, call, refusals
 
 if TYPE_CHECKING:
-    import ctypes
     from collections.abc import Iterator
 
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
@@ -54,10 +52,10 @@ def create(directory: str, source: str) -> Iterator[int]:
     with contextlib.ExitStack() as stack:
         with refusals(Step.MOUNT, directory):
             file_system = _open_file_system(stack)
-            _call(_FSCONFIG, file_system, _FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
+            call("syscall", _FSCONFIG, file_system, _FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
             # Without mount flags: with nodev, every open of a device would fail with EACCES.
-            _call(_FSCONFIG, file_system, _FSCONFIG_CMD_CREATE, None, None, 0)
-            mount = _call(_FSMOUNT, file_system, _FSMOUNT_CLOEXEC, 0)
+            call("syscall", _FSCONFIG, file_system, _FSCONFIG_CMD_CREATE, None, None, 0)
+            mount = call("syscall", _FSMOUNT, file_system, _FSMOUNT_CLOEXEC, 0)
             stack.callback(os.close, mount)
         yield mount
 
@@ -68,31 +66,10 @@ def attach(mount: int, directory: str) -> None:
     Raises NotPermittedError, or BinderfsError for any other failure.
     """
     with refusals(Step.ATTACH, directory):
-        _call(_MOVE_MOUNT, mount, b"", _AT_FDCWD, os.fsencode(directory), _MOVE_MOUNT_F_EMPTY_PATH)
+        call("syscall", _MOVE_MOUNT, mount, b"", _AT_FDCWD, os.fsencode(directory), _MOVE_MOUNT_F_EMPTY_PATH)
 
 
 def _open_file_system(stack: contextlib.ExitStack) -> int:
-    descriptor = _call(_FSOPEN, mounts.BINDERFS.encode(), _FSOPEN_CLOEXEC)
+    descriptor = call("syscall", _FSOPEN, mounts.BINDERFS.encode(), _FSOPEN_CLOEXEC)
     stack.callback(os.close, descriptor)
     return descriptor
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-    import ctypes  # noqa: PLC0415 - see _call
-
-    library = ctypes.CDLL(None, use_errno=True)
-    library.syscall.restype = ctypes.c_long
-    return library
-
-
-def _call(number: int, *arguments: bytes | int | None) -> int:
-    """Make a system call and return its result. Raises OSError."""
-    import ctypes  # noqa: PLC0415 - 1.4 MB, and only phones need it
-
-    library = _library()
-    converted = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    result: int = library.syscall(ctypes.c_long(number), *converted)
-    if result < 0:
-        raise OSError(ctypes.get_errno(), "mount system call")
-    return result

@@ -249,7 +249,7 @@ def test_mount_sets_max_and_no_flag_but_remount(
 ) -> None:
     """With nodev, the devices would not open."""
     calls: list[tuple[object, ...]] = []
-    monkeypatch.setattr(binderfs, "_call", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(binderfs, "call", lambda *arguments: calls.append(arguments))
     binderfs.mount("/run/x", limit, source=source, remount=remount)
     assert calls == [("mount", source.encode(), b"/run/x", b"binder", flags, options)]
 
@@ -288,7 +288,7 @@ def test_unmount_rejects_links_and_busy_mounts(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     real = str(tmp_path / "real")
     try:
-        binderfs._call("mount", b"none", os.fsencode(real), b"tmpfs", 0, b"")
+        binderfs.call("mount", b"none", os.fsencode(real), b"tmpfs", 0, b"")
     except PermissionError:
         pytest.skip("this root may not mount")
     try:
