@@ -6,9 +6,8 @@ A binder device belongs to no hardware. The ranges define on which NUMA node the
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import reduce
-from itertools import compress, pairwise
-from operator import or_
+from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from aosp_plugin.binder.discovery.names import last_number
@@ -70,21 +69,21 @@ def parse(ranges: Mapping[str, int]) -> NumaMap:
 
 
 def narrow(
-    free: bytes, order: Sequence[str], allocated: Iterable[str], count: int, numa_nodes: NumaNodes
-) -> list[bytes]:
+    free: Sequence[int], order: Sequence[str], allocated: Iterable[str], count: int, numa_nodes: NumaNodes
+) -> list[Sequence[int]]:
     """Restrict the free devices to as few NUMA nodes as have ``count`` of them.
 
-    ``free`` has a 1 for each free device of ``order``. ``allocated`` are devices that the container has already; their
-    NUMA nodes are included. Returns one mask like ``free`` for each choice of NUMA nodes that is equally good.
+    ``free`` has positions in ``order``. ``allocated`` are devices that the container has already; their NUMA nodes are
+    included. Returns those of ``free`` that are left, for each choice of NUMA nodes that is equally good.
 
     All devices without a NUMA node count as one more node. A device on two NUMA nodes requires both. While no node
     suffices, the one that adds the most devices is included; that is optimal if each device is on one NUMA node.
     """
-    masks = _masks(free, [numa_nodes.get(device, ()) for device in order]) if numa_nodes else {}
-    if len(masks) <= 1:
+    places = [_place([numa_nodes.get(order[position], ())]) for position in free] if numa_nodes else []
+    sizes = Counter(places)
+    if len(sizes) <= 1:
         return [free]
-    sizes = {place: mask.count(1) for place, mask in masks.items()}
-    count = min(count, sum(sizes.values()))
+    count = min(count, len(free))
     included = _place(numa_nodes.get(device, ()) for device in allocated)
     while True:
         choices = {included | place for place in sizes}
@@ -95,29 +94,11 @@ def narrow(
         included = min(available, key=lambda choice: (-available[choice], sorted(choice)))
     fewest = min(map(len, sufficient))
     return [
-        _union(mask for place, mask in masks.items() if place <= choice)
+        [position for position, place in zip(free, places, strict=True) if place <= choice]
         for choice in sufficient
         if len(choice) == fewest
     ]
 
 
-def _masks(free: bytes, places: Sequence[tuple[int, ...]]) -> dict[frozenset[int], bytearray]:
-    """Split ``free`` into one mask for each combination of NUMA nodes that a device is on."""
-    masks: dict[tuple[int, ...], bytearray] = {}
-    for position, place in compress(enumerate(places), free):
-        mask = masks.get(place)
-        if mask is None:
-            mask = masks[place] = bytearray(len(free))
-        mask[position] = 1
-    return {_place([place]): mask for place, mask in masks.items()}
-
-
 def _place(places: Iterable[tuple[int, ...]]) -> frozenset[int]:
     return frozenset(numa_node for place in places for numa_node in place or (_NONE,))
-
-
-def _union(masks: Iterable[bytearray]) -> bytes:
-    """Combine masks of equal length, as integers, which is fast."""
-    combined = list(masks)
-    numbers = (int.from_bytes(mask, "little") for mask in combined)
-    return reduce(or_, numbers).to_bytes(len(combined[0]), "little")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import compress, islice
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices import numa
@@ -34,9 +34,9 @@ def prefer(
     if missing <= 0:
         return chosen
     candidates = set(available).difference(chosen)
-    free = bytes(map(candidates.__contains__, order))
-    masks = numa.narrow(free, order, chosen, missing, numa_nodes or {})
-    _, positions = min(_lowest(mask, missing) for mask in masks)
+    free = [position for position, device in enumerate(order) if device in candidates]
+    choices = numa.narrow(free, order, chosen, missing, numa_nodes or {})
+    _, positions = min(_lowest(choice, missing) for choice in choices)
     return chosen + [order[position] for position in positions]
 
 
@@ -60,20 +60,19 @@ def spread(
     own = [len(included.intersection(ids)) for ids in replicas]
     while len(chosen) < size and any(spare):
         fewest, missing = min(compress(own, spare)), size - len(chosen)
-        free = bytes(bool(ids) and held == fewest for ids, held in zip(spare, own, strict=True))
+        free = [position for position, ids in enumerate(spare) if ids and own[position] == fewest]
         allocated = [-len(ids) for ids in spare]  # the number of allocated replicas, up to the constant ``count``
-        masks = numa.narrow(free, devices, list(compress(devices, own)), missing, numa_nodes or {})
-        choices = [sorted(compress(range(len(mask)), mask), key=allocated.__getitem__)[:missing] for mask in masks]
+        narrowed = numa.narrow(free, devices, list(compress(devices, own)), missing, numa_nodes or {})
+        choices = [sorted(choice, key=allocated.__getitem__)[:missing] for choice in narrowed]
         for position in min(choices, key=lambda picks: ([allocated[pick] for pick in picks], picks)):
             chosen.append(spare[position].pop(0))
             own[position] += 1
     return chosen
 
 
-def _lowest(free: bytes, count: int) -> tuple[bool, list[int]]:
+def _lowest(free: Sequence[int], count: int) -> tuple[bool, Sequence[int]]:
     """Return the lowest run of ``count`` free positions with False; if there is none, the lowest ones with True."""
-    # The comparison comes first, because a request may have any count up to 2^31, which would allocate as many bytes.
-    start = free.find(b"\x01" * count) if count <= len(free) else -1
-    if start >= 0:
-        return False, list(range(start, start + count))
-    return True, list(islice(compress(range(len(free)), free), count))
+    for index in range(len(free) - count + 1):
+        if free[index + count - 1] - free[index] == count - 1:
+            return False, free[index : index + count]
+    return True, free[:count]

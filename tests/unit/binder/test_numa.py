@@ -97,6 +97,7 @@ def test_narrow_restricts_the_devices_to_as_few_numa_nodes_as_possible(
 ) -> None:
     order = [f"b{number}" for number in range(8)]
     numa_nodes = {name: NUMA_NODES[place] for name, place in zip(order, places, strict=False)}
-    masks = narrow(bytes(device == "x" for device in free), order, allocated, count, numa_nodes)
-    narrowed = ["".join("x" if device else "." for device in mask) for mask in masks]
+    positions = [position for position, device in enumerate(free) if device == "x"]
+    found = narrow(positions, order, allocated, count, numa_nodes)
+    narrowed = ["".join("x" if position in choice else "." for position in range(8)) for choice in found]
     assert (set(narrowed), len(narrowed)) == (choices, len(choices))
