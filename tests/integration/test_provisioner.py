@@ -11,6 +11,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -345,12 +347,23 @@ def test_the_provisioner_survives_requests_that_make_no_sense(provisioner: Provi
     assert set(reasons(served(provisioner)).values()) == {""}
 
 
-def test_the_provisioner_waits_for_no_request(provisioner: Provisioner) -> None:
-    """A plugin that an attacker controls connects, and sends nothing."""
+@pytest.mark.parametrize("pause", [None, 0.1], ids=["silent", "slow"])
+def test_the_provisioner_waits_for_no_request(pause: float | None, provisioner: Provisioner) -> None:
+    """A plugin that an attacker controls connects, and sends nothing, or byte for byte."""
     provisioner.start()
-    with socket.socket(socket.AF_UNIX) as connection:
+    with socket.socket(socket.AF_UNIX) as connection, ThreadPoolExecutor(1) as sender:
         connection.connect(str(provisioner.socket))
+        ended = threading.Event()
+
+        def send() -> None:
+            while pause is not None and not ended.wait(pause):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.send(b" ")
+
+        sending = sender.submit(send)
         assert set(reasons(served(provisioner)).values()) == {""}
+        ended.set()
+        sending.result()
 
 
 def test_a_provisioner_that_hangs_is_named_once(

@@ -38,7 +38,7 @@ TIMEOUT = 8.0
 name the provisioner."""
 
 REQUEST_TIMEOUT = 2.0
-"""Seconds for the next part of a request to arrive, or of its answer to be sent, while no other one is answered."""
+"""Seconds for a request to arrive, and for its answer to be sent, while no other one is answered."""
 
 LONGEST_REQUEST = 1 << 20
 """Bytes: the names of tens of thousands of phones."""
@@ -182,11 +182,15 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         """Answer one request."""
-        # The plugin ends the connection with what is no whole line, and the process ends a request that comes slowly.
+        # The timeout of the socket is one for each part of a request, and a client may send it byte by byte.
+        deadline = threading.Timer(REQUEST_TIMEOUT, self.connection.shutdown, (socket.SHUT_RD,))
+        deadline.start()
+        line = self.rfile.readline(LONGEST_REQUEST)
+        deadline.cancel()
         watchdog = threading.Timer(HANGING, os._exit, (1,))
         watchdog.start()
         try:
-            request = json.loads(self.rfile.readline(LONGEST_REQUEST))
+            request = json.loads(line)
             phones = cast("ProvisionerServer", self.server).directories.get(request["directory"])
             if phones is None:
                 answer = {"error": f"the provisioner's configuration has no phones in {request['directory']}"}
