@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import threading
@@ -168,6 +169,17 @@ def test_mount_that_hangs_blocks_no_other_directory(place: Place, monkeypatch: p
         release.set()
         first.join(PATIENCE)
     assert place.provision(3) == 0
+
+
+def test_lock_that_another_process_holds_on_the_directory_blocks_nothing(place: Place) -> None:
+    """On the host, every user can open the directory, and so can hold one."""
+    place.provision(1)
+    descriptor = os.open(place.directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert place.provision(3) == 2
+    finally:
+        os.close(descriptor)
 
 
 def test_check_refuses_a_directory_with_files_and_changes_nothing(place: Place) -> None:
