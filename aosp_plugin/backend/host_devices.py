@@ -20,7 +20,7 @@ from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import numa, sets
 from aosp_plugin.binder.devices.phone_layout import PhoneLayout
-from aosp_plugin.binder.discovery.names import name_problem, natural_sort
+from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.discovery.store import DeviceStore
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE
@@ -75,6 +75,7 @@ class HostDevices(Backend):
             verify=resource.verify,
             missing_device_ttl=resource.missing_device_ttl,
             require_directory=not self.creates_devices,
+            id_suffix=self.advertised_ids("")[-1],
             clock=clock,
         )
         self._device_provisioner = _device_provisioner(host, resource)
@@ -87,7 +88,8 @@ class HostDevices(Backend):
         self._edits = EditsBuilder(resource)
         self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
         self._shared_paths = SharedPaths(host, resource)
-        self._skipped: set[str] = set()
+        self._resets_requested = 0
+        self._resets_done = 0
         self._scanned = Scanned()
 
     def devices(self) -> Sequence[Device]:
@@ -110,25 +112,26 @@ class HostDevices(Backend):
 
         Raises BackendError and OSError. The first scan raises ConfigError if a shared device is not a device.
         """
+        resets = self._resets_requested  # one that comes during the scan is for the next one
+        forget = resets != self._resets_done
         try:
             if self._phones is not None:
                 self._phones.scan()
-            self._store.scan()
+            self._store.scan(forget=forget)
         except HostError as error:
             raise BackendError(str(error)) from error
-        shared = self._shared_paths.scan()
+        shared = self._shared_paths.scan(forget=forget)
         names = self._store.devices if self._phones is None else self._phones.names()
         known = self._scanned.sets
         groups = {
             device_id: known.get(device_id) or self._layout.set_of(device_id) for device_id in self._layout.ids(names)
         }
-        if self._resource.replicas > 1:
-            groups = {device_id: group for device_id, group in groups.items() if not self._is_too_long(device_id)}
         scanned = Scanned(groups, self._store.devices, self._store.reasons, shared, self._state())
         problems = scans.problems(groups.values(), scanned, scanned.state)
         numa_nodes = self._numa_nodes(groups.values(), shared)
         devices = self._advertised(groups, problems, numa_nodes)
         self._scanned = scanned._replace(problems=problems, numa_nodes=numa_nodes, devices=devices)
+        self._resets_done = resets
 
     def update_host(self) -> None:
         """Provision binder devices, retry failed recreations, and write the CDI spec. Raises BackendError."""
@@ -187,9 +190,11 @@ class HostDevices(Backend):
         return reason != before
 
     def reset(self) -> None:
-        """Make the next scan forget the history: it accepts the devices that it finds, and drops the others."""
-        self._store.reset()
-        self._shared_paths.reset()
+        """Make the next scan forget the history: it accepts the devices that it finds, and drops the others.
+
+        To be called in one thread only, which may be another one than that of ``scan``.
+        """
+        self._resets_requested += 1
 
     def binder_devices(self) -> Mapping[str, Sequence[BinderDevice]]:
         """Return the existing binder devices of each device, by ID without replicas, as of the last scan."""
@@ -282,21 +287,12 @@ class HostDevices(Backend):
     ) -> Sequence[Device]:
         """Return the replicas of the devices ``ids``."""
         devices: list[Device] = []
-        replicated = self._resource.replicas > 1
         for device_id in ids:
             reason, detail = problems.get(device_id, _HEALTHY)
             nodes = numa_nodes.get(device_id, ())
-            advertised = self.advertised_ids(device_id) if replicated else (device_id,)
-            devices += [Device(advertised_id, reason, nodes, detail) for advertised_id in advertised]
+            for advertised_id in self.advertised_ids(device_id):
+                devices.append(Device(advertised_id, reason, nodes, detail))  # noqa: PERF401 - fast for one replica
         return devices
-
-    def _is_too_long(self, device_id: str) -> bool:
-        """Return whether the IDs of a device's replicas are too long. Logged once per device."""
-        problem = name_problem(self.advertised_ids(device_id)[-1])
-        if problem is not None and device_id not in self._skipped:
-            self._skipped.add(device_id)
-            LOG.warning("device skipped", extra={"device": device_id, "reason": f"replica ID too long: {problem}"})
-        return problem is not None
 
     def _provision(self) -> None:
         """Create the binder devices and phones that are missing. Raises HostError."""

@@ -71,7 +71,7 @@ class SharedFiles(NamedTuple):
 
 
 class SharedPaths:
-    """Finds these files of one resource at each scan. To be used in the worker thread, except for ``reset``."""
+    """Finds these files of one resource at each scan. To be used in the worker thread."""
 
     def __init__(self, host: Host, resource: Resource) -> None:
         """Create the object; the host is not accessed."""
@@ -81,8 +81,6 @@ class SharedPaths:
         self._spread = ["/" + "/".join(parts(path)) for path in resource.spread_devices]
         self._search: PathSearch | None = None
         self._states: dict[str, frozenset[str]] = {}
-        self._resets_requested = 0
-        self._resets_done = 0
         self._files = SharedFiles()
 
     def directories(self) -> frozenset[str]:
@@ -97,25 +95,21 @@ class SharedPaths:
                 self._find(path, search)
         return frozenset(search.directories)
 
-    def reset(self) -> None:
-        """Make the next scan forget lost spread devices. To be called in one thread only."""
-        self._resets_requested += 1
-
-    def scan(self) -> SharedFiles:
-        """Find the files.
+    def scan(self, *, forget: bool = False) -> SharedFiles:
+        """Find the files. ``forget`` drops lost spread devices.
 
         Logs once for each path that is missing, or is no device. Raises ConfigError at the first scan if the path of a
         device is a directory, which only a wrong configuration explains. Containers do not get another file, or a
         directory that replaces a device later: a program may have written to the path of a device that was missing, and
         that must not cost the node all its phones.
         """
-        resets, before, search = self._resets_requested, self._files.spread, PathSearch(self._host)
+        before, search = self._files.spread, PathSearch(self._host)
         mounts = frozenset(path for path in self._mounts if self._find(path, search))
         self._log_not_found("mounts", self._mounts - mounts)
         found, absent = self._find_devices(search)
-        spread = self._spread_devices(found, before.known if resets == self._resets_done else ())
+        spread = self._spread_devices(found, () if forget else before.known)
         self._files = SharedFiles(mounts, self._shared_devices(found), self._missing(found, spread), spread)
-        self._search, self._resets_done = search, resets
+        self._search = search
         self._log_not_found("devices", absent & {device.path for device in self._shared if not device.required})
         if spread != before:
             extra = {"paths": ",".join(spread.known), "missing": ",".join(sorted(spread.lost))}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.discovery.store import SHORTEST_PAUSE
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.errors import (
@@ -153,6 +154,34 @@ def test_reset_is_applied_by_the_first_scan_that_succeeds(
     assert scan(backend) == {"aosp_binder1": ""}
     link(dev / "aosp_binder1", tmp_path / "a")
     assert scan(backend) == {"aosp_binder1": "replaced"}
+
+
+def test_reset_during_a_scan_is_for_the_next_one(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scan may have read the devices before."""
+    create(dev, 1)
+    backend = binder_backend(dev)
+    scan(backend)
+    (dev / "aosp_binder1").unlink()
+    read = Host.driver
+
+    def reset_and_read(host: Host) -> Driver:
+        backend.reset()
+        return read(host)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "driver", reset_and_read)
+        assert scan(backend) == {"aosp_binder1": "missing"}
+    assert scan(backend) == {}
+
+
+def test_dangling_link_causes_no_scan_after_the_other(dev: Path, clock: Clock) -> None:
+    """It is found again each time that it expires, here immediately."""
+    (dev / "aosp_binder1").symlink_to(dev / "none")
+    backend = binder_backend(dev, clock=clock, missing_device_ttl=0.0)
+    for _ in range(2):
+        assert scan(backend) == {"aosp_binder1": "missing"}
+        assert backend.seconds_until_scan() == SHORTEST_PAUSE
+        clock.now += SHORTEST_PAUSE
 
 
 def test_device_directory_that_never_existed_is_an_error(tmp_path: Path) -> None:

@@ -54,11 +54,13 @@ def scan(
     driver: Driver,
     directory: str,
     layout: Layout,
+    id_suffix: str = "",
     before: Mapping[str, BinderDevice] = MappingProxyType({}),
 ) -> Scan:
     """Scan ``directory`` for the binder devices of ``layout``. Raises OSError if it cannot be listed.
 
-    A binder device that is as it was ``before`` is the same object, so that a scan without a change takes no memory.
+    An ID must be valid with ``id_suffix``. A binder device that is as it was ``before`` is the same object, so that a
+    scan without a change takes no memory.
 
     In a nested layout, each directory that may be a set's is to be watched, because devices may be added to it later.
     It may be a binderfs of its own, a link, or removed since ``directory`` was listed.
@@ -73,7 +75,7 @@ def scan(
         part = layout.id_part(entry)
         if part is None or entry == CONTROL_NAME or (layout.nested and reader.directory_of(entry) is None):
             continue
-        problem = name_problem(part)
+        problem = name_problem(part + id_suffix)
         if problem is None:
             usable.append(entry)
         else:
@@ -110,9 +112,11 @@ class DeviceReader:
 
     def read_files(self, names: Iterable[str]) -> dict[str, BinderDevice]:
         """Read these files of the device directory, as ``read_all`` does. Raises OSError if it cannot be opened."""
-        found = self._host.lstat_all(self.directory, names)
-        devices = (self._read(name, self.directory, name, status) for name, status in found)
-        return {device.name: device for device in devices if device is not None}
+        devices = {}
+        for name, status in self._host.lstat_all(self.directory, names):
+            if (device := self._read(name, self.directory, name, status)) is not None:
+                devices[name] = device
+        return devices
 
     def read(self, name: str) -> BinderDevice | None:
         """Read one binder device. None if there is no such file, or a directory in its place.

@@ -43,7 +43,7 @@ class Past(NamedTuple):
 class DeviceStore:
     """The binder devices of one resource. To be used in one thread at a time.
 
-    Any thread may call ``reset`` and ``seconds_until_scan``.
+    Any thread may call ``seconds_until_scan``.
     """
 
     def __init__(
@@ -55,15 +55,20 @@ class DeviceStore:
         verify: Verify,
         missing_device_ttl: float,
         require_directory: bool = True,
+        id_suffix: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``missing_device_ttl`` is in seconds. ``require_directory``: the first scan requires the device directory."""
+        """``missing_device_ttl`` is in seconds. ``require_directory``: the first scan requires the device directory.
+
+        ``id_suffix`` is the longest that an ID is advertised with.
+        """
         self._host = host
         self._directory = os.path.normpath(directory)
         self._layout = layout
         self._verify = verify
         self._missing_device_ttl = missing_device_ttl
         self._require_directory = require_directory
+        self._id_suffix = id_suffix
         self._clock = clock
         self.devices: Mapping[str, BinderDevice] = {}
         """The binder devices by name, including missing ones until their TTL has expired. Replaced by each scan, never
@@ -74,8 +79,6 @@ class DeviceStore:
         self._skipped: frozenset[str] = frozenset()
         self._watched: frozenset[str] | None = None
         self._probe_denied = False
-        self._resets_requested = 0
-        self._resets_done = 0
         self._scan_due: float | None = None
 
     @property
@@ -93,22 +96,21 @@ class DeviceStore:
         due = self._scan_due
         return None if due is None else max(0.0, due - self._clock())
 
-    def scan(self) -> None:
-        """Scan the host.
+    def scan(self, *, forget: bool = False) -> None:
+        """Scan the host. ``forget`` drops the history: the binder devices that are found are accepted as they are.
 
         A missing device directory is an empty one, except for the first scan if it is required, because a wrong path is
         then the most likely cause. Raises DeviceDirectoryError and OSError.
         """
-        resets = self._resets_requested
         driver = self._host.driver()
         try:
-            scan = scanner.scan(self._host, driver, self._directory, self._layout, self.devices)
+            scan = scanner.scan(self._host, driver, self._directory, self._layout, self._id_suffix, self.devices)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self._scanned and self._require_directory:
                 raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
             reader = scanner.DeviceReader(self._host, driver, self._directory)
             scan = scanner.Scan({}, {}, frozenset(reader.directories))
-        if resets != self._resets_done:
+        if forget:
             self.devices, self._past = {}, {}
         found = {**scan.devices, **self._missed_by_listing(scan, driver)}
         probe = self._probe if self._verify is Verify.PROBE else None
@@ -118,15 +120,7 @@ class DeviceStore:
         self._watched = frozenset(map(self._host.process_path, scan.directories))
         self._log_skipped(scan.skipped)
         self._scanned = True
-        self._resets_done = resets
         self._schedule()
-
-    def reset(self) -> None:
-        """Make the next scan forget the history: it accepts the binder devices that it finds, and drops the others.
-
-        To be called in one thread only, which may be another one than that of ``scan``.
-        """
-        self._resets_requested += 1
 
     def renew(self, names: Iterable[str]) -> None:
         """Make a scan due that accepts these binder devices on whatever file system they are by then.
