@@ -21,7 +21,7 @@ import grpc
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.sockets import DirectoryMonitor, DirectoryView, check_descriptors, socket_address
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Backoff, Clock, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Backoff, Clock, Timings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -36,9 +36,6 @@ LOG = logging.getLogger(__name__)
 
 RECEIVE_LIMIT = 64 * 1024 * 1024
 """Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
-
-REMOVE_TIMEOUT = 0.2
-"""Seconds for the removal of the socket."""
 
 _STOPPING: set[asyncio.Task[None]] = set()
 """The ends of servers, so that none is dropped: the destructor of a server stops it, too."""
@@ -119,9 +116,9 @@ class Registration(ABC):
             else:
                 await self._pause(backoff.pause())
 
-    async def close(self) -> None:
-        """Release the file events and the worker thread, after ``run`` or instead of it."""
-        await self._monitor.close()
+    async def close(self, within: float = STOP_WITHIN) -> None:
+        """Release the file events and the worker thread ``within`` seconds, after ``run`` or instead of it."""
+        await self._monitor.close(within)
 
     @abstractmethod
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
@@ -270,6 +267,8 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serve on a new socket at ``path`` inside the context; pending requests then have ``grace`` seconds.
 
+    A socket that cannot be removed in the same time again is left.
+
     ``finish`` is called at the end and must end all streams. The socket appears only when the server answers: until
     then, its name begins with a dot.
 
@@ -302,7 +301,7 @@ async def serving(
         stopping = asyncio.create_task(_stop(server, [path, hidden], monitor, grace, started=started))
         _STOPPING.add(stopping)
         stopping.add_done_callback(_STOPPING.discard)
-        await asyncio.wait({stopping}, timeout=grace + REMOVE_TIMEOUT)
+        await asyncio.wait({stopping}, timeout=2 * grace)
 
 
 async def _stop(

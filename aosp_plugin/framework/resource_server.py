@@ -1,12 +1,25 @@
-"""What serves one resource to the kubelet: a device plugin or a DRA driver."""
+"""What serves one resource to the kubelet: the part that device plugins and DRA drivers have in common."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
+
+from aosp_plugin.framework.aio import complete_unless, run_and_close
+from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
+from aosp_plugin.framework.observer import working_for
+from aosp_plugin.framework.scan_loop import ScanLoop
+from aosp_plugin.framework.timings import CLOCK, STOP_WITHIN, Clock, Timings
 
 if TYPE_CHECKING:
-    from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
-    from aosp_plugin.framework.inventory import Inventory
+    from collections.abc import Coroutine, Iterable
+
+    from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.events.file_events import FileEvents
+    from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.registration import Registration
 
 
 class DriverState(NamedTuple):
@@ -22,48 +35,118 @@ class DriverState(NamedTuple):
     """Number of prepared claims."""
 
 
-class ResourceServer(Protocol):
-    """Serves one resource. Created and run in the same event loop; it runs once."""
+class ResourceServer(ABC):
+    """Serves one resource. Create and run it in the same event loop; it runs once.
 
-    resource_name: str
-    """The extended resource."""
-    inventory: Inventory
-    confirmation: Confirmation
-    """What the kubelet has of the devices; always unknown for a DRA driver, whose devices are in ResourceSlices."""
+    The backend has a worker thread of its own, see ``Backend``.
+    """
+
+    _registration: Registration
+    """Set by the subclass."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        files: FileEvents | None,
+        observer: Observer,
+        timings: Timings,
+        clock: Clock = CLOCK,
+    ) -> None:
+        """Servers of the same process share ``files``; the caller that creates ``files`` also closes it."""
+        self.resource_name = backend.resource_name
+        """The extended resource."""
+        self._stop = asyncio.Event()
+        self._end: float | None = None
+        """When everything has to have ended (``time.monotonic``); None if no end is requested."""
+        self._scanned = ScanLoop(backend, self._stop, files=files, observer=observer, timings=timings, clock=clock)
+        self._kubelet_files = self._scanned.files.subscribe()
+        self.inventory = self._scanned.inventory
+        self.confirmation = Confirmation(observer)
+        """What the kubelet has of the devices; always unknown for a DRA driver, whose devices are in ResourceSlices."""
 
     @property
     def driver(self) -> DriverState | None:
         """What a DRA driver has published and prepared; None for a device plugin."""
+        return None
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet is registered."""
+        """Whether the kubelet is registered, and has an open stream of the devices of a device plugin."""
+        return self._registration.registered
 
     @property
     def unready(self) -> str:
-        """Why pods cannot get all devices as they are now; empty if they can."""
+        """Why pods cannot get all devices as they are now; empty if they can. May be read in any thread."""
+        return "; ".join(filter(None, self._problems()))
 
     @property
+    @abstractmethod
     def notice(self) -> str:
         """What an operator should know although the resource is ready. May be read in any thread."""
 
+    @abstractmethod
     def details(self, *, ready: bool) -> str:
         """Return what is published, for the readiness probe; empty if nothing is to be said."""
 
-    def stop(self) -> None:
-        """Make ``run`` return."""
+    def stop(self, within: float = STOP_WITHIN) -> None:
+        """Make ``run`` return: the socket is removed. What has not ended ``within`` seconds is logged and left."""
+        self._end = time.monotonic() + within
+        self._stop.set()
 
     def rescan(self) -> None:
         """Request a full scan without a file event."""
+        self._scanned.trigger()
 
     async def prepare(self, *, require_devices: bool = False) -> None:
-        """Scan the devices for the first time, without any other effect. Either ``run`` or ``discard`` has to follow.
+        """Scan the devices for the first time, without registration or any other effect on the host.
 
-        Raises OSError and PluginError.
+        Either ``run`` or ``discard`` has to follow. Raises what ``ScanLoop.prepare`` raises.
         """
+        with working_for(self.resource_name):
+            await self._scanned.prepare(require_devices=require_devices)
 
-    async def discard(self) -> None:
-        """Release the resources of a server that does not run."""
+    async def discard(self, within: float = STOP_WITHIN) -> None:
+        """Release the resources of a server that does not run, as ``stop``. ``Backend.close`` is not called."""
+        self._end = time.monotonic() + within
+        with working_for(self.resource_name):
+            await self._close(close_backend=False)
 
     async def run(self, *, require_devices: bool = False) -> None:
-        """Serve until ``stop`` is called. Raises OSError and PluginError, several as a group."""
+        """Serve until ``stop`` is called; ``prepare`` first, if that has not happened yet.
+
+        Raises what ``prepare`` raises, except that a scan which hangs does not keep the server from registering, and
+        KubeletError if a device plugin can never be registered. Later scans, the kubelet and the API server may fail.
+        Several errors are raised as a group.
+        """
+        with working_for(self.resource_name):
+            await run_and_close(self._run(require_devices=require_devices), self._close(close_backend=True))
+
+    @abstractmethod
+    def _problems(self) -> Iterable[str]:
+        """Return why pods cannot get all devices; empty texts do not count."""
+
+    @abstractmethod
+    def _beside(self) -> Iterable[Coroutine[None, None, None]]:
+        """Return what runs beside the scans and the registration, and is cancelled when that ends."""
+
+    async def _start(self, *, require_devices: bool) -> None:
+        """Do what comes before the registration."""
+        await self._scanned.start(require_devices=require_devices)
+
+    async def _run(self, *, require_devices: bool) -> None:
+        if not await complete_unless(self._stop, self._start(require_devices=require_devices)):
+            return
+        async with asyncio.TaskGroup() as tasks:
+            others = [tasks.create_task(work) for work in (self._scanned.run(), *self._beside())]
+            await self._registration.run()
+            for task in others:
+                task.cancel()
+
+    async def _close(self, *, close_backend: bool) -> None:
+        within = STOP_WITHIN if self._end is None else max(0.0, self._end - time.monotonic())
+        self._scanned.files.unsubscribe(self._kubelet_files)
+        await self._scanned.close(self._close_connections(within), close_backend=close_backend, within=within)
+
+    async def _close_connections(self, within: float) -> None:
+        await self._registration.close(within)

@@ -20,7 +20,7 @@ from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeou
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, milliseconds
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
 from aosp_plugin.framework.worker import HostCall, Worker
 
 if TYPE_CHECKING:
@@ -198,10 +198,10 @@ class ScanLoop:
             self._observer.host_updated(result)
             self._set_due(scanned=True)
 
-    async def close(self, *others: Awaitable[object], close_backend: bool) -> None:
+    async def close(self, *others: Awaitable[object], close_backend: bool, within: float = STOP_WITHIN) -> None:
         """Release everything, side by side with ``others``; call ``Backend.close`` if ``close_backend``.
 
-        It runs in the worker thread, after the call that runs there now. What has not ended after ``Timings.close``,
+        It runs in the worker thread, after the call that runs there now. What has not ended ``within`` seconds,
         because a call hangs or the processors are busy, is logged and left: the file events are released when it ends.
         Raises the first error.
         """
@@ -209,7 +209,7 @@ class ScanLoop:
         if self._own_files:
             self.files.close()
         close: Callable[[], None] = self._close_all if close_backend else self._close_subscriptions
-        closing = [self.worker.run(close, self._timings.close, label="close"), *others]
+        closing = [self.worker.run(close, within, label="close"), *others]
         results = await asyncio.gather(*closing, return_exceptions=True)
         self.worker.close(self._close_subscriptions)
         for error in results:

@@ -287,7 +287,6 @@ class DirectoryMonitor:
         self._files = files
         self._stop = stop
         self._worker = Worker(name)
-        self._timings = timings
         self._access = HostCall(
             self._worker,
             ACCESS,
@@ -368,10 +367,10 @@ class DirectoryMonitor:
         except OSError as error:
             LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
 
-    async def close(self) -> None:
-        """End the file events and the thread, now or when its last call returns."""
+    async def close(self, within: float) -> None:
+        """End the file events and the thread, ``within`` seconds or when its last call returns."""
         with contextlib.suppress(WorkerTimeoutError):
-            await self._worker.run(self._files.close, self._timings.stop, label="close")
+            await self._worker.run(self._files.close, within, label="close")
         self._worker.close(self._files.close)
 
     def _view(self, own_path: str) -> DirectoryView:

@@ -9,6 +9,10 @@ from typing import NamedTuple
 
 from aosp_plugin.framework.aio import wait_any
 
+STOP_WITHIN = 3.5
+"""Seconds from the request that a server stops to its end: half a second less than a process has from SIGTERM to its
+forced end. What is overdue then is logged and left."""
+
 
 class Timings(NamedTuple):
     """Durations in seconds. Tests replace some of them; a plugin has no reason to."""
@@ -23,9 +27,6 @@ class Timings(NamedTuple):
     """The same while a directory cannot be watched."""
     retry: float = 1.0
     """From a failed scan or host update to the next one: no event reports that disk space or descriptors are free."""
-    close: float = 2.5
-    """For ``Backend.close`` and the call before it. With the end of the server before, a plugin ends within the 4 s
-    that a process has from SIGTERM to its forced end."""
     hang: float = 10.0
     """After which a call on the host that has not returned counts as hanging."""
 
@@ -38,7 +39,7 @@ class Timings(NamedTuple):
     stable: float = 5.0
     """After which a registration that fails does not count as one more failure in a row."""
     stop: float = 1.0
-    """For pending requests when the server stops, and for the last call in the kubelet's directory."""
+    """For pending requests when a registration ends."""
     first_pause: float = 0.1
     """Before a retry of a registration; doubles each time."""
     longest_pause: float = 15.0

@@ -268,10 +268,10 @@ async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
     before = inotify_instances()
     async with locked_by_another_process(things.lock("scan")) as release:
         for _ in range(3):
-            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING._replace(close=0.1))
+            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)
             with pytest.raises(WorkerTimeoutError):
                 await plugin.prepare()
-            await plugin.discard()
+            await plugin.discard(within=0.1)
         release()
         for thread in threading.enumerate():
             if thread.name == RESOURCE:
@@ -342,11 +342,11 @@ async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
 async def test_plugin_whose_close_hangs_logs_it_and_ends(
     things: LockedThings, kubelet_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE._replace(close=0.1))
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
     async with Kubelet(kubelet_dir) as kubelet, locked_by_another_process(things.lock("close")):
         task = asyncio.create_task(plugin.run())
         await listed(kubelet, 2, RESOURCE)
-        plugin.stop()
+        plugin.stop(within=0.1)
         await asyncio.wait_for(task, PATIENCE)
     assert "close is overdue, leaving it" in caplog.messages
 

@@ -458,7 +458,7 @@ async def test_stopped_kubelet_makes_the_plugin_unready(
     """Each attempt is counted, and the failure is logged once. /healthz does not fail."""
     device_directory.add(0)
     async with registered(binder(device_directory), kubelet, 1) as observer:
-        attempts = count_calls(monkeypatch, observer.plugin._supervisor._observer, "registration")
+        attempts = count_calls(monkeypatch, observer.plugin._registration._observer, "registration")
         log.take()
         await kubelet.stop()
         await attempts(3)
@@ -516,7 +516,7 @@ async def test_lost_stream_is_reported_before_the_old_server_stops(
         old_socket = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
         serving: list[bool] = []
         monkeypatch.setattr(
-            observer.plugin._supervisor._observer,
+            observer.plugin._registration._observer,
             "unregistered",
             lambda: serving.append(os.path.exists(old_socket)),
         )

@@ -61,6 +61,11 @@ class Server(SimpleNamespace):
         self._registered = registered
 
 
+def ready_server(**changes: Any) -> Any:
+    """Return a server, with other attributes if the test requires them."""
+    return Server(**changes)
+
+
 class Node:
     """A Node object, and the plugin that may remove its taint."""
 
@@ -121,7 +126,7 @@ async def kept(taint: StartupTaint, problems: list[int]) -> AsyncIterator[None]:
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     """Yield a Node that does not exist yet."""
-    plugin, problems = Server(), list[int]()
+    plugin, problems = ready_server(), list[int]()
     async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
         taint = StartupTaint(client, "worker", KEY, [plugin], timings=TaintTimings(recheck=0.02, settled=0.05))
         async with kept(taint, problems):
@@ -161,7 +166,7 @@ async def test_a_node_object_that_is_created_again_loses_the_taint_again(node: N
 
 
 async def test_a_registration_makes_the_plugin_read_the_node_again_at_once() -> None:
-    plugin = Server()
+    plugin = ready_server()
     async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
         node = Node(server, plugin, [])
         node.create()
@@ -217,20 +222,20 @@ async def test_a_missing_right_is_logged_once_and_the_taint_goes_when_it_is_gran
     ids=["not registered", "unready", "no devices", "no slices"],
 )
 def test_a_resource_is_not_ready(changes: dict[str, Any]) -> None:
-    assert not Readiness(Server(**changes)).ready()
+    assert not Readiness(ready_server(**changes)).ready()
 
 
 def test_a_resource_is_ready_when_the_kubelet_has_devices_of_it() -> None:
-    plugin = Server()
+    plugin = ready_server()
     readiness = Readiness(plugin)
     assert readiness.ready()
     plugin.confirmation.record(0, 1)
     assert not readiness.ready()
-    assert Readiness(Server(driver=DriverState("binder.aosp.io", 1, 1, 0))).ready()
+    assert Readiness(ready_server(driver=DriverState("binder.aosp.io", 1, 1, 0))).ready()
 
 
 def test_a_kubelet_that_cannot_be_asked_delays_readiness_only(clock: Clock) -> None:
-    plugin = Server(confirmation=Confirmation())
+    plugin = ready_server(confirmation=Confirmation())
     readiness = Readiness(plugin, clock)
     assert not readiness.ready()
     clock.now += 29.0

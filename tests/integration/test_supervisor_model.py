@@ -87,7 +87,7 @@ class RandomWalk:
         """Start the plugin; the kubelet does not run yet."""
         self.kubelet = Kubelet(kubelet_dir)
         self.plugin = make_plugin(device_directory, kubelet_dir, timings=IN_LIFE)
-        self._supervisor = self.plugin._supervisor
+        self._supervisor = self.plugin._registration
         self._supervisor._clock = clock
         self._clock = clock
         self.task = asyncio.create_task(self.plugin.run())

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.framework.aio import complete_unless, run_and_close, wait_any
+from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.claim_records import get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.reconciler import Reconciler
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, NULL_OBSERVER, working_for
-from aosp_plugin.framework.resource_server import DriverState
-from aosp_plugin.framework.scan_loop import ScanLoop
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, NULL_OBSERVER
+from aosp_plugin.framework.resource_server import DriverState, ResourceServer
 from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from aosp_plugin.framework.apiserver.credentials import Credentials
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.events.file_events import FileEvents
@@ -49,11 +48,10 @@ class DraDirectories(NamedTuple):
     """CDI specs; the container runtime must read them."""
 
 
-class DraDriver:
-    """The DRA driver of one resource. Create and run it in the same event loop; it runs once.
+class DraDriver(ResourceServer):
+    """The DRA driver of one resource. Create and run it in the same event loop; it runs once."""
 
-    The backend has a worker thread of its own, see ``Backend``.
-    """
+    _registration: KubeletService
 
     def __init__(
         self,
@@ -73,15 +71,9 @@ class DraDriver:
 
         Drivers of the same process share ``files``; the caller that creates ``files`` also closes it.
         """
-        self.resource_name = backend.resource_name
-        """The extended resource for which pods may ask instead of a claim, and from which the driver has its name."""
+        super().__init__(backend, files=files, observer=observer, timings=SCAN_TIMINGS)
         self.driver_name = driver_names.driver_name(backend.resource_name)
-        self._stop = asyncio.Event()
-        self._scanned = ScanLoop(backend, self._stop, files=files, observer=observer, timings=SCAN_TIMINGS)
-        self.inventory = self._scanned.inventory
-        self.confirmation = Confirmation()
         self.confirmation.unavailable("the devices are in ResourceSlices")
-        self._registry_files = self._scanned.files.subscribe()
         self._api = ApiClient(credentials, observer=dra_observer.api_request, user_agent=self.driver_name)
         self._claims = Claims(
             backend,
@@ -95,11 +87,11 @@ class DraDriver:
             observer=dra_observer,
         )
         self._reconciler = Reconciler(self._claims, self._scanned.subscribe(), self._stop)
-        self._service = KubeletService(
+        self._registration = KubeletService(
             self.driver_name,
             directories.registry,
             self._claims,
-            files=self._registry_files,
+            files=self._kubelet_files,
             stop=self._stop,
             kubelet_socket=kubelet_socket,
             observer=observer,
@@ -112,27 +104,6 @@ class DraDriver:
     def driver(self) -> DriverState:
         """What is published and prepared. May be read in any thread."""
         return DriverState(self.driver_name, *self._publisher.counts, len(self._claims.prepared))
-
-    @property
-    def registered(self) -> bool:
-        """Whether the kubelet has registered the driver."""
-        return self._service.registered
-
-    @property
-    def unready(self) -> str:
-        """Why pods may not get a device now; empty if they can. May be read in any thread.
-
-        A pod whose claim cannot be prepared is tried again after a minute. A rollout therefore waits until the kubelet
-        has registered the driver, and until the API server has the ResourceSlices as they should be.
-        """
-        unconfirmed = "" if self._publisher.confirmed else "the ResourceSlices are not confirmed yet"
-        problems = [
-            self._service.problem,
-            self._publisher.problem or unconfirmed,
-            self._scanned.problem,
-            self._claims.problem,
-        ]
-        return "; ".join(problem for problem in problems if problem)
 
     @property
     def notice(self) -> str:
@@ -153,85 +124,55 @@ class DraDriver:
         self._claims.withheld = reason
         self._publisher.withhold(reason)
 
-    def stop(self) -> None:
-        """Make ``run`` return: the socket is removed. ResourceSlices and prepared claims stay for the next process."""
-        self._stop.set()
-
     def rescan(self) -> None:
         """Request a full scan without a file event, and a comparison with the API server."""
-        self._scanned.trigger()
+        super().rescan()
         self._compare()
 
-    async def prepare(self, *, require_devices: bool = False) -> None:
-        """Scan the devices for the first time, without any other effect.
+    def _problems(self) -> list[str]:
+        """Return why pods may not get a device now.
 
-        Either ``run`` or ``discard`` has to follow. Raises what ``ScanLoop.prepare`` raises.
+        A pod whose claim cannot be prepared is tried again after a minute. A rollout therefore waits until the kubelet
+        has registered the driver, and until the API server has the ResourceSlices as they should be.
         """
-        with working_for(self.resource_name):
-            await self._scanned.prepare(require_devices=require_devices)
+        unconfirmed = "" if self._publisher.confirmed else "the ResourceSlices are not confirmed yet"
+        return [
+            self._registration.problem,
+            self._publisher.problem or unconfirmed,
+            self._scanned.problem,
+            self._claims.problem,
+        ]
 
-    async def discard(self) -> None:
-        """Release the resources of a driver that does not run. ``Backend.close`` is not called."""
-        with working_for(self.resource_name):
-            await self._close(close_backend=False)
-
-    async def run(self, *, require_devices: bool = False) -> None:
-        """Serve until ``stop`` is called; ``prepare`` first, if that has not happened yet.
-
-        Raises what ``prepare`` raises, except that a scan which hangs does not keep the driver from serving. Later
-        scans, the kubelet and the API server may fail. Several errors are raised as a group.
-        """
-        with working_for(self.resource_name):
-            await run_and_close(self._run(require_devices=require_devices), self._close(close_backend=True))
-
-    async def _run(self, *, require_devices: bool) -> None:
-        if await complete_unless(self._stop, self._start(require_devices=require_devices)):
-            await self._serve()
+    def _beside(self) -> list[Coroutine[None, None, None]]:
+        return [self._publish(), self._reconciler.run(), self._follow_kubelet()]
 
     async def _start(self, *, require_devices: bool) -> None:
         """Scan, and restore the claims before the kubelet asks for them. The reconciler retries what fails."""
-        await self._scanned.start(require_devices=require_devices)
+        await super()._start(require_devices=require_devices)
         await self._claims.repair(RESTORE_TIMEOUT)
-
-    async def _serve(self) -> None:
-        """Serve until ``stop`` is set, or a task fails."""
-        async with asyncio.TaskGroup() as tasks:
-            others = [
-                tasks.create_task(self._scanned.run()),
-                tasks.create_task(self._publish()),
-                tasks.create_task(self._reconciler.run()),
-                tasks.create_task(self._follow_kubelet()),
-            ]
-            await self._service.run()
-            for task in others:
-                task.cancel()
 
     async def _publish(self) -> None:
         """Publish the devices, at first only when the kubelet has registered the driver, or has had time for it.
 
         A pod that is bound to the node before cannot be prepared, and is tried again after a minute.
         """
-        await wait_any(self._service.first_registered, timeout=REGISTRATION_TIME)
+        await wait_any(self._registration.first_registered, timeout=REGISTRATION_TIME)
         await self._publisher.run()
 
     async def _follow_kubelet(self) -> None:
         """Compare everything after each start of the kubelet, which deletes the node's ResourceSlices."""
         while True:
-            await self._service.restarted.wait()
-            self._service.restarted.clear()
+            await self._registration.restarted.wait()
+            self._registration.restarted.clear()
             self._compare()
 
     def _compare(self) -> None:
         self._publisher.check()
         self._reconciler.trigger()
 
-    async def _close(self, *, close_backend: bool) -> None:
-        self._scanned.files.unsubscribe(self._registry_files)
-        await self._scanned.close(self._close_connections(), close_backend=close_backend)
-
-    async def _close_connections(self) -> None:
+    async def _close_connections(self, within: float) -> None:
         """End the work for claims, which uses the API client, before the client."""
         try:
-            await self._service.close()
+            await super()._close_connections(within)
         finally:
             await self._api.close()

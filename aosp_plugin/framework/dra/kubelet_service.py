@@ -24,7 +24,7 @@ from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.sockets import SocketDirectory, listener
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,10 +82,10 @@ class KubeletService(Registration):
         """Set each time the kubelet begins to register the driver, as it does after a restart; the subscriber clears
         it."""
 
-    async def close(self) -> None:
+    async def close(self, within: float = STOP_WITHIN) -> None:
         """End the work for claims, the file events and the worker thread, after ``run`` or instead of it."""
-        await self._claims.close(self._timings.stop)
-        await super().close()
+        await self._claims.close(within / 2)
+        await super().close(within / 2)
 
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
         registration = {

@@ -59,7 +59,7 @@ def serve(
 
     Call it in the main thread, as the last statement of the program: ``termination.EXIT_WITHIN`` seconds after the
     signal, the process is ended by force, whatever hangs, with a warning in the log and exit code 0. Clean up in
-    ``Backend.close``, which has ``Timings.close`` seconds.
+    ``Backend.close``, which has what is left of 3.5 s (``timings.STOP_WITHIN``).
 
     Any error ends the process with exit code 1, and each error is reported: a PluginError or OSError as one line on
     standard error, another one with its traceback in the log. Raises ValueError if an argument is invalid.
