@@ -14,7 +14,7 @@ from aosp_plugin.framework.apiserver import credentials as module
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import ServiceAccount, ServiceAccountMissingError, in_cluster
-from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, CredentialsError, UnauthorizedError
+from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError
 from kubelet_standin.apiserver import ApiServer, certificates
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def test_a_pod_finds_an_api_server_with_an_ipv6_address(tmp_path: Path) ->
 
 async def test_a_token_that_was_not_replaced_is_sent_once(server: ApiServer, client: ApiClient) -> None:
     server.access.expire("first")
-    with pytest.raises(UnauthorizedError, match="the token is invalid or expired"):
+    with pytest.raises(ApiError, match=r"401 Unauthorized.*the token is invalid or expired"):
         await client.list(protocol.NODES)
     assert server.count("list") == 1
 
@@ -69,7 +69,7 @@ async def test_a_token_that_was_replaced_is_read_after_a_401(
     await client.list(protocol.NODES)
     server.write_service_account(str(tmp_path), "second")
     server.access.expire("first")
-    with pytest.raises(UnauthorizedError) as info:
+    with pytest.raises(ApiError, match="401 Unauthorized") as info:
         await client.list(protocol.NODES)
     assert info.value.transient
     await client.list(protocol.NODES)
@@ -80,7 +80,7 @@ async def test_a_watch_reads_a_replaced_token_too(server: ApiServer, client: Api
     server.write_service_account(str(tmp_path), "second")
     server.access.expire("first")
     server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
-    with pytest.raises(UnauthorizedError):
+    with pytest.raises(ApiError, match="401 Unauthorized"):
         await anext(client.watch(protocol.NODES, resource_version="1"))
     assert (await anext(client.watch(protocol.NODES, resource_version="1"))).type == "ADDED"
 
@@ -125,7 +125,7 @@ async def test_files_are_read_in_a_thread(client: ApiClient, monkeypatch: pytest
     readers = []
     monkeypatch.setattr(ServiceAccount, "_read", lambda _: readers.append(threading.current_thread()))
     results = await asyncio.gather(*[client.list(protocol.NODES) for _ in range(3)], return_exceptions=True)
-    assert all(isinstance(result, CredentialsError) for result in results)
+    assert all(isinstance(result, ApiUnavailableError) for result in results)
     assert threading.main_thread() not in readers
 
 
@@ -135,7 +135,7 @@ async def test_a_missing_file_names_what_to_mount(
 ) -> None:
     (tmp_path / name).unlink()
     with pytest.raises(
-        CredentialsError, match=rf"/{name} does not exist: mount the service account's token and ca\.crt at"
+        ApiUnavailableError, match=rf"/{name} does not exist: mount the service account's token and ca\.crt at"
     ):
         await client.list(protocol.NODES)
     server.write_service_account(str(tmp_path), "first")
@@ -162,14 +162,14 @@ async def test_an_invalid_file_is_named(
     client: ApiClient, tmp_path: Path, name: str, content: str, problem: str
 ) -> None:
     write(tmp_path, name, content)
-    with pytest.raises(CredentialsError, match=problem):
+    with pytest.raises(ApiUnavailableError, match=problem):
         await client.list(protocol.NODES)
 
 
 async def test_a_directory_instead_of_a_file_is_named(client: ApiClient, tmp_path: Path) -> None:
     (tmp_path / "token").unlink()
     (tmp_path / "token").mkdir()
-    with pytest.raises(CredentialsError, match=r"cannot read .*/token: Is a directory"):
+    with pytest.raises(ApiUnavailableError, match=r"cannot read .*/token: Is a directory"):
         await client.list(protocol.NODES)
 
 
@@ -196,9 +196,6 @@ async def test_files_that_vanish_leave_the_credentials_in_use(
     [
         ({}, "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set"),
         ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, "must be set"),
-        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "https"}, "'https' is not a port number"),
-        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "65536"}, "is not a port number"),
-        ({"KUBERNETES_SERVICE_HOST": "a/b?", "KUBERNETES_SERVICE_PORT": "443"}, "is neither an IP address nor"),
     ],
 )
 def test_an_environment_without_the_api_server_is_an_error(environment: dict[str, str], problem: str) -> None:

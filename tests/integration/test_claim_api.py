@@ -13,11 +13,10 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.apiserver.protocol import (
+    ApiError,
     ApiUnavailableError,
-    ForbiddenError,
     NotFoundError,
     Request,
-    TooManyRequestsError,
 )
 from aosp_plugin.framework.dra.claim_records import ClaimReference, get_claim
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
@@ -52,14 +51,14 @@ async def claims(node: Node) -> AsyncIterator[Claims]:
 
 async def test_errors_of_the_api_server_that_may_pass_are_retried(node: Node, claims: Claims) -> None:
     claim = node.source.add("a", "phone1")
-    node.source.errors = [ApiUnavailableError(None, "refused"), TooManyRequestsError(None, "429")]
+    node.source.errors = [ApiUnavailableError(None, "refused"), ApiError(None, "429", status=429)]
     await prepared_devices(claims, claim)
     assert len(node.source.requests) == 3
 
 
 async def test_missing_rights_are_reported_at_once(node: Node, claims: Claims) -> None:
     claim = node.source.add("a", "phone1")
-    node.source.errors = [ForbiddenError(Request("get", "/claims"), "403 Forbidden")]
+    node.source.errors = [ApiError(Request("get", "/claims"), "403 Forbidden", status=403)]
     assert "403 Forbidden" in await refusal(claims, claim)
     assert len(node.source.requests) == 1
 

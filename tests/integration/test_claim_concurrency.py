@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, TooManyRequestsError
+from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference, unprepare
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Cluster:
         for _ in range(8):
             if self.rng.random() < 0.2:
                 self.node.source.errors.append(
-                    self.rng.choice((ApiUnavailableError(None, "away"), TooManyRequestsError(None, "429")))
+                    self.rng.choice((ApiUnavailableError(None, "away"), ApiError(None, "429", status=429)))
                 )
             seconds = self.rng.choice((0.001, 0.02, PATIENCE, PATIENCE))
             task = asyncio.create_task(self._any().prepare(reference(uid), seconds))

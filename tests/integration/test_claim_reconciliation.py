@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from aosp_plugin.framework.apiserver.protocol import ForbiddenError, NotFoundError, Request
+from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
 from aosp_plugin.framework.dra.reconciler import Reconciler, ReconcileTimings
 from aosp_plugin.framework.events.file_events import FileEvents
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
@@ -224,7 +224,7 @@ async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fa
         if fault == "away":
             node.source.down = True
         elif fault == "forbidden":
-            node.source.errors = [ForbiddenError(Request("get", "/claims"), "403")] * 1000
+            node.source.errors = [ApiError(Request("get", "/claims"), "403", status=403)] * 1000
         else:
             node.source.errors = [NotFoundError(None, "404 page not found", status=404)] * 1000
         await node.source.requested("claim-a", len(node.source.requests) + 4)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import random
-import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 from urllib.parse import urlencode
@@ -33,7 +32,7 @@ from aosp_plugin.framework.apiserver.protocol import (
     decode_object,
     from_answer,
     one_line,
-    parse,
+    resource_of,
 )
 from aosp_plugin.framework.timings import Backoff
 
@@ -55,15 +54,6 @@ NO_QUERY: Final[Mapping[str, str]] = {}
 CONNECTIONS: Final = 16
 """The most connections at a time. Requests beyond that wait for one, within their deadline."""
 
-KEEPALIVE: Final = {
-    socket.TCP_KEEPIDLE: 30,
-    socket.TCP_KEEPINTVL: 10,
-    socket.TCP_KEEPCNT: 3,
-    socket.TCP_USER_TIMEOUT: 60_000,
-}
-"""tcp(7): seconds of silence before a probe and between two, probes, and milliseconds for sent data. A watch is silent
-for minutes."""
-
 
 class ApiLimits(NamedTuple):
     """In seconds."""
@@ -73,8 +63,7 @@ class ApiLimits(NamedTuple):
     watch: tuple[float, float] = (240.0, 360.0)
     """The server ends a watch after a random time in this range."""
     grace: float = 10.0
-    """A watch in which nothing arrives is broken when the server has not ended it so long after its end. Keepalive
-    notices earlier that the server's machine is gone."""
+    """A watch in which nothing arrives is broken when the server has not ended it so long after its end."""
 
 
 DEFAULT_LIMITS: Final = ApiLimits()
@@ -137,7 +126,7 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
 
         ``opened`` is called when the server has accepted the request, which may be long before the first event.
         It ends without an error when the server ends the watch, which it does after some minutes; watch again from the
-        resourceVersion of the last event. GoneError: list again. Close the generator (``contextlib.aclosing``), or its
+        resourceVersion of the last event. Status 410: list again. Close the generator (``contextlib.aclosing``), or its
         connection stays open.
         """
         request, limits = Request("watch", path), self._limits
@@ -155,7 +144,11 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
             opened()
             async with response:
                 rest = b""
-                while part := await _part(request, response.content, seconds + limits.grace):
+                while True:
+                    async with asyncio.timeout(seconds + limits.grace):
+                        part = await response.content.readany()
+                    if not part:
+                        break
                     *lines, rest = (rest + part).split(b"\n")
                     for line in lines:
                         yield decode_event(request, line)
@@ -225,7 +218,7 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         access = await self._credentials.access(request)
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS, socket_factory=_new_socket),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={"User-Agent": self._user_agent, "Accept": JSON},
             )
@@ -245,17 +238,8 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
             )
             code = str(response.status)
         finally:
-            self._observer(request.verb, parse(request.path).resource, code)
+            self._observer(request.verb, resource_of(request.path)[-1], code)
         return response
-
-
-def _new_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Return a socket, for a result of getaddrinfo, that breaks when its peer has not answered for a minute."""
-    connection = socket.socket(*info[:3])
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEPALIVE.items():
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
-    return connection
 
 
 def _content_type(request: Request, body: Body) -> str:
@@ -282,15 +266,6 @@ def _errors(request: Request) -> Iterator[None]:
         raise ApiUnavailableError(request, f"cannot connect to {error.host}:{error.port}: {one_line(text)}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ApiUnavailableError(request, f"{type(error).__name__}: {one_line(str(error))}") from error
-
-
-async def _part(request: Request, content: aiohttp.StreamReader, seconds: float) -> bytes:
-    """Return the next bytes of a watch; empty at its end."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await content.readany()
-    except TimeoutError:
-        raise ApiUnavailableError(request, f"the server has sent nothing for {seconds:g} s") from None
 
 
 async def retry(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:

@@ -15,8 +15,9 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aosp_plugin.framework.apiserver.protocol import CredentialsError, Request
+from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, Request
 from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.observer import LastingProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +51,7 @@ class Credentials:
         self._access = Access(token, tls)
 
     async def access(self, _request: Request) -> Access:
-        """Return what a request requires. Raises CredentialsError if there is none."""
+        """Return what a request requires. Raises ApiUnavailableError if there is none."""
         return self._access
 
     def rejected(self) -> None:
@@ -76,7 +77,8 @@ class ServiceAccount(Credentials):
         self._clock = clock
         self._certificates = b""
         self._read_at = -math.inf
-        self._problem = ""
+        begins, ends = "credentials of the API server are unavailable", "credentials of the API server recovered"
+        self._problem = LastingProblem(LOG, begins, ends, logging.ERROR)
         self._reading = asyncio.Lock()
 
     async def access(self, request: Request) -> Access:
@@ -87,7 +89,7 @@ class ServiceAccount(Credentials):
                 self._read_at = now
                 await asyncio.to_thread(self._refresh)
         if not self._access.token:
-            raise CredentialsError(request, self._problem)
+            raise ApiUnavailableError(request, self._problem.text)
         return self._access
 
     def rejected(self) -> None:
@@ -96,24 +98,19 @@ class ServiceAccount(Credentials):
 
     def _refresh(self) -> None:
         """Read the files; on an error, keep what there is."""
-        before, self._problem = self._problem, ""
+        problem, directory = "", os.path.dirname(self._token_file)
         try:
             self._read()
         except FileNotFoundError as error:
-            directory = os.path.dirname(self._token_file)
-            self._problem = (
+            problem = (
                 f"{error.filename} does not exist: mount the service account's token and ca.crt at {directory} "
                 "(serviceAccountName, automountServiceAccountToken: true)"
             )
         except OSError as error:
-            self._problem = f"cannot read {error.filename or self._token_file}: {error.strerror or error}"
+            problem = f"cannot read {error.filename or self._token_file}: {error.strerror or error}"
         except ValueError as error:
-            self._problem = str(error)
-        if self._problem and self._problem != before:
-            LOG.error("credentials of the API server are unavailable", extra={"error": self._problem})
-        elif before and not self._problem:
-            directory = os.path.dirname(self._token_file)
-            LOG.info("credentials of the API server recovered", extra={"directory": directory})
+            problem = str(error)
+        self._problem.set(problem, directory=directory, error=problem)
 
     def _read(self) -> None:
         with open(self._token_file, "rb") as token_file, open(self._certificate_file, "rb") as certificate_file:
@@ -142,10 +139,6 @@ def in_cluster(
             f"{HOST} and {PORT} must be set to connect to the API server: the kubelet sets them in each container; "
             "outside a pod, set them to the API server's address"
         )
-    if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
-        raise ServiceAccountMissingError(f"{PORT}={port!r} is not a port number")
-    if not re.fullmatch(r"[0-9A-Za-z.:_-]+", host):
-        raise ServiceAccountMissingError(f"{HOST}={host!r} is neither an IP address nor a host name")
     return ServiceAccount(f"https://{f'[{host}]' if ':' in host else host}:{port}", directory)
 
 

@@ -4,22 +4,18 @@
 
     PluginError
     └── ApiError                     any request that failed; the status is one without a class of its own
-        ├── UnauthorizedError        401: the token is invalid or expired
-        ├── ForbiddenError           403: the message names verb and resource that an RBAC rule must allow
         ├── NotFoundError            404: no such object, or the server does not have this API
         ├── ConflictError            409: the object exists, has changed, or is another one than the precondition names
-        ├── GoneError                410: the resourceVersion is too old; list again
         ├── InvalidObjectError       422: the server's validation rejects the object
-        ├── TooManyRequestsError     429: the server throttles this client
-        └── ApiUnavailableError      no usable answer: no connection, timeout, an answer that is not the API's, or 5xx
-            └── CredentialsError     the request could not be sent, because token or CA cannot be read
+        └── ApiUnavailableError      no usable answer: no credentials or connection, a timeout, an answer that is not
+                                     the API's, or 5xx
 """
 
 from __future__ import annotations
 
 import http
 import urllib.parse
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -67,18 +63,6 @@ class WatchEvent(NamedTuple):
     """Where a watch of all later changes begins."""
 
 
-class Target(NamedTuple):
-    """What a path names."""
-
-    group: str
-    """API group; empty for the core group."""
-    version: str
-    namespace: str
-    resource: str
-    """Plural name, such as nodes; with the subresource, such as resourceclaims/status; empty if it is no resource."""
-    name: str
-
-
 def resource_claims(namespace: str) -> str:
     """Return the path of the ResourceClaims of a namespace. Raises ValueError if the namespace is no valid name."""
     return f"{RESOURCE_API}/namespaces/{_segment(namespace)}/resourceclaims"
@@ -94,19 +78,12 @@ def object_path(collection: str, name: str) -> str:
     return f"{collection}/{_segment(name)}"
 
 
-def parse(path: str) -> Target:
-    """Return what a path names, as the API server reads it (apiserver/pkg/endpoints/request/requestinfo.go)."""
-    parts = [urllib.parse.unquote(part) for part in path.removeprefix("/").split("/")]
-    group, version, rest = "", "", []
-    if parts[0] == "api" and len(parts) > 1:
-        version, rest = parts[1], parts[2:]
-    elif parts[0] == "apis" and len(parts) > 2:  # noqa: PLR2004 - apis, group, version
-        group, version, rest = parts[1], parts[2], parts[3:]
-    namespace = ""
-    if len(rest) > 2 and rest[0] == "namespaces":  # noqa: PLR2004 - two names and what is in the namespace
-        namespace, rest = rest[1], rest[2:]
-    resource, name, subresource = (*rest, "", "", "")[:3]
-    return Target(group, version, namespace, f"{resource}/{subresource}" if subresource else resource, name)
+def resource_of(path: str) -> tuple[str, str, str]:
+    """Return API group, namespace and resource that a path names, such as ("", "", "nodes"); empty if it has none."""
+    _, root, *rest = path.split("/")
+    group, rest = (rest[0], rest[2:]) if root == "apis" else ("", rest[1:])
+    namespace, rest = (rest[1], rest[2:]) if rest[2:] and rest[0] == "namespaces" else ("", rest)
+    return group, namespace, rest[0] if rest else ""
 
 
 def _segment(name: str) -> str:
@@ -130,9 +107,6 @@ class Request(NamedTuple):
 class ApiError(PluginError):
     """A request failed. The message names verb and path, and is one line."""
 
-    transient: ClassVar[bool] = False
-    """Whether the same request may succeed later without any other change."""
-
     def __init__(
         self,
         request: Request | None,
@@ -153,15 +127,10 @@ class ApiError(PluginError):
         self.retry_after = retry_after
         """Seconds after which the server asks to try again; None if it does not."""
 
-
-class UnauthorizedError(ApiError):
-    """The server does not accept the token, which is read again for the next request."""
-
-    transient = True  # the kubelet replaces the token
-
-
-class ForbiddenError(ApiError):
-    """An RBAC rule is missing, or an admission policy rejects the request."""
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may succeed later without any other change."""
+        return self.status in _TRANSIENT or not 400 <= self.status < 500  # noqa: PLR2004 - HTTP's class
 
 
 class NotFoundError(ApiError):
@@ -172,38 +141,21 @@ class ConflictError(ApiError):
     """The object already exists, has another resourceVersion, or another UID than the precondition."""
 
 
-class GoneError(ApiError):
-    """The server no longer has the changes since a resourceVersion, or the list that a page continues."""
-
-
 class InvalidObjectError(ApiError):
     """The server's validation rejects the object."""
-
-
-class TooManyRequestsError(ApiError):
-    """The server throttles the client (API priority and fairness)."""
-
-    transient = True
 
 
 class ApiUnavailableError(ApiError):
     """There is no usable answer: no connection, a timeout, an answer that is not the API's, or a status of 5xx."""
 
-    transient = True
 
-
-class CredentialsError(ApiUnavailableError):
-    """The request could not be sent, because the service account's files cannot be read."""
-
+_TRANSIENT = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.TOO_MANY_REQUESTS})
+"""Statuses of 4xx that may be over soon: the kubelet replaces a token, and throttling ends."""
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
-    http.HTTPStatus.UNAUTHORIZED: UnauthorizedError,
-    http.HTTPStatus.FORBIDDEN: ForbiddenError,
     http.HTTPStatus.NOT_FOUND: NotFoundError,
     http.HTTPStatus.CONFLICT: ConflictError,
-    http.HTTPStatus.GONE: GoneError,
     http.HTTPStatus.UNPROCESSABLE_ENTITY: InvalidObjectError,
-    http.HTTPStatus.TOO_MANY_REQUESTS: TooManyRequestsError,
 }
 
 
@@ -227,12 +179,6 @@ def from_answer(request: Request, status: int, body: bytes, retry_after: str = "
         answer = Status()
     if answer.kind != "Status":  # the text of a proxy, for example
         answer = Status(message=body[: 4 * MAX_TEXT].decode(errors="replace"))
-    seconds = float(retry_after[:9]) if retry_after.isascii() and retry_after.isdecimal() else None
-    return from_status(request, status, answer, seconds)
-
-
-def from_status(request: Request, status: int, answer: Status, retry_after: float | None = None) -> ApiError:
-    """Return the error for a Status object; ``status`` is the HTTP status; 0: the code of the object."""
     status = status or answer.code or 0
     reason = one_line(answer.reason or "")
     phrase = next((known.phrase for known in http.HTTPStatus if known == status), "unknown status")
@@ -241,11 +187,15 @@ def from_status(request: Request, status: int, answer: Status, retry_after: floa
         problem += f": {text}"
     default = ApiUnavailableError if not 400 <= status < 500 else ApiError  # noqa: PLR2004 - HTTP's classes
     kind = _BY_STATUS.get(status, default)
-    if kind is UnauthorizedError:
+    if status == http.HTTPStatus.UNAUTHORIZED:
         problem += " (the token is invalid or expired)"
-    if kind is ForbiddenError and _POLICY not in problem:
-        problem += f" ({_missing_rule(request)})"
-    pause = None if retry_after is None else min(retry_after, MAX_RETRY_AFTER)
+    if status == http.HTTPStatus.FORBIDDEN and _POLICY not in problem:
+        group, namespace, resource = resource_of(request.path)
+        api = f'API group "{group}"' if group else "the core API group"
+        where = f" in namespace {namespace}" if namespace else ""
+        problem += f" (the service account requires the verb {request.verb} on {resource} of {api}{where})"
+    is_number = retry_after.isascii() and retry_after.isdecimal()
+    pause = min(float(retry_after[:9]), MAX_RETRY_AFTER) if is_number else None
     return kind(request, problem, status=status, reason=reason, retry_after=pause)
 
 
@@ -253,13 +203,6 @@ def one_line(text: str) -> str:
     """Return a server's text as one line of limited length, without control characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * MAX_TEXT]).split())
     return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
-
-
-def _missing_rule(request: Request) -> str:
-    target = parse(request.path)
-    group = f'API group "{target.group}"' if target.group else "the core API group"
-    where = f" in namespace {target.namespace}" if target.namespace else ""
-    return f"the service account requires the verb {request.verb} on {target.resource} of {group}{where}"
 
 
 class _Metadata(msgspec.Struct):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.protocol import ApiError, ForbiddenError
+from aosp_plugin.framework.apiserver.protocol import ApiError
 from tests.e2e.cluster.api import CORE
 from tests.e2e.kubelet.parts import PROJECT
 
@@ -110,10 +111,8 @@ async def _refused(request: Awaitable[object]) -> str:
     """Return the message of a request that must be forbidden, or of one that came too early."""
     try:
         await request
-    except ForbiddenError as error:
-        return error.message
     except ApiError as error:
-        return str(error)
+        return error.message if error.status == HTTPStatus.FORBIDDEN else str(error)
     return "succeeded"
 
 

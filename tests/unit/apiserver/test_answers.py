@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError, GoneError, Request, from_answer
+from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError, Request, from_answer
 
 REQUEST = Request("watch", "/api/v1/nodes")
 NODE = {"kind": "Node", "metadata": {"resourceVersion": "7"}}
@@ -72,7 +72,7 @@ def test_a_line_that_is_no_event_is_unavailable(line: bytes) -> None:
 
 def test_an_error_event_is_raised() -> None:
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (3)"}
-    with pytest.raises(GoneError, match=r"410 Expired: too old resource version: 1 \(3\)"):
+    with pytest.raises(ApiError, match=r"410 Expired: too old resource version: 1 \(3\)"):
         protocol.decode_event(REQUEST, event("ERROR", status))
     with pytest.raises(ApiUnavailableError):
         protocol.decode_event(REQUEST, event("ERROR", {"kind": "Status"}))

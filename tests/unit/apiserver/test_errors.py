@@ -11,13 +11,9 @@ from aosp_plugin.framework.apiserver.protocol import (
     ApiError,
     ApiUnavailableError,
     ConflictError,
-    ForbiddenError,
-    GoneError,
     InvalidObjectError,
     NotFoundError,
     Request,
-    TooManyRequestsError,
-    UnauthorizedError,
     from_answer,
     one_line,
 )
@@ -33,14 +29,14 @@ def status(code: int, **fields: object) -> bytes:
     ("code", "kind", "transient"),
     [
         (400, ApiError, False),
-        (401, UnauthorizedError, True),
-        (403, ForbiddenError, False),
+        (401, ApiError, True),
+        (403, ApiError, False),
         (404, NotFoundError, False),
         (405, ApiError, False),
         (409, ConflictError, False),
-        (410, GoneError, False),
+        (410, ApiError, False),
         (422, InvalidObjectError, False),
-        (429, TooManyRequestsError, True),
+        (429, ApiError, True),
         (302, ApiUnavailableError, True),
         (500, ApiUnavailableError, True),
         (503, ApiUnavailableError, True),
@@ -70,7 +66,6 @@ def test_a_request_that_a_policy_denies_names_no_rule() -> None:
     )
     body = status(403, reason="Forbidden", message=message)
     error = from_answer(Request("patch", "/api/v1/nodes/a"), 403, body)
-    assert isinstance(error, ForbiddenError)
     assert str(error).endswith("denied request: not its own node")
 
 

@@ -5,29 +5,21 @@ from __future__ import annotations
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.protocol import Target
 
 
 @pytest.mark.parametrize(
-    ("path", "target"),
+    ("path", "found"),
     [
-        ("/api/v1/nodes/a", Target("", "v1", "", "nodes", "a")),
-        ("/api/v1/namespaces/a", Target("", "v1", "", "namespaces", "a")),
-        ("/api/v1/namespaces/a/pods/b/status", Target("", "v1", "a", "pods/status", "b")),
-        (protocol.RESOURCE_SLICES, Target("resource.k8s.io", "v1", "", "resourceslices", "")),
-        (
-            protocol.object_path(protocol.resource_claims("a"), "b"),
-            Target("resource.k8s.io", "v1", "a", "resourceclaims", "b"),
-        ),
-        ("/apis/apps", Target("", "", "", "", "")),
-        ("/api", Target("", "", "", "", "")),
-        ("/", Target("", "", "", "", "")),
-        ("", Target("", "", "", "", "")),
-        ("/readyz", Target("", "", "", "", "")),
+        ("/api/v1/nodes/a", ("", "", "nodes")),
+        ("/api/v1/namespaces/a", ("", "", "namespaces")),
+        ("/api/v1/namespaces/a/pods/b/status", ("", "a", "pods")),
+        (protocol.RESOURCE_SLICES, ("resource.k8s.io", "", "resourceslices")),
+        (protocol.object_path(protocol.resource_claims("a"), "b"), ("resource.k8s.io", "a", "resourceclaims")),
+        ("/readyz", ("", "", "")),
     ],
 )
-def test_a_path_names_a_resource(path: str, target: Target) -> None:
-    assert protocol.parse(path) == target
+def test_a_path_names_a_resource(path: str, found: tuple[str, str, str]) -> None:
+    assert protocol.resource_of(path) == found
 
 
 def test_a_name_is_quoted() -> None:

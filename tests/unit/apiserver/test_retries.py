@@ -14,7 +14,6 @@ from aosp_plugin.framework.apiserver.protocol import (
     ApiUnavailableError,
     NotFoundError,
     Request,
-    TooManyRequestsError,
 )
 from aosp_plugin.framework.timings import FIRST, Backoff
 
@@ -22,7 +21,7 @@ REQUEST = Request("get", "/api/v1/nodes/a")
 
 
 def throttled(seconds: float) -> ApiError:
-    return TooManyRequestsError(REQUEST, "429", status=429, retry_after=seconds)
+    return ApiError(REQUEST, "429", status=429, retry_after=seconds)
 
 
 class Attempts:
@@ -66,7 +65,7 @@ async def test_a_transient_error_is_tried_again() -> None:
 
 
 async def test_another_error_is_raised_at_once() -> None:
-    attempts = Attempts(NotFoundError(REQUEST, "404"))
+    attempts = Attempts(NotFoundError(REQUEST, "404", status=404))
     with pytest.raises(NotFoundError):
         await retry(attempts, 20.0)
     assert attempts.made == 1
@@ -74,7 +73,7 @@ async def test_another_error_is_raised_at_once() -> None:
 
 async def test_without_time_for_another_attempt_the_error_is_raised() -> None:
     attempts = Attempts(throttled(10.0))
-    with pytest.raises(TooManyRequestsError):
+    with pytest.raises(ApiError, match="429"):
         await retry(attempts, 5.0)
     assert attempts.made == 1
 
