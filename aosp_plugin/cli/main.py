@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aosp_plugin import __version__, config
+from aosp_plugin.cli.nodes import nodes
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import leaves
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from aosp_plugin.config import Config
+    from aosp_plugin.report.document import Report
 
 LOG = logging.getLogger(__name__)
 
@@ -26,26 +28,10 @@ LOG = logging.getLogger(__name__)
 # other commands take to run.
 
 
-class _Commands(click.Group):
-    """The commands, of which ``nodes`` is imported when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
-        return sorted([*super().list_commands(ctx), "nodes"])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; None if there is none of this name."""
-        if cmd_name != "nodes":
-            return super().get_command(ctx, cmd_name)
-        from aosp_plugin.cli.nodes import nodes  # noqa: PLC0415 - see above
-
-        return nodes
-
-
 class _Configurable(click.Command):
     """A command with --config and the flags of the configuration keys, which are created when it is used."""
 
-    without_effect: Collection[str] = ()
+    hidden_flags: Collection[str] = ()
     """Keys whose flags the command accepts, because serve has them, and does not list in its help."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -53,9 +39,6 @@ class _Configurable(click.Command):
         if not self.params:
             file = click.Option(["--config", "file"], metavar="FILE", help="Configuration file (YAML, version: v1).")
             self.params = [file, *(_flag(name, key) for name, key in config.KEYS.items() if key.flag)]
-            for option in self.params:
-                if isinstance(option, click.Option):
-                    option.hidden = option.name in self.without_effect
         return super().get_params(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,6 +46,7 @@ class _Configurable(click.Command):
         descriptions = config.descriptions(config.Resource) | config.descriptions(config.Config)
         for option in self.params:
             if isinstance(option, click.Option) and option.name in descriptions:
+                option.hidden = option.name in self.hidden_flags
                 option.help = f"{descriptions[option.name]} {option.help or ''}".rstrip()
         super().format_options(ctx, formatter)
 
@@ -70,7 +54,7 @@ class _Configurable(click.Command):
 class _Provisioning(_Configurable):
     """``provision`` or ``provisioner``, which register nothing, serve no HTTP and check no device."""
 
-    without_effect = ("device_dir", "verify", "isolation", "kubelet_dir", "listen", "status_listen", "require_devices")
+    hidden_flags = ("device_dir", "verify", "isolation", "kubelet_dir", "listen", "status_listen", "require_devices")
 
 
 def _flag(name: str, key: config.Key) -> click.Option:
@@ -84,7 +68,6 @@ def _flag(name: str, key: config.Key) -> click.Option:
 
 
 @click.group(
-    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
 )
@@ -97,6 +80,9 @@ def cli(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+
+
+cli.add_command(nodes)
 
 
 @cli.command(cls=_Configurable)
@@ -184,15 +170,18 @@ def status(url: str | None, *, as_json: bool, watch: bool, all_rows: bool, check
     notices are printed, but are no problem. Without --check, problems do not change the exit code.
     """
     from aosp_plugin.cli import status  # noqa: PLC0415
-    from aosp_plugin.cli.selection import Selection  # noqa: PLC0415
 
     if check and (as_json or watch):
         raise click.UsageError("--check cannot be combined with --json or --watch")
-    selection, address = Selection(**conditions), url or status.own_url(os.environ)
+    address = url or status.own_url(os.environ)
+
+    def load() -> Report:
+        return status.selected(status.fetch(address), **conditions)
+
     if check:
-        sys.exit(3 if status.check(address, selection) else 0)
+        sys.exit(3 if status.check(load()) else 0)
     try:
-        status.show(address, selection, watch=watch, all_rows=all_rows, as_json=as_json)
+        status.show(load, watch=watch, all_rows=all_rows, as_json=as_json)
     except KeyboardInterrupt:
         click.echo()
 
@@ -251,8 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return max([_report(error) for error in {str(error): error for error in leaves(group)}.values()])
     except (PluginError, HostError, OSError) as error:
         return _report(error)
-    except click.Abort:
-        return 130
+    except click.Abort:  # Ctrl-C
+        return _fail("interrupted", 130)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0

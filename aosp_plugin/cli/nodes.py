@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from aosp_plugin.binder.provision import bulk
 
@@ -46,9 +45,10 @@ def create(*, count: int, start: int, stand_ins: bool, max_devices: int | None, 
     """Create the devices that are missing.
 
     Mounts a binderfs of its own, creates the binder devices in it, and a link to each in the device directory. Without
-    root, use --stand-ins with a --device-dir of your own: the devices are empty files.
+    root, use --stand-ins with a --device-dir of your own: the devices are empty files. After an interruption, run the
+    same command again: it continues.
     """
-    with _usage_errors(), _interruptible():
+    with _usage_errors():
         summary = bulk.DevicePool(**pool).create(count, start, mode=mode, max_devices=max_devices, stand_ins=stand_ins)
         click.echo(summary, nl=False)
 
@@ -61,7 +61,7 @@ def list_devices(*, as_json: bool, **pool: str) -> None:
     with _usage_errors():
         devices = bulk.DevicePool(**pool).list()
     if as_json:
-        click.echo(json.dumps([device._asdict() for device in devices], indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode([device._asdict() for device in devices])))
     for device in [] if as_json else devices:
         click.echo(f"{device.name}\t{device.kind}\t{device.target or device.path}")
 
@@ -70,7 +70,7 @@ def list_devices(*, as_json: bool, **pool: str) -> None:
 @_pool_options
 def delete(**pool: str) -> None:
     """Delete the created devices, and unmount their binderfs."""
-    with _usage_errors(), _interruptible():
+    with _usage_errors():
         click.echo(bulk.DevicePool(**pool).delete(), nl=False)
 
 
@@ -81,13 +81,3 @@ def _usage_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Exit with one line and 130 on Ctrl-C."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("aosp-plugin: interrupted: run the same command again to continue", err=True)
-        sys.exit(130)

@@ -8,7 +8,7 @@ in an init container.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.host_devices import device_provisioner
 from aosp_plugin.binder.devices.phone_layout import phone_id
@@ -20,22 +20,9 @@ from aosp_plugin.errors import HostError
 from aosp_plugin.framework.service import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from aosp_plugin.config import Config, Resource
+    from aosp_plugin.config import Config, Phones, Resource
 
 LOG = logging.getLogger(__name__)
-
-
-class _Provisioned(NamedTuple):
-    """What is there for a resource after its provisioning."""
-
-    ordered: int
-    """The number of phones or binder devices in the configuration."""
-    added: int
-    """How many of them were mounted or created, or had another mode."""
-    obstacles: Mapping[str, HostError]
-    """Why single phones could not be mounted: something else is in their place. The plugin reports them."""
 
 
 def provision(config: Config) -> None:
@@ -49,19 +36,10 @@ def provision(config: Config) -> None:
     errors: dict[str, str] = {}
     ordered = 0
     for resource in config.resources:
-        name = resource.resource_name
         try:
-            provisioned = _provision(Host(config.host_root), resource)
+            ordered += _provision(Host(config.host_root), resource)
         except HostError as error:
-            errors[name] = str(error)
-            continue
-        if provisioned is None:
-            continue
-        ordered += provisioned.ordered
-        for phone, obstacle in provisioned.obstacles.items():
-            LOG.warning("phone not provisioned", extra={"resource": name, "device": phone, "error": str(obstacle)})
-        counts = {"ordered": provisioned.ordered, "added": provisioned.added}
-        LOG.info("provisioned", extra={"resource": name, **counts})
+            errors[resource.resource_name] = str(error)
     if len(errors) == len(config.resources):
         raise HostError("; ".join(f"{name}: {problem}" for name, problem in errors.items()))
     for name, problem in errors.items():
@@ -70,27 +48,34 @@ def provision(config: Config) -> None:
         LOG.warning("nothing to provision", extra={"reason": "the configuration has neither phones nor provision"})
 
 
-def _provision(host: Host, resource: Resource) -> _Provisioned | None:
-    """Mount the phones and create the binder devices that a resource orders. Return None if it orders none.
+def _provision(host: Host, resource: Resource) -> int:
+    """Mount the phones or create the binder devices that a resource orders, and return their number.
 
     Under DRA, phones are mounted when claims are prepared. Raises HostError if something general is in the way, such as
     a kernel without binderfs or a missing right, or if all phones have obstacles.
     """
-    if resource.phones is not None:
-        return None if resource.api is Api.DRA else _phones(host, resource.phones.directory, resource.phones.count)
-    if resource.provision is None:
-        return None
-    provisioner = device_provisioner(host, resource)
-    return None if provisioner is None else _Provisioned(resource.provision.count, provisioner.provision(), {})
+    name = resource.resource_name
+    if resource.phones is not None and resource.api is not Api.DRA:
+        ordered, added = resource.phones.count, _mount(host, resource.phones, name)
+    elif resource.provision is not None and (provisioner := device_provisioner(host, resource)) is not None:
+        ordered, added = resource.provision.count, provisioner.provision()
+    else:
+        return 0
+    LOG.info("provisioned", extra={"resource": name, "ordered": ordered, "added": added})
+    return ordered
 
 
-def _phones(host: Host, directory: str, count: int) -> _Provisioned:
-    provisioner = PhoneProvisioner(directory, host)
-    phones = [phone_id(number) for number in range(count)]
+def _mount(host: Host, ordered: Phones, resource_name: str) -> int:
+    """Mount the phones that are missing; return their number. Single obstacles are logged: the plugin reports them."""
+    provisioner = PhoneProvisioner(ordered.directory, host)
+    phones = [phone_id(number) for number in range(ordered.count)]
     mounted = provisioner.provision(phones)
     missing = [phone for phone in phones if not provisioner.is_own(phone) and phone not in provisioner.obstacles]
     if missing and provisioner.failure is not None:
         raise provisioner.failure
-    if len(provisioner.obstacles) == count:
+    if len(provisioner.obstacles) == ordered.count:
         raise HostError(provisioner.problem)
-    return _Provisioned(count, len(mounted), provisioner.obstacles)
+    for phone, obstacle in provisioner.obstacles.items():
+        extra = {"resource": resource_name, "device": phone, "error": str(obstacle)}
+        LOG.warning("phone not provisioned", extra=extra)
+    return len(mounted)

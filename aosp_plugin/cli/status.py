@@ -17,12 +17,12 @@ from aosp_plugin import config
 from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, problem_lines, summary
 from aosp_plugin.config import shown
 from aosp_plugin.errors import ConfigError, ServiceError
-from aosp_plugin.report.document import Report, Severity
+from aosp_plugin.report.document import Report, Severity, State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from aosp_plugin.cli.selection import Selection
+    from aosp_plugin.report.document import DeviceReport
 
 TIMEOUT = 5.0
 """Seconds to wait for the plugin's answer."""
@@ -34,15 +34,15 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server on al
 _HTTP_PORT = 80
 
 
-def show(url: str, selection: Selection, *, watch: bool, all_rows: bool, as_json: bool) -> None:
-    """Print the selected part of the report of the plugin at ``url``.
+def show(load: Callable[[], Report], *, watch: bool, all_rows: bool, as_json: bool) -> None:
+    """Print the report that ``load`` returns.
 
-    ``watch`` prints it every second until KeyboardInterrupt. A terminal is repainted; elsewhere each report is
-    appended. Raises ServiceError if the plugin cannot be reached, and ConfigError if it does not serve the resource.
-    Once the first report has been printed, a plugin that cannot be reached is a message and is asked again.
+    ``watch`` prints one every second until KeyboardInterrupt. A terminal is repainted; elsewhere each report is
+    appended. Raises what ``load`` raises. Once the first report has been printed, a ServiceError is a message, and the
+    plugin is asked again.
     """
     repaint = watch and sys.stdout.isatty() and not as_json
-    report = selection.of(fetch(url))
+    report = load()
     while True:
         if as_json:
             click.echo(msgspec.json.encode(report))
@@ -50,23 +50,60 @@ def show(url: str, selection: Selection, *, watch: bool, all_rows: bool, as_json
             _print(summary(report, None if all_rows else DEFAULT_ROWS), repaint=repaint)
         if not watch:
             return
-        report = _next_report(url, selection, repaint=repaint)
+        report = _next_report(load, repaint=repaint)
 
 
-def check(url: str, selection: Selection) -> int:
-    """Print a line for each problem; return their number, without notices. Raises what ``show`` raises."""
-    report = selection.of(fetch(url))
+def check(report: Report) -> int:
+    """Print a line for each problem; return their number, without notices."""
     for line in problem_lines(report):
         click.echo(line)
     return sum(problem.severity is not Severity.NOTICE for problem in report.problems)
 
 
-def _next_report(url: str, selection: Selection, *, repaint: bool) -> Report:
+def selected(
+    report: Report,
+    resource: str | None = None,
+    namespace: str | None = None,
+    pod: str | None = None,
+    *,
+    unhealthy: bool = False,
+) -> Report:
+    """Return the part of a report with this resource, and with devices of pods in this namespace and of this name.
+
+    ``unhealthy`` selects unhealthy, leaked and gone devices. Conditions combine; counts are always those of the whole
+    resource. Raises ConfigError for an unknown resource.
+    """
+
+    def matches(device: DeviceReport) -> bool:
+        if unhealthy and not device.reason and device.state is not State.LEAKED:
+            return False
+        has_pod = any(namespace in {None, each.namespace} and pod in {None, each.name} for each in device.pods)
+        return has_pod or not (namespace or pod)
+
+    resources, problems = report.resources, report.problems
+    if resource is not None:
+        resources = tuple(each for each in resources if each.name == resource)
+        problems = tuple(problem for problem in problems if problem.resource in {"", resource})
+        if not resources:
+            names = ", ".join(each.name for each in report.resources)
+            raise ConfigError(f"flag --resource: {shown(resource)} is not served; allowed: {names}")
+    if namespace or pod or unhealthy:
+        parts = []
+        for each in resources:
+            devices = tuple(filter(matches, each.devices))
+            names_of_devices = {name for device in devices for name in device.binder_devices}
+            leaks = tuple(leak for leak in each.leaks if leak.binder_device in names_of_devices)
+            parts.append(msgspec.structs.replace(each, devices=devices, leaks=leaks))
+        resources = tuple(parts)
+    return msgspec.structs.replace(report, resources=resources, problems=problems)
+
+
+def _next_report(load: Callable[[], Report], *, repaint: bool) -> Report:
     """Wait for the next report; print why there is none."""
     while True:
         time.sleep(WATCH_INTERVAL)
         try:
-            return selection.of(fetch(url))
+            return load()
         except ServiceError as error:
             if repaint:
                 _print([Line(str(error), color="red")], repaint=True)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import datetime
-import math
 import re
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
-from aosp_plugin.report.document import State
-from aosp_plugin.report.problems import lacks_devices
+from aosp_plugin.report.document import Severity, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aosp_plugin.report.document import DeviceReport, DriverReport, LeakReport, PodContainer, Report, ResourceReport
+    from aosp_plugin.report.document import DeviceReport, LeakReport, PodContainer, Problem, Report, ResourceReport
 
 DEFAULT_ROWS = 20
 """Rows of a table that are shown by default."""
-
 
 _SELINUX: Final = {
     True: "yes, as an unchanged Android requires",
@@ -44,13 +41,22 @@ def summary(report: Report, max_rows: int | None = DEFAULT_ROWS, now: float | No
     """
     now = time.time() if now is None else now
     watching = "with inotify" if report.watching == "inotify" else "by polling (inotify is unavailable)"
-    started = _time(report.started)
+    started = datetime.datetime.fromtimestamp(report.started).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     lines = [Line(f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}")]
     lines.append(Line(f"  SELinux: {_SELINUX[report.selinux]}"))
-    if not report.allocations.known:
-        lines.append(Line(f"  Device allocations are unknown: {report.allocations.problem}", color="red"))
+    lines += _problems_of("", report, now)
     for resource in report.resources:
-        lines += _resource_lines(resource, max_rows, now, allocations_known=report.allocations.known)
+        lines += [Line(""), Line(f"{resource.name}: {_registration(resource, now)}", bold=True)]
+        lines.append(Line(f"  {_counts(resource, allocations_known=report.allocations.known)}"))
+        lines += _problems_of(resource.name, report, now)
+        if resource.leak_detection == "off":
+            lines.append(Line(f"  {resource.leaks_problem}"))
+        leaks = [_leak_row(leak, now) for leak in resource.leaks]
+        lines += _table("Leaked", ("DEVICE", "PID", "USER", "AGE", "LOCATION", "COMMAND"), leaks, max_rows, "red")
+        unhealthy = _unhealthy_rows(resource.devices, now)
+        lines += _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy, max_rows, "yellow")
+        pods = _pod_rows(resource.devices, now)
+        lines += _table("Pods", ("POD", "CONTAINER", "AGE", "DEVICES"), pods, max_rows)
     return lines
 
 
@@ -58,68 +64,43 @@ def problem_lines(report: Report, now: float | None = None) -> Iterator[str]:
     """Yield a line for each problem of a report: its severity, resource, age, what is wrong, and the first devices."""
     now = time.time() if now is None else now
     for problem in report.problems:
-        since = "" if problem.since is None else f" (for {age(now, problem.since)})"
-        devices = f": {', '.join(ranges(problem.devices))}" if problem.devices else ""
-        more = f" and {problem.count - len(problem.devices):,} more" if problem.count > len(problem.devices) else ""
-        yield f"{problem.severity}: {problem.resource or report.node}: {problem.summary}{since}{devices}{more}"
+        yield f"{problem.severity}: {problem.resource or report.node}: {_sentence(problem, now)}"
 
 
-def _resource_lines(
-    resource: ResourceReport, max_rows: int | None, now: float, *, allocations_known: bool
-) -> Iterator[Line]:
-    yield Line("")
-    yield Line(f"{resource.name}: {_registration(resource, now)}", bold=True)
-    if resource.problem:
-        since = "" if resource.problem_since is None else f" (for {age(now, resource.problem_since)})"
-        yield Line(f"  {resource.problem}{since}", color="red")
-    if resource.notice:
-        yield Line(f"  {resource.notice}", color="red")
-    if resource.registered and lacks_devices(resource):
-        yield Line(f"  The kubelet has fewer devices than the {resource.kubelet_published:,} healthy ones", color="red")
-    yield Line(f"  {_counts(resource, allocations_known=allocations_known)}")
-    if resource.expected is not None and resource.counts.total < resource.expected:
-        yield Line(f"  {resource.expected:,} devices are provisioned, {resource.counts.total:,} exist", color="yellow")
-    if resource.leaks_problem:
-        yield Line(f"  {resource.leaks_problem}")
-    leak_rows = [_leak_row(leak, now) for leak in resource.leaks]
-    yield from _table("Leaked", ("DEVICE", "PID", "USER", "AGE", "LOCATION", "COMMAND"), leak_rows, max_rows, "red")
-    unhealthy_rows = _unhealthy_rows(resource.devices, now)
-    yield from _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy_rows, max_rows, "yellow")
-    spread_rows = _spread_rows(resource.devices, allocations_known=allocations_known)
-    yield from _table("Spread devices", ("PATH", "DEVICES", "ALLOCATED", "UNHEALTHY"), spread_rows, max_rows)
-    yield from _table("Pods", ("POD", "CONTAINER", "AGE", "DEVICES"), _pod_rows(resource.devices, now), max_rows)
+def _problems_of(resource: str, report: Report, now: float) -> Iterator[Line]:
+    """Yield a line for each problem of a resource; of the node if it is empty."""
+    for problem in report.problems:
+        if problem.resource == resource:
+            text = f"  {problem.severity}: {_sentence(problem, now)}"
+            yield Line(text, color="red" if problem.severity is Severity.ERROR else "yellow")
+
+
+def _sentence(problem: Problem, now: float) -> str:
+    since = "" if problem.since is None else f" (for {age(now, problem.since)})"
+    devices = f": {', '.join(ranges(problem.devices))}" if problem.devices else ""
+    more = f" and {problem.count - len(problem.devices):,} more" if problem.count > len(problem.devices) else ""
+    return f"{problem.summary}{since}{devices}{more}"
 
 
 def _registration(resource: ResourceReport, now: float) -> str:
-    """Return whether the resource is registered, for how long, and what the kubelet has of it."""
-    since = age(now, resource.since)
+    """Return whether the resource is registered, for how long, and what the kubelet or the API server has of it."""
+    since, driver = age(now, resource.since), resource.driver
     if not resource.registered:
         return f"NOT registered with the kubelet for {since}"
+    text = f"registered with the kubelet for {since}"
+    if driver is not None:
+        return (
+            f"{text} as DRA driver {driver.name}, with {driver.slices_confirmed:,} of {driver.slices:,} ResourceSlices "
+            f"and {driver.claims:,} prepared claim{'s' * (driver.claims != 1)}"
+        )
     if resource.kubelet_allocatable is None:
-        return f"registered with the kubelet for {since}{_driver(resource.driver)}"
+        return text
     total = resource.counts.total - resource.truncated
-    return (
-        f"registered with the kubelet for {since}, which can allocate {resource.kubelet_allocatable:,} of {total:,} "
-        "devices"
-    )
-
-
-def _driver(driver: DriverReport | None) -> str:
-    """Return what a DRA driver has published and prepared; empty for a device plugin."""
-    if driver is None:
-        return ""
-    return (
-        f" as DRA driver {driver.name}, with {driver.slices_confirmed:,} of {driver.slices:,} ResourceSlices and "
-        f"{driver.claims:,} prepared claim{'s' * (driver.claims != 1)}"
-    )
+    return f"{text}, which can allocate {resource.kubelet_allocatable:,} of {total:,} devices"
 
 
 def _table(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    max_rows: int | None,
-    color: str | None = None,
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], max_rows: int | None, color: str | None = None
 ) -> Iterator[Line]:
     """Yield a table with aligned columns; nothing if it has no rows."""
     if not rows:
@@ -144,8 +125,6 @@ def _counts(resource: ResourceReport, *, allocations_known: bool) -> str:
     else:
         parts.append("allocation unknown")
     parts.append(f"{counts.leaked:,} leaked" if resource.leaks_known else "- leaked")
-    if resource.truncated:
-        parts.append(f"{resource.truncated:,} not advertised (the kubelet's 4 MiB message limit)")
     return f"{counts.total:,} device{'s' * (counts.total != 1)}: {', '.join(parts)}"
 
 
@@ -154,7 +133,7 @@ def _unhealthy_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[s
     return [
         (
             device.id,
-            "-" if device.since is None else age(now, device.since),
+            _age_or_dash(now, device.since),
             device.detail or device.reason,
             ", ".join(map(_pod_name, device.pods)),
         )
@@ -173,43 +152,18 @@ def _pod_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[str, ..
 
     Its age is the time since it got the first of its present devices.
     """
-    devices_by_container: dict[PodContainer, list[str]] = {}
-    since: dict[PodContainer, float] = {}
+    by_container: dict[PodContainer, list[DeviceReport]] = {}
     for device in devices:
         for container in device.pods:
-            state = "" if device.state is State.ALLOCATED else f" ({device.state})"
-            devices_by_container.setdefault(container, []).append(f"{device.id}{state}")
-            if device.allocated_since is not None:
-                since[container] = min(since.get(container, math.inf), device.allocated_since)
-    return [
-        (
-            _pod_name(container),
-            container.container,
-            age(now, since[container]) if container in since else "-",
-            ", ".join(ranges(names)),
-        )
-        for container, names in sorted(
-            devices_by_container.items(),
-            key=lambda item: (item[0].namespace, natural_key(item[0].name), item[0].container),
-        )
-    ]
-
-
-def _spread_rows(devices: Iterable[DeviceReport], *, allocations_known: bool) -> list[tuple[str, ...]]:
-    """Return a row for each spread device that a device has, with the number of those devices."""
-    by_path: dict[str, list[DeviceReport]] = {}
-    for device in devices:
-        if device.spread_device:
-            by_path.setdefault(device.spread_device, []).append(device)
-    return [
-        (
-            path,
-            f"{len(by_path[path]):,}",
-            f"{sum(bool(device.pods) for device in by_path[path]):,}" if allocations_known else "-",
-            f"{sum(bool(device.reason) for device in by_path[path]):,}",
-        )
-        for path in sorted(by_path, key=natural_key)
-    ]
+            by_container.setdefault(container, []).append(device)
+    rows: list[tuple[str, ...]] = []
+    for container in sorted(by_container, key=lambda each: (each.namespace, natural_key(each.name), each.container)):
+        own = by_container[container]
+        since = min((device.allocated_since for device in own if device.allocated_since is not None), default=None)
+        states = ["" if device.state is State.ALLOCATED else f" ({device.state})" for device in own]
+        names = ranges(f"{device.id}{state}" for device, state in zip(own, states, strict=True))
+        rows.append((_pod_name(container), container.container, _age_or_dash(now, since), ", ".join(names)))
+    return rows
 
 
 def _pod_name(pod: PodContainer) -> str:
@@ -231,9 +185,8 @@ def ranges(names: Iterable[str]) -> list[str]:
     return joined
 
 
-def _time(seconds: float) -> str:
-    """Return seconds since the epoch as local time."""
-    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def _age_or_dash(now: float, since: float | None) -> str:
+    return "-" if since is None else age(now, since)
 
 
 def age(now: float, since: float) -> str:

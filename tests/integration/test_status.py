@@ -104,6 +104,7 @@ async def test_status_prints_pods_and_unhealthy_devices(node: Node) -> None:
         "",
         f"{RESOURCE}: registered with the kubelet for 0s",
         "  3 devices: 2 healthy, 1 unhealthy, 2 allocated, 0 free, - leaked",
+        "  warning: 1 device missing: the file does not exist (for 0s): aosp_binder2",
         "  leak detection is off (leak_scan_interval: 0)",
         "",
         "  Unhealthy",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from aosp_plugin.cli.selection import Selection
+from aosp_plugin.cli.status import selected
 from aosp_plugin.cli.summary import problem_lines
 from aosp_plugin.errors import ConfigError
 from aosp_plugin.report.document import Counts, PodContainer, Problem, Report, Severity, State
@@ -32,36 +34,36 @@ def node() -> Report:
 
 
 @pytest.mark.parametrize(
-    ("selection", "ids"),
+    ("conditions", "ids"),
     [
-        (Selection(), "n0 n1 n2 n3 n4"),
-        (Selection(namespace="games"), "n0 n2"),
-        (Selection(pod="phone-1"), "n0 n1 n2"),
-        (Selection(pod="phone-1", namespace="shop"), "n1"),
-        (Selection(unhealthy=True), "n1 n2 n3"),
-        (Selection(unhealthy=True, namespace="games"), "n2"),
-        (Selection(pod="other"), ""),
+        ({}, "n0 n1 n2 n3 n4"),
+        ({"namespace": "games"}, "n0 n2"),
+        ({"pod": "phone-1"}, "n0 n1 n2"),
+        ({"pod": "phone-1", "namespace": "shop"}, "n1"),
+        ({"unhealthy": True}, "n1 n2 n3"),
+        ({"unhealthy": True, "namespace": "games"}, "n2"),
+        ({"pod": "other"}, ""),
     ],
 )
-def test_conditions_combine(selection: Selection, ids: str) -> None:
+def test_conditions_combine(conditions: dict[str, Any], ids: str) -> None:
     """Counts do not change with them."""
-    resource = selection.of(node()).resources[0]
+    resource = selected(node(), **conditions).resources[0]
     assert [it.id for it in resource.devices] == ids.split()
     assert resource.counts == COUNTS
 
 
 def test_leaks_are_those_of_the_selected_devices() -> None:
-    assert len(Selection().of(node()).resources[0].leaks) == 2
-    assert [it.binder_device for it in Selection(namespace="shop").of(node()).resources[0].leaks] == ["n1"]
-    assert Selection(namespace="games").of(node()).resources[0].leaks == ()
+    assert len(selected(node()).resources[0].leaks) == 2
+    assert [it.binder_device for it in selected(node(), namespace="shop").resources[0].leaks] == ["n1"]
+    assert selected(node(), namespace="games").resources[0].leaks == ()
 
 
 def test_resource_limits_the_problems_too() -> None:
-    report = Selection(resource="a.io/x").of(node())
+    report = selected(node(), resource="a.io/x")
     assert [it.name for it in report.resources] == ["a.io/x"]
     assert report.problems == (OF_X, OF_NODE)
     with pytest.raises(ConfigError, match=r"'a\.io/z' is not served; allowed: a\.io/x, a\.io/y"):
-        Selection(resource="a.io/z").of(node())
+        selected(node(), resource="a.io/z")
 
 
 def test_problem_is_one_line() -> None:

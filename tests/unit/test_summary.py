@@ -14,8 +14,10 @@ from aosp_plugin.report.document import (
     Known,
     LeakReport,
     PodContainer,
+    Problem,
     Report,
     ResourceReport,
+    Severity,
     State,
 )
 
@@ -63,7 +65,7 @@ def device(
 def text_of(max_rows: int | None = 20, *, known: bool = True, **fields: Any) -> list[str]:
     """Return the lines of one resource; ``known`` is whether the allocations are."""
     report = replace(NODE, allocations=Known(known, ""), resources=(replace(EMPTY, **fields),))
-    return [line.text for line in summary(report, max_rows, NOW)][4 - known :]
+    return [line.text for line in summary(report, max_rows, NOW)][3:]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +75,6 @@ def test_first_line_describes_the_plugin(watching: str, text: str) -> None:
     line, _ = summary(replace(NODE, watching=watching))
     assert line.text.startswith("node-7: aosp-plugin 1.2.3, up since 2023-11-1")
     assert line.text.endswith(f", detects changes {text}")
-    lines = summary(replace(NODE, allocations=Known(known=False, problem="no socket")))
-    assert lines[2] == ("  Device allocations are unknown: no socket", False, "red")
 
 
 @pytest.mark.parametrize(
@@ -128,59 +128,34 @@ def test_problems_come_before_the_pods() -> None:
     ]
 
 
-def test_devices_are_counted_by_spread_device_where_they_have_one() -> None:
-    first, second = ({"spread_device": f"/dev/dri/renderD{number}"} for number in (128, 1280))
-    unhealthy: dict[str, Any] = {"reason": "missing", "since": NOW}
-    devices = (
-        device("n0", State.ALLOCATED, PHONE_9, **second),
-        device("n1", State.FREE, **first),
-        device("n2", State.UNHEALTHY, PHONE_10, **first, **unhealthy),
-        device("n3", State.UNHEALTHY, **unhealthy),
+def test_problems_are_below_the_node_or_their_resource() -> None:
+    problems = (
+        Problem(Severity.ERROR, "not-registered", "a.io/x", "No kubelet", "", "", NOW - 59),
+        Problem(Severity.WARNING, "missing", "a.io/x", "12 devices missing", "", "", None, 12, ("n0", "n1")),
+        Problem(Severity.NOTICE, "polling", "", "Polling", "", ""),
     )
-    lines = text_of(devices=devices)
-    start = lines.index("  Spread devices")
-    assert lines[start + 1 : start + 5] == [
-        "    PATH                  DEVICES  ALLOCATED  UNHEALTHY",
-        "    /dev/dri/renderD128   2        1          1",
-        "    /dev/dri/renderD1280  1        1          0",
-        "",
+    resources = (replace(EMPTY, registered=False), replace(EMPTY, name="a.io/y"))
+    lines = summary(replace(NODE, problems=problems, resources=resources), now=NOW)
+    assert [(line.text, line.color) for line in lines[2:8]] == [
+        ("  notice: Polling", "yellow"),
+        ("", None),
+        ("a.io/x: NOT registered with the kubelet for 2h", None),
+        ("  0 devices: 0 healthy, 0 unhealthy, 0 allocated, 0 free, 0 leaked", None),
+        ("  error: No kubelet (for 59s)", "red"),
+        ("  warning: 12 devices missing: n0..1 and 10 more", "yellow"),
     ]
-    assert "    /dev/dri/renderD128   2        -          1" in text_of(devices=devices, known=False)
+    assert [line.text for line in lines[8:10]] == ["", "a.io/y: registered with the kubelet for 2h"]
 
 
-def test_unregistered_resource_shows_its_problem() -> None:
-    truncated = "1 not advertised (the kubelet's 4 MiB message limit)"
-    counts = replace(COUNTS, total=1, healthy=1, unknown=1)
-    fields: dict[str, Any] = {"registered": False, "problem": "no kubelet", "problem_since": NOW - 59}
-    lines = text_of(known=False, counts=counts, truncated=1, **fields)
-    assert lines == [
-        "a.io/x: NOT registered with the kubelet for 2h",
-        "  no kubelet (for 59s)",
-        f"  1 device: 1 healthy, 0 unhealthy, allocation unknown, 0 leaked, {truncated}",
-    ]
-
-
-@pytest.mark.parametrize(("allocatable", "warned"), [(8, False), (0, True), (9, False)])
-def test_registered_resource_shows_what_the_kubelet_can_allocate(allocatable: int, *, warned: bool) -> None:
-    counts = replace(COUNTS, total=9, healthy=8, unhealthy=1)
-    lines = text_of(kubelet_allocatable=allocatable, kubelet_published=8, counts=counts)
-    assert lines[0] == (f"a.io/x: registered with the kubelet for 2h, which can allocate {allocatable} of 9 devices")
-    assert ("  The kubelet has fewer devices than the 8 healthy ones" in lines) is warned
-
-
-def test_kubelet_that_has_not_been_asked_since_devices_recovered_is_not_blamed() -> None:
-    lines = text_of(kubelet_allocatable=3, kubelet_published=3, counts=replace(COUNTS, total=9, healthy=9))
-    assert not any("fewer devices" in line for line in lines)
-
-
-def test_missing_provisioned_devices_are_counted() -> None:
-    counts = replace(COUNTS, total=9, healthy=9)
-    assert "  12 devices are provisioned, 9 exist" in text_of(expected=12, counts=counts)
-    assert [line for line in text_of(expected=9, counts=counts) if "provisioned" in line] == []
+def test_registered_resource_shows_what_the_kubelet_can_allocate() -> None:
+    lines = text_of(kubelet_allocatable=7, kubelet_published=8, counts=replace(COUNTS, total=9), truncated=1)
+    assert lines[0] == "a.io/x: registered with the kubelet for 2h, which can allocate 7 of 8 devices"
 
 
 def test_leaks_are_not_counted_without_a_leak_scan() -> None:
-    lines = text_of(leaks_known=False, leaks_problem="leak detection is off (leak_scan_interval: 0)")
+    lines = text_of(
+        leaks_known=False, leak_detection="off", leaks_problem="leak detection is off (leak_scan_interval: 0)"
+    )
     assert lines[1:] == [
         "  0 devices: 0 healthy, 0 unhealthy, 0 allocated, 0 free, - leaked",
         "  leak detection is off (leak_scan_interval: 0)",
