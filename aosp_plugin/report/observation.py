@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from aosp_plugin.backend import expected_devices
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.framework.observer import Observers
-from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics, States
+from aosp_plugin.framework.service.metrics import Metrics, StateGauge
 from aosp_plugin.report.history import History, ResourceHistory
-from aosp_plugin.report.resource_report import LeakScans, ResourceStatus, leak_detection_state
+from aosp_plugin.report.resource_report import LeakDetectionState, LeakScans, ResourceStatus, leak_detection_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.report.document import Change
     from aosp_plugin.report.leak_detector import LeakDetector
+    from aosp_plugin.report.leaks import Leaks
 
 
 class NodeStatus(NamedTuple):
@@ -66,17 +67,7 @@ class Observation:
         self._spread_devices = {name: partial(_spread_devices, backend) for name, backend in backends.items()}
         self._backends = backends
         self._observers: dict[str, Observer] = {}
-        states = States(
-            reasons=tuple(Reason),
-            allocated=pod_resources.allocated,
-            gone=self._gone,
-            expected=self._expected,
-            spread=lambda: {name: _spread_counts(backend) for name, backend in backends.items()},
-            leaks=lambda: detector.latest if detector else {},
-            leak_detection=self._leak_detection,
-            polling=polling,
-        )
-        self.metrics = Metrics(states, exposed=scraped)
+        self.metrics = Metrics(self._gauges, reasons=tuple(Reason), polling=polling, exposed=scraped)
 
     def observer(self, resource: str) -> Observer:
         """Return the observer for the server of a resource; always the same."""
@@ -123,17 +114,64 @@ class Observation:
         detector = self._detector
         return LeakScans(detector.latest.get(resource), detector.scanned, detector.problem) if detector else None
 
-    def _gone(self) -> dict[str, int]:
-        return {name: len(self._histories[name].since.gone) for name in self._pod_resources.allocated()}
-
-    def _leak_detection(self) -> LeakDetection:
-        """Return the worst state of a resource, which is the last one in their order."""
-        order = get_args(LeakDetectionState)
+    def _gauges(self) -> list[StateGauge]:
+        """Return what is read at each scrape. Of leak detection, that is the worst state of a resource."""
+        allocated = self._pod_resources.allocated()
         states = [leak_detection_state(self._leak_scans(name)) for name in self._histories]
         scanned = self._detector.scanned if self._detector else None
-        # The clock may have been set back since.
-        age = None if scanned is None else max(0.0, self._clock() - scanned)
-        return LeakDetection(max(states, key=order.index), age)
+        return gauges(
+            allocated=allocated,
+            gone={name: len(self._histories[name].since.gone) for name in allocated},
+            expected=self._expected,
+            spread={name: _spread_counts(backend) for name, backend in self._backends.items()},
+            leaks=self._detector.latest if self._detector else {},
+            leak_detection=max(states, key=get_args(LeakDetectionState).index),
+            # The clock may have been set back since.
+            leak_scan_age=None if scanned is None else max(0.0, self._clock() - scanned),
+        )
+
+
+def gauges(
+    *,
+    allocated: Mapping[str, int],
+    gone: Mapping[str, int],
+    expected: Mapping[str, int],
+    spread: Mapping[str, Mapping[str, int]],
+    leaks: Mapping[str, Leaks],
+    leak_detection: LeakDetectionState,
+    leak_scan_age: float | None,
+) -> list[StateGauge]:
+    """Return the gauges of these states, by resource, without resources for which a state is unknown.
+
+    ``spread`` has the number of devices by spread device; ``leaks`` is empty before the first scan.
+    """
+    by_spread_device = {(name, path): count for name, counts in spread.items() for path, count in counts.items()}
+    states = {(state,): float(state == leak_detection) for state in get_args(LeakDetectionState)}
+    unreadable = {(): max(found.unreadable for found in leaks.values())} if leaks else {}
+    age = {} if leak_scan_age is None else {(): leak_scan_age}
+    return [
+        StateGauge("devices_allocated", "Devices allocated to pods, in any state.", _by_label(allocated)),
+        StateGauge("devices_gone", "Devices allocated to pods that no longer exist.", _by_label(gone)),
+        StateGauge("devices_expected", "Devices that the configuration provisions.", _by_label(expected)),
+        StateGauge(
+            "spread_devices",
+            "Devices, healthy or not, by their spread device.",
+            by_spread_device,
+            ("resource", "device"),
+        ),
+        StateGauge(
+            "leaked_devices",
+            "Devices held open by a process outside the pods they belong to.",
+            _by_label({name: found.leaked_devices for name, found in leaks.items()}),
+        ),
+        StateGauge("leak_unreadable_processes", "Processes that leak detection could not inspect.", unreadable, ()),
+        StateGauge("leak_detection", "1 for the state of leak detection, else 0.", states, ("state",)),
+        StateGauge("leak_scan_age_seconds", "Time since the last leak scan ended.", age, ()),
+    ]
+
+
+def _by_label(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    return {(name,): count for name, count in counts.items()}
 
 
 def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.report.document import (
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.podresources_client import Allocations, Owner
     from aosp_plugin.framework.resource_server import DriverState
-    from aosp_plugin.framework.service.metrics import LeakDetectionState
     from aosp_plugin.report.leaks import Holder, Leaks
 
 TRUNCATED, GONE = "truncated", "gone"
 """Reasons in addition to the health reasons of the backend: a device does not fit into the list that the kubelet gets;
 a device is allocated to a pod but no longer exists."""
+
+
+LeakDetectionState = Literal["off", "complete", "pending", "incomplete", "failing"]
+"""From the best to the worst: ``pending`` until the first scan has ended, ``incomplete`` if it could not inspect or
+attribute some processes, ``failing`` while scans fail or hang, so that the result is outdated."""
 
 
 class LeakScans(NamedTuple):

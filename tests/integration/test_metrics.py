@@ -28,7 +28,7 @@ from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.liveness import Heartbeat
-from aosp_plugin.framework.service.metrics import Metrics, States
+from aosp_plugin.framework.service.metrics import Metrics
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.support import (
     FAST,
@@ -144,7 +144,7 @@ def binder(devices: DeviceDirectory) -> Backend:
 async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
     """Run a plugin with metrics and heartbeat. Its errors are in the task."""
     files, heartbeat = FileEvents(timings), Heartbeat()
-    metrics = Metrics(States(tuple(Reason), polling=lambda: files.polling))
+    metrics = Metrics(reasons=tuple(Reason), polling=lambda: files.polling)
     plugin = DevicePlugin(
         backend, kubelet_dir=kubelet_dir, timings=timings, files=files, observer=metrics.observer(RESOURCE)
     )

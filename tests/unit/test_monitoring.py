@@ -15,8 +15,10 @@ from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.registration import Loss
-from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics, States
+from aosp_plugin.framework.service.metrics import CODES, Metrics
 from aosp_plugin.report.leaks import Leaks
+from aosp_plugin.report.observation import gauges
+from aosp_plugin.report.resource_report import LeakDetectionState
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -46,16 +48,16 @@ def exposed() -> dict[str, set[str]]:
     resource = "aosp.io/binder"
     leaks = Leaks((), (), frozenset(), ())
     counts = {resource: 1}
-    states = States(
-        tuple(Reason),
-        allocated=lambda: counts,
-        gone=lambda: counts,
+    states = gauges(
+        allocated=counts,
+        gone=counts,
         expected=counts,
-        spread=lambda: {resource: {"/dev/dri/renderD128": 1}},
-        leaks=lambda: {resource: leaks},
-        leak_detection=lambda: LeakDetection("complete", 5.0),
+        spread={resource: {"/dev/dri/renderD128": 1}},
+        leaks={resource: leaks},
+        leak_detection="complete",
+        leak_scan_age=5.0,
     )
-    metrics = Metrics(states)
+    metrics = Metrics(lambda: states, reasons=tuple(Reason))
     observer = metrics.observer(resource)
     observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
     observer.confirmed(1)

@@ -1,22 +1,30 @@
 """Prometheus metrics of the process. ``docs/metrics.md`` lists them.
 
-The observers count events as they happen; ``counters`` has what they count, and reads the states (devices, leaks,
-allocations) at each scrape. No series is per device, because a host may have tens of thousands.
+The observers count events as they happen. States, such as the devices, are read at each scrape. No series is per
+device, because a host may have tens of thousands.
+
+Importing prometheus_client takes 25 ms and 2 MB, mostly for its HTTP servers: ``Metrics.load`` does it after the start.
 """
 
 from __future__ import annotations
 
+import itertools
+import platform
 import threading
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from aosp_plugin import __version__
 from aosp_plugin.framework.observer import DraObserver, Observer, Repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import GaugeMetricFamily
 
     from aosp_plugin.framework.inventory import Snapshot
-    from aosp_plugin.framework.service.counters import Counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus text format (prometheus.io/docs/instrumenting/exposition_formats)."""
@@ -24,76 +32,146 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN")
 """Status codes of Allocate that the framework answers; a backend may have more."""
 
-LeakDetectionState = Literal["off", "complete", "pending", "incomplete", "failing"]
-"""From the best to the worst: ``pending`` until the first scan has ended, ``incomplete`` if it could not inspect or
-attribute some processes, ``failing`` while scans fail or hang, so that the result is outdated."""
+_ALLOCATION_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+_UPDATE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SCAN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_CLAIM_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
+
+_OK_OR_FAILED = {"result": ("ok", "failed")}
+_REQUEST: dict[str, Sequence[str]] = {"verb": (), "object": (), "code": ()}
 
 
-class LeakCounts(Protocol):
-    """Result of a leak scan of one resource."""
+class _Declared(NamedTuple):
+    """A metric that events change."""
 
-    @property
-    def leaked_devices(self) -> int:
-        """Number of leaked devices."""
-
-    @property
-    def unreadable(self) -> int:
-        """Number of processes that could not be inspected."""
-
-
-class LeakDetection(NamedTuple):
-    """Whether leaks are detected."""
-
-    state: LeakDetectionState = "off"
-    age: float | None = None
-    """Seconds since the last scan ended; None before."""
+    kind: Literal["Counter", "Gauge", "Histogram"]
+    name: str
+    """Without the prefix of all names."""
+    help: str
+    labels: Mapping[str, Sequence[str]] = {}
+    """The labels beside the resource with their values, as far as they are known. Their series exist from the start,
+    because ``rate`` ignores the first value of a series."""
+    buckets: Sequence[float] = ()
 
 
-class States(NamedTuple):
-    """What is read at each scrape, in its thread: by resource, without resources for which it is unknown."""
+_OF_RESOURCES = (
+    _Declared("Counter", "allocations_total", "Allocate requests by gRPC status code.", {"code": CODES}),
+    _Declared(
+        "Histogram", "allocation_duration_seconds", "Duration of Allocate requests.", buckets=_ALLOCATION_SECONDS
+    ),
+    _Declared("Counter", "recreations_total", "PreStartContainer requests, which recreate devices.", _OK_OR_FAILED),
+    _Declared(
+        "Counter",
+        "registrations_total",
+        "Attempts to register with the kubelet.",
+        {"result": ("ok", "failed", "refused")},
+    ),
+    _Declared("Gauge", "registered", "1 while the plugin is registered with the kubelet."),
+    _Declared("Counter", "kubelet_restarts_total", "Registrations with a restarted kubelet."),
+    _Declared("Counter", "lost_by_kubelet_total", "Registrations that ended because the kubelet had lost the devices."),
+    _Declared("Gauge", "other_plugins", "Other plugins of the resource on this node."),
+    _Declared("Gauge", "streams_open", "Open ListAndWatch streams."),
+    _Declared("Counter", "messages_sent_total", "Device lists sent on ListAndWatch streams."),
+    _Declared("Gauge", "message_bytes", "Size of the device list that was sent last."),
+    _Declared(
+        "Histogram",
+        "update_latency_seconds",
+        "Time from a file event to the device list that contains it.",
+        buckets=_UPDATE_SECONDS,
+    ),
+    _Declared("Counter", "scans_total", "Device scans by result.", {"result": ("ok", "failed", "hung")}),
+    _Declared("Histogram", "scan_duration_seconds", "Duration of device scans.", buckets=_SCAN_SECONDS),
+    _Declared("Counter", "host_updates_total", "Updates of the host after device scans by result.", _OK_OR_FAILED),
+)
+_OF_DRIVERS = (
+    _Declared("Counter", "claim_prepares_total", "Preparations of claims by result.", _OK_OR_FAILED),
+    _Declared(
+        "Histogram", "claim_prepare_duration_seconds", "Duration of preparations of claims.", buckets=_CLAIM_SECONDS
+    ),
+    _Declared("Counter", "claim_unprepares_total", "Unpreparations of claims by result.", _OK_OR_FAILED),
+    _Declared("Histogram", "claim_unprepare_duration_seconds", "Duration of unpreparations.", buckets=_CLAIM_SECONDS),
+    _Declared(
+        "Histogram",
+        "claim_device_wait_seconds",
+        "Time that preparations waited for a device of another claim.",
+        buckets=_CLAIM_SECONDS,
+    ),
+    _Declared("Gauge", "claims_prepared", "Claims that are prepared."),
+    _Declared("Gauge", "slices_wanted", "ResourceSlices that should exist."),
+    _Declared("Gauge", "slices_confirmed", "ResourceSlices that exist as they should."),
+    _Declared(
+        "Counter",
+        "slice_repairs_total",
+        "ResourceSlices that were written again after a change by another client.",
+        {"reason": ("deleted", "changed")},
+    ),
+    _Declared(
+        "Counter",
+        "claim_repairs_total",
+        "Repairs of claims, CDI specs and mounts.",
+        {"kind": get_args(Repaired), **_OK_OR_FAILED},
+    ),
+    _Declared("Counter", "api_requests_total", "Requests to the API server by HTTP status.", _REQUEST),
+)
+_OF_THE_NODE = (
+    _Declared(
+        "Gauge",
+        "node_problem",
+        "1 while Events, the startup taint or the feature file cannot be written.",
+        {"task": ()},
+    ),
+    _Declared("Counter", "node_requests_total", "Requests to the API server about the Node by HTTP status.", _REQUEST),
+)
 
-    reasons: tuple[str, ...] = ()
-    """The health reasons of the backend; each has a series from the start."""
-    allocated: Callable[[], Mapping[str, int]] = dict
-    """Returns the number of devices that pods have."""
-    gone: Callable[[], Mapping[str, int]] = dict
-    """Returns how many of these no longer exist."""
-    expected: Mapping[str, int] = {}
-    """Number of devices that are provisioned."""
-    spread: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-    """Returns the number of devices by spread device."""
-    leaks: Callable[[], Mapping[str, LeakCounts]] = dict
-    """Returns the latest leak scan, empty before the first one."""
-    leak_detection: Callable[[], LeakDetection] = LeakDetection
-    polling: Callable[[], bool] = bool
-    """Returns whether inotify is unavailable."""
+
+class StateGauge(NamedTuple):
+    """A metric that is read at each scrape."""
+
+    name: str
+    help: str
+    values: Mapping[Any, float]
+    """By the values of the labels, a tuple; empty if the state is unknown."""
+    labels: tuple[str, ...] = ("resource",)
 
 
 class Metrics:
     """The metrics of one process. May be used in any thread."""
 
     def __init__(
-        self, states: States | None = None, *, exposed: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        states: Callable[[], Iterable[StateGauge]] = tuple,
+        *,
+        reasons: Sequence[str] = (),
+        polling: Callable[[], bool] = bool,
+        exposed: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``exposed`` is False if nobody can scrape them. ``clock`` is that of ``Observer.published``."""
-        self._states = states or States()
+        """``states`` and ``polling``, whether inotify is unavailable, are called at each scrape, in its thread.
+
+        ``reasons`` are the health reasons of the backend; each has a series from the start. ``exposed`` is False if
+        nobody can scrape the metrics. ``clock`` is that of ``Observer.published``.
+        """
+        self._states = states
+        self._reasons = reasons
+        self._polling = polling
         self.exposed = exposed
         self._clock = clock
         self._observers: dict[str, ResourceMetrics] = {}
         self._lock = threading.Lock()
-        self._pending: list[Callable[[Counters], None]] = []
+        self._pending: list[tuple[str, str, float, tuple[str, ...]]] = []
         """What has changed before ``load``."""
-        self._counters: Counters | None = None
+        self._metrics: dict[str, Any] = {}
+        self._registry: CollectorRegistry | None = None
 
     def observer(self, resource: str) -> ResourceMetrics:
         """Return the observer for the plugin of a resource."""
-        self._apply(lambda counters: counters.add(resource, driver=False))
+        self._add(resource, _OF_RESOURCES)
         self._observers[resource] = ResourceMetrics(resource, self, self._clock)
         return self._observers[resource]
 
     def dra_observer(self, resource: str) -> DraObserver:
         """Return the observer for the DRA driver of a resource: that of ``observer``, which was called before."""
-        self._apply(lambda counters: counters.add(resource, driver=True))
+        self._add(resource, _OF_DRIVERS)
         return self._observers[resource]
 
     def node_problem(self, task: str, count: int) -> None:
@@ -106,41 +184,99 @@ class Metrics:
 
     def inc(self, name: str, *labels: str, by: float = 1) -> None:
         """Add to the counter or gauge with these values of the labels."""
-        self._apply(lambda counters: counters.change(name, "inc", by, labels))
+        self._change(name, "inc", by, labels)
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Replace the value of a gauge."""
-        self._apply(lambda counters: counters.change(name, "set", value, labels))
+        self._change(name, "set", value, labels)
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """Count a value in a histogram."""
-        self._apply(lambda counters: counters.change(name, "observe", value, labels))
+        self._change(name, "observe", value, labels)
 
-    def _apply(self, change: Callable[[Counters], None]) -> None:
-        """Make a change, now or when the counters are loaded."""
-        with self._lock:
-            if self._counters is not None:
-                change(self._counters)
-            elif self.exposed:
-                self._pending.append(change)
-
-    def load(self) -> Counters:
-        """Import prometheus_client, and return the counters. To be called soon after the start: changes add up."""
-        from aosp_plugin.framework.service.counters import Counters  # noqa: PLC0415 - after the start, see there
+    def load(self) -> CollectorRegistry:
+        """Import prometheus_client, and return its registry. To be called soon after the start: changes add up."""
+        import prometheus_client as library  # noqa: PLC0415 - after the start, see above
 
         with self._lock:
-            if self._counters is None:
-                self._counters = Counters(self._states, self._observers)
+            if self._registry is None:
+                library.disable_created_metrics()  # type: ignore[no-untyped-call] # a series for each time of creation
+                registry = library.CollectorRegistry()
+                for each in (*_OF_RESOURCES, *_OF_DRIVERS, *_OF_THE_NODE):
+                    labels = each.labels if each in _OF_THE_NODE else ("resource", *each.labels)
+                    create = partial(getattr(library, each.kind), f"aosp_plugin_{each.name}", each.help, labels)
+                    options = {"buckets": each.buckets} if each.buckets else {}
+                    self._metrics[each.name] = create(registry=registry, **options)
+                registry.register(self)
+                library.ProcessCollector(registry=registry)
+                self._registry = registry
                 for change in self._pending:
-                    change(self._counters)
+                    self._apply(*change)
                 self._pending.clear()
-            return self._counters
+            return self._registry
 
     def exposition(self) -> tuple[str, bytes]:
         """Return content type and text for Prometheus. May be called in any thread, also if the event loop is stuck."""
         from prometheus_client import generate_latest  # noqa: PLC0415 - as above
 
-        return CONTENT_TYPE, generate_latest(self.load().registry)
+        return CONTENT_TYPE, generate_latest(self.load())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the states with their current values, for prometheus_client. A state that is unknown has no series."""
+        from prometheus_client.metrics_core import GaugeMetricFamily  # noqa: PLC0415 - as above
+
+        for gauge in (*self._own_states(), *self._states()):
+            family = GaugeMetricFamily(f"aosp_plugin_{gauge.name}", gauge.help, labels=gauge.labels)
+            for labels, value in gauge.values.items():
+                family.add_metric(labels, value)
+            yield family
+
+    def _own_states(self) -> Iterator[StateGauge]:
+        yield StateGauge(
+            "polling", "1 if inotify is unavailable and directories are polled.", {(): self._polling()}, ()
+        )
+        version = {(__version__, platform.python_version()): 1}
+        yield StateGauge("build_info", "Version of the plugin and of Python; always 1.", version, ("version", "python"))
+        known = dict.fromkeys(("", *self._reasons), 0)
+        snapshots = {name: observer.snapshot for name, observer in self._observers.items()}
+        devices = {
+            (name, "unhealthy" if reason else "healthy", reason): count
+            for name, snapshot in snapshots.items()
+            for reason, count in {**known, **(snapshot.reasons if snapshot else {})}.items()
+        }
+        labels = ("resource", "health", "reason")
+        yield StateGauge("devices", "Devices in the kubelet's list by health.", devices, labels)
+        yield StateGauge(
+            "devices_truncated",
+            "Devices missing in the kubelet's list because of its message size limit.",
+            {(name,): snapshot.truncated if snapshot else 0 for name, snapshot in snapshots.items()},
+        )
+        allocatable = {(name,): each.allocatable for name, each in self._observers.items()}
+        yield StateGauge(
+            "kubelet_allocatable",
+            "Healthy devices that the kubelet has.",
+            {name: count for name, count in allocatable.items() if count is not None},
+        )
+
+    def _add(self, resource: str, declared: Iterable[_Declared]) -> None:
+        """Create the series of a resource."""
+        for each in declared:
+            for values in itertools.product(*each.labels.values()):
+                self._change(each.name, "", 0, (resource, *values))
+
+    def _change(self, name: str, operation: str, value: float, labels: tuple[str, ...]) -> None:
+        """Call ``inc``, ``set`` or ``observe`` of a series, now or when the metrics are loaded."""
+        with self._lock:
+            if self._registry is not None:
+                self._apply(name, operation, value, labels)
+            elif self.exposed:
+                self._pending.append((name, operation, value, labels))
+
+    def _apply(self, name: str, operation: str, value: float, labels: tuple[str, ...]) -> None:
+        """Without an operation, the series only begins to exist."""
+        series = self._metrics[name].labels(*labels)
+        if operation:
+            getattr(series, operation)(value)
 
 
 class ResourceMetrics(Observer, DraObserver):

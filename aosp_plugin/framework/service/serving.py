@@ -27,7 +27,7 @@ from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodR
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.liveness import Heartbeat, notify
-from aosp_plugin.framework.service.metrics import Metrics, States
+from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.framework.service.termination import stop_on_signals
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ async def _serve(
     async def work(tasks: asyncio.TaskGroup) -> None:
         with contextlib.ExitStack() as stack:
             files = stack.enter_context(contextlib.closing(FileEvents()))
-            metrics = Metrics(States(polling=lambda: files.polling), exposed=address is not None)
+            metrics = Metrics(polling=lambda: files.polling, exposed=address is not None)
             process.servers = servers = create(files, metrics)
             beside = []
             if plugins := [server for server in servers if isinstance(server, DevicePlugin)]:

@@ -213,7 +213,7 @@ def events_in_code() -> dict[Event, set[str]]:
                         str(key.value) for key in keys if isinstance(key, ast.Constant) and key.value != "resource"
                     )
                 case ast.Call(
-                    func=ast.Name(id="Problem"),
+                    func=ast.Name(id="LastingProblem"),
                     args=[ast.Name(id="LOG"), ast.Constant(begins), ast.Constant(ends), *levels],
                 ):
                     level = ast.unparse(levels[0]).rpartition(".")[2].lower() if levels else "warning"

@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
@@ -18,29 +19,19 @@ from aosp_plugin import __version__
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.observer import Repaired
-from aosp_plugin.framework.service.metrics import (
-    CODES,
-    LeakDetection,
-    LeakDetectionState,
-    Metrics,
-    ResourceMetrics,
-    States,
-)
+from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics, StateGauge
+from aosp_plugin.report.observation import gauges
+from aosp_plugin.report.resource_report import LeakDetectionState
 from tests.support import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aosp_plugin.report.leaks import Leaks
+
 A, B = "aosp.io/a", "aosp.io/b"
 REASONS = ("missing", "replaced")
 TABLE = Path(__file__).parents[3] / "docs" / "metrics.md"
-
-
-class LeakCounts(NamedTuple):
-    """Result of a leak scan."""
-
-    leaked_devices: int
-    unreadable: int
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -69,6 +60,24 @@ def devices(count: int, reason: str = "", first: int = 0) -> list[Device]:
     return [Device(f"b{number}", reason) for number in range(first, first + count)]
 
 
+def leaked(count: int, unreadable: int) -> Any:
+    """Return the result of a leak scan."""
+    return SimpleNamespace(leaked_devices=count, unreadable=unreadable)
+
+
+def states(leaks: dict[str, Leaks]) -> list[StateGauge]:
+    """Return the gauges of all states."""
+    return gauges(
+        allocated={A: 3},
+        gone={A: 1},
+        expected={A: 4},
+        spread={A: {"/dev/dri/renderD128": 2}},
+        leaks=leaks,
+        leak_detection="complete",
+        leak_scan_age=5.0,
+    )
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -76,7 +85,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def metrics(clock: Clock) -> Metrics:
-    return Metrics(States(REASONS), clock=clock)
+    return Metrics(reasons=REASONS, clock=clock)
 
 
 @pytest.fixture
@@ -114,11 +123,11 @@ def test_number_of_series_does_not_depend_on_the_number_of_devices() -> None:
 
 def test_leaks_are_absent_before_the_first_scan() -> None:
     """Series are present with 0 only if a scan found no leak. Unreadable processes are the same for all resources."""
-    leaks: dict[str, LeakCounts] = {}
-    metrics = Metrics(States(leaks=lambda: leaks))
+    leaks: dict[str, Leaks] = {}
+    metrics = Metrics(lambda: states(leaks))
     assert value(metrics, "leaked_devices", resource=A) is None
     assert value(metrics, "leak_unreadable_processes") is None
-    leaks.update({A: LeakCounts(2, 3), B: LeakCounts(0, 4)})
+    leaks.update({A: leaked(2, 3), B: leaked(0, 4)})
     assert value(metrics, "leaked_devices", resource=A) == 2
     assert value(metrics, "leaked_devices", resource=B) == 0
     assert value(metrics, "leak_unreadable_processes") == 4
@@ -234,16 +243,7 @@ def test_library_is_not_loaded_before_it_is_needed() -> None:
 @pytest.fixture(scope="module")
 def complete() -> Metrics:
     """Return metrics with a value in every series."""
-    states = States(
-        REASONS,
-        allocated=lambda: {A: 3},
-        gone=lambda: {A: 1},
-        expected={A: 4},
-        spread=lambda: {A: {"/dev/dri/renderD128": 2}},
-        leaks=lambda: {A: LeakCounts(1, 0), B: LeakCounts(0, 0)},
-        leak_detection=lambda: LeakDetection("complete", 5.0),
-    )
-    metrics = Metrics(states)
+    metrics = Metrics(lambda: states({A: leaked(1, 0), B: leaked(0, 0)}), reasons=REASONS)
     for resource in (A, B):
         observer = metrics.observer(resource)
         observer.published(Snapshot(1, devices(2)), None)
@@ -259,7 +259,7 @@ def test_metrics_are_valid_openmetrics(complete: Metrics) -> None:
     content_type, plain = complete.exposition()
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     assert b"_created" not in plain
-    text = openmetrics_text(complete.load().registry).decode()  # type: ignore[no-untyped-call]
+    text = openmetrics_text(complete.load()).decode()  # type: ignore[no-untyped-call]
     names = {family.name for family in openmetrics_families(text)}  # type: ignore[no-untyped-call]
     assert {"aosp_plugin_allocations", "aosp_plugin_devices", "aosp_plugin_build_info"} <= names
 
