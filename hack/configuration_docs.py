@@ -10,7 +10,7 @@ import msgspec
 
 from aosp_plugin import config
 from aosp_plugin.backend.parameters import API_VERSION, KIND, PARAMETER_KEYS, PhoneParameters, camel_case
-from aosp_plugin.framework.dra.claim_records import MAX_PARAMETER_BYTES
+from aosp_plugin.framework.dra.claim_records import MAX_RECORD_BYTES
 from hack import configuration_schema
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -107,7 +107,8 @@ opaque:
 The variable of `visible_devices_env` cannot be set. Container paths and devices must not conflict with each other, nor
 with what the container gets anyway. A request of several phones (`count: 2`) requires container paths for all of them.
 A request for each phone, which different containers can name, requires nothing. The limits of `environment` and
-`devices` hold for class and claim together, and all parameters of a request have up to {size} KiB of JSON.
+`devices` hold for class and claim together, and the parameters of all requests of a claim have up to
+{size} KiB of JSON, with the names of its devices.
 
 """
 
@@ -125,7 +126,7 @@ def page() -> str:
         _section(config.Resource),
         _PROCESS,
         _section(config.Config),
-        _PARAMETERS.format(version=API_VERSION, kind=KIND, size=MAX_PARAMETER_BYTES // 1024),
+        _PARAMETERS.format(version=API_VERSION, kind=KIND, size=MAX_RECORD_BYTES // 1024),
         _parameters(),
     ]
     return "".join(parts).rstrip() + "\n"

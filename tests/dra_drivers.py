@@ -28,7 +28,7 @@ FAST_KUBELET = DraTimings(reconcile=0.01, health_retry=0.02, first_retry=0.02, l
 PATIENT = Timings(patience=30.0, stop=0.2)
 """A driver that does not give up its socket in a test."""
 
-HASTY = Timings(patience=0.1, longest_patience=0.2, stop=0.2)
+HASTY = Timings(patience=0.2, stop=0.2)
 """A driver that soon gives up a socket that is not registered."""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import InvalidRequestError
@@ -23,7 +25,7 @@ class Version(str):
     __slots__ = ()
 
 
-class ClaimParameters(NamedTuple):
+class ClaimParameters(msgspec.Struct, frozen=True):
     """Parameters for this driver in the configuration of a ResourceClaim or its DeviceClass."""
 
     source: Literal["class", "claim"]

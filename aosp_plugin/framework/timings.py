@@ -44,11 +44,9 @@ class Timings(NamedTuple):
     """Before a retry of a registration; doubles each time."""
     longest_pause: float = 15.0
     """Upper limit of this pause. A new kubelet.sock ends it at once, so it is for a kubelet that rejects the plugin."""
-    patience: float = 10.0
-    """For the kubelet to register a DRA driver after the socket appeared, or after its last attempt; doubles each time
-    it does not. The kubelet repeats attempts that failed after 0.5 s, and then after twice as long each time."""
-    longest_patience: float = 60.0
-    """Upper limit of this time."""
+    patience: float = 20.0
+    """For the kubelet to register a DRA driver after the socket appeared, or after its last attempt. The kubelet
+    repeats attempts that failed after 0.5 s, and then after twice as long each time."""
     kubelet: float = 5.0
     """Between two checks whether the kubelet of a DRA driver runs."""
     health_period: float = 10.0

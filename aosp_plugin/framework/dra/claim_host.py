@@ -127,7 +127,7 @@ class ClaimHost:
         """Prepare the devices, which stay as they are if they are prepared, and write the spec."""
         edits: dict[str, ContainerEdits] = {}
         for request in record.requests:
-            found = self._backend.prepare(request.ids, request.claim_parameters)
+            found = self._backend.prepare(request.ids, request.parameters)
             if len(found) != len(request.ids):
                 raise BackendError(f"{len(request.ids)} devices were prepared, and {len(found)} results returned")
             edits.update(zip(request.ids, found, strict=True))

@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.apiserver.client import ApiClient
 
-MAX_PARAMETER_BYTES = 32 * 1024
-"""Length of the JSON of a request's parameters, of class and claim, all of which are kept. The API server limits each
-to 10 KiB (``OpaqueParametersMaxLength``), of 32 in a class and 32 in a claim."""
-
-MAX_RECORD_BYTES = 192 * 1024
-"""Length of the JSON of a record: a runtime rejects a CDI spec with more than 256 KiB of annotations. Only parameters
-of several requests, each at its limit, get that long."""
+MAX_RECORD_BYTES = 64 * 1024
+"""Length of the JSON of a record, with the parameters of class and claim for each request. The API server limits each
+of them to 10 KiB (``OpaqueParametersMaxLength``), of 32 in a class and 32 in a claim. A runtime rejects a CDI spec with
+more than 256 KiB of annotations."""
 
 
 class ClaimReference(NamedTuple):
@@ -115,20 +112,13 @@ class DeviceRecord(msgspec.Struct, frozen=True):
     """Name in the ResourceSlice."""
 
 
-class ParametersRecord(msgspec.Struct, frozen=True):
-    """Parameters of a request: ``backend.ClaimParameters`` with a JSON value."""
-
-    source: Literal["class", "claim"]
-    content: Any
-
-
 class RequestRecord(msgspec.Struct, frozen=True):
     """A request of a claim, with what is allocated for it."""
 
     name: str
     """As in the allocation: REQUEST, or REQUEST/SUBREQUEST for an alternative of a request."""
     devices: tuple[DeviceRecord, ...]
-    parameters: tuple[ParametersRecord, ...] = ()
+    parameters: tuple[ClaimParameters, ...] = ()
     """The strongest last."""
 
     @property
@@ -140,11 +130,6 @@ class RequestRecord(msgspec.Struct, frozen=True):
     def ids(self) -> tuple[str, ...]:
         """The IDs of the devices."""
         return tuple(device.id for device in self.devices)
-
-    @property
-    def claim_parameters(self) -> tuple[ClaimParameters, ...]:
-        """The parameters as a backend gets them."""
-        return tuple(ClaimParameters(each.source, each.content) for each in self.parameters)
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -238,42 +223,31 @@ def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping
         by_request.setdefault(result.request, []).append(device)
     config = claim.status.allocation.devices.config
     requests = [
-        RequestRecord(name, tuple(each), _parameters(name, config, driver)) for name, each in by_request.items()
+        RequestRecord(name, tuple(each), parameters_of(name, config, driver)) for name, each in by_request.items()
     ]
     record = ClaimRecord(reference.uid, reference.namespace, reference.name, tuple(requests))
     if (size := len(msgspec.json.encode(record))) > MAX_RECORD_BYTES:
         raise ClaimError(
-            f"the parameters for {driver} of all requests are too long: with them, the record of the claim has {size} "
+            f"the parameters for {driver} are too long: with those of all requests, the record of the claim has {size} "
             f"bytes; allowed: up to {MAX_RECORD_BYTES}"
         )
     return record
 
 
-def parameters_of(request: str, configurations: Sequence[Configuration], driver: str) -> tuple[ParametersRecord, ...]:
+def parameters_of(request: str, configurations: Sequence[Configuration], driver: str) -> tuple[ClaimParameters, ...]:
     """Return the parameters for a request: those of the class before those of the claim, each in their order.
 
     An entry concerns a request if it names none, the request, or its subrequest.
     """
     concerned = {request, request.partition("/")[0]}
     found = [
-        ParametersRecord("class" if each.source == "FromClass" else "claim", each.opaque.parameters)
+        ClaimParameters("class" if each.source == "FromClass" else "claim", each.opaque.parameters)
         for each in configurations
         if each.opaque is not None
         and each.opaque.driver == driver
         and (not each.requests or not concerned.isdisjoint(each.requests))
     ]
     return tuple(sorted(found, key=lambda each: each.source == "claim"))
-
-
-def _parameters(request: str, configurations: Sequence[Configuration], driver: str) -> tuple[ParametersRecord, ...]:
-    parameters = parameters_of(request, configurations, driver)
-    size = sum(len(msgspec.json.encode(each.content)) for each in parameters)
-    if size > MAX_PARAMETER_BYTES:
-        raise ClaimError(
-            f"request {request}: its parameters for {driver} have {size} bytes in all; allowed: up to "
-            f"{MAX_PARAMETER_BYTES}"
-        )
-    return parameters
 
 
 def _device(result: Result, driver: str, ids: Mapping[tuple[str, str], str]) -> DeviceRecord:

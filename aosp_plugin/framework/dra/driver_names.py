@@ -100,18 +100,12 @@ def block_of(device_id: str) -> str:
 
 def pool_name(node_name: str, block: str) -> str:
     """Return the name of the pool of a block. Schedulers from 1.36 try pools in the order of their names."""
-    if len(node_name) + len(block) + 1 <= _MAX_POOL_NAME_LENGTH:
-        return f"{node_name}/{block}"
-    stem = node_name[: _MAX_POOL_NAME_LENGTH - len(block) - _DIGEST_LENGTH - 2]
-    return f"{stem.rstrip('-.')}-{_digest(node_name)}/{block}"
+    return f"{_shortened(node_name, _MAX_POOL_NAME_LENGTH - len(block) - 1)}/{block}"
 
 
 def slice_name(driver: str, node_name: str, block: str) -> str:
     """Return the name of the ResourceSlice of a block: always the same, so that creating it twice is a conflict."""
-    name = f"{block}-{driver}-{node_name}"
-    if len(name) <= _MAX_OBJECT_NAME_LENGTH:
-        return name
-    return f"{name[: _MAX_OBJECT_NAME_LENGTH - _DIGEST_LENGTH - 1].rstrip('-.')}-{_digest(name)}"
+    return _shortened(f"{block}-{driver}-{node_name}", _MAX_OBJECT_NAME_LENGTH)
 
 
 def label_value(text: str) -> str:
@@ -126,9 +120,14 @@ def is_subdomain(text: str) -> bool:
 
 def socket_stem(driver: str) -> str:
     """Return the prefix of the names of a driver's sockets: its name, of which a long one is cut and gets a digest."""
-    if len(driver) <= MAX_STEM_LENGTH:
-        return driver
-    return f"{driver[: MAX_STEM_LENGTH - _DIGEST_LENGTH - 1]}-{_digest(driver)}"
+    return _shortened(driver, MAX_STEM_LENGTH)
+
+
+def _shortened(name: str, limit: int) -> str:
+    """Return a name, of which a long one is cut and gets a digest."""
+    if len(name) <= limit:
+        return name
+    return f"{name[: limit - _DIGEST_LENGTH - 1].rstrip('-.')}-{_digest(name)}"
 
 
 def _is_label(text: str) -> bool:

@@ -75,7 +75,6 @@ class KubeletService(Registration):
         self._claims = ClaimServicer(claims, timings.health_period)
         self._kubelet_socket = kubelet_socket
         self._kubelet_listened = False
-        self._patience = timings.patience
         self.first_registered = asyncio.Event()
         """Set when the kubelet has confirmed a registration for the first time."""
         self.restarted = asyncio.Event()
@@ -116,7 +115,6 @@ class KubeletService(Registration):
         if endpoint == self.endpoint:
             if status.plugin_registered:
                 self._completed()
-                self._patience = self._timings.patience
                 self.first_registered.set()
             else:
                 # Without the name of the socket, which differs each time: a refusal that lasts is logged once.
@@ -127,10 +125,8 @@ class KubeletService(Registration):
         return pb.RegistrationStatusResponse()
 
     def _progress(self, _view: DirectoryView) -> Loss | None:
-        if self._deadline is None or self._clock() < self._deadline:
-            return None
-        self._patience = min(2 * self._patience, self._timings.longest_patience)
-        return Loss.NOT_REGISTERED
+        is_overdue = self._deadline is not None and self._clock() >= self._deadline
+        return Loss.NOT_REGISTERED if is_overdue else None
 
     async def _unavailable(self) -> str:
         if reason := await super()._unavailable():
@@ -159,7 +155,7 @@ class KubeletService(Registration):
     def _await_kubelet(self) -> None:
         """Give the kubelet time to register the driver, unless it is registered."""
         if not self.registered:
-            self._deadline = self._clock() + self._patience
+            self._deadline = self._clock() + self._timings.patience
 
     def _unregistered(self) -> None:
         self._kubelet_listened = False

@@ -92,7 +92,7 @@ async def dra_two_instances(kubelet: DeviceManager, resource: str) -> None:
 @scenario("A DRA driver that is not registered within its patience is registered on another socket", DRA)
 async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
     endpoints: set[str] = set()
-    timings = PATIENT._replace(patience=0.6, longest_patience=3.0)
+    timings = PATIENT._replace(patience=0.6)
     await kubelet.stop()
     async with running_driver(kubelet.registry, name=_name(resource), timings=timings) as driver:
         try:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode
 from aosp_plugin.framework.dra.claim_records import (
-    MAX_PARAMETER_BYTES,
+    MAX_RECORD_BYTES,
     ClaimRecord,
     DeviceRecord,
-    ParametersRecord,
     RequestRecord,
 )
 from aosp_plugin.framework.dra.claim_specs import ClaimSpecs, uid_problem
@@ -37,7 +37,7 @@ EDITS = ContainerEdits([DeviceNode("/run/phones/1/binder", "/dev/binder")])
 
 def record(*ids: str, content: Any = None, uid: str = UID) -> ClaimRecord:
     devices = tuple(DeviceRecord(each, "node/00000", each) for each in ids)
-    parameters = () if content is None else (ParametersRecord("claim", content),)
+    parameters = () if content is None else (ClaimParameters("claim", content),)
     return ClaimRecord(uid, "default", "claim", (RequestRecord("phone/fast", devices, parameters),))
 
 
@@ -100,8 +100,8 @@ def test_a_successor_reads_the_record_whatever_the_parameters_are(tmp_path: Path
 
 
 def test_memory_for_the_largest_claims_is_bounded(tmp_path: Path) -> None:
-    """120 phones, each with as many parameters as a request may have. The driver's limit is 256 MiB, its base 74."""
-    parameters = {"environment": {f"A{number}": "x" * 4000 for number in range(8)}}
+    """120 phones, each with as many parameters as a claim may have. The driver's limit is 256 MiB, its base 74."""
+    parameters = {"environment": {f"A{number}": "x" * 4000 for number in range(16)}}
     tracemalloc.start()
     try:
         claims = specs(tmp_path)
@@ -111,7 +111,7 @@ def test_memory_for_the_largest_claims_is_bounded(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
     finally:
         tracemalloc.stop()
-    assert (tmp_path / "cdi" / f"{DRIVER}-claim_7.json").stat().st_size < MAX_PARAMETER_BYTES + 4096
+    assert (tmp_path / "cdi" / f"{DRIVER}-claim_7.json").stat().st_size < MAX_RECORD_BYTES + 4096
 
 
 # -- what is read
