@@ -15,9 +15,8 @@ from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFou
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.dra import driver_names
-from aosp_plugin.framework.dra.claim_host import ClaimHost
+from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
 from aosp_plugin.framework.dra.claim_records import Claim, ClaimReference, device_ids, record_of
-from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
 from aosp_plugin.framework.dra.claims import Claims, ClaimTimings
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
+from aosp_plugin.framework.dra.claim_host import ClaimSpecs
 from tests.claims import (
     PATIENCE,
     TIMINGS,

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from aosp_plugin.framework.aio import call_in_loop, wait_any
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
-from aosp_plugin.framework.dra.claim_host import ClaimHost, Conflict
+from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimSpecs, Conflict, uid_problem
 from aosp_plugin.framework.dra.claim_records import device_ids, is_needed, record_of
-from aosp_plugin.framework.dra.claim_specs import BOOT_ID_FILE, ClaimSpecs, uid_problem
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
 from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, LastingProblem, milliseconds
 

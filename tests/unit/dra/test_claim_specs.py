@@ -14,13 +14,13 @@ import yaml
 
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode
+from aosp_plugin.framework.dra.claim_host import ClaimSpecs, uid_problem
 from aosp_plugin.framework.dra.claim_records import (
     MAX_RECORD_BYTES,
     ClaimRecord,
     DeviceRecord,
     RequestRecord,
 )
-from aosp_plugin.framework.dra.claim_specs import ClaimSpecs, uid_problem
 from aosp_plugin.framework.dra.driver_names import driver_name_problem
 from aosp_plugin.framework.errors import BackendError, CdiError, ClaimRecordError
 from tests.claims import make_node, prepare

@@ -19,8 +19,7 @@ from aosp_plugin.__main__ import main
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.dra import driver
-from aosp_plugin.framework.dra.claim_host import ClaimHost
-from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
+from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
 from aosp_plugin.framework.dra.claims import Claims
 from tests.e2e.cluster.figures.tmpfs_phones import mount_tmpfs
 
