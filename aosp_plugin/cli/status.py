@@ -17,6 +17,7 @@ from aosp_plugin import config
 from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, problem_lines, summary
 from aosp_plugin.config import shown
 from aosp_plugin.errors import ConfigError, ServiceError
+from aosp_plugin.framework.service.address import joined_address
 from aosp_plugin.report.document import Report, Severity, State
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def own_url(environment: Mapping[str, str]) -> str:
     if address is None:
         key = "listen" if loaded.status_listen is None else "status_listen"
         raise ServiceError(f"the plugin does not serve its status: {key} is empty; use --url for another address")
-    return f"http://{config.joined_address((_LOOPBACK.get(address[0], address[0]), address[1]))}"
+    return f"http://{joined_address((_LOOPBACK.get(address[0], address[0]), address[1]))}"
 
 
 def fetch(url: str) -> Report:

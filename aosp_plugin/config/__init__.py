@@ -26,7 +26,6 @@ from aosp_plugin.config.keys import (
 )
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
 from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, ProvisionedBy, Recreate, shared_path
-from aosp_plugin.framework.service.address import joined_address, listen_address
 
 __all__ = [
     "COMMAND_DEFAULTS",
@@ -51,9 +50,7 @@ __all__ = [
     "as_yaml",
     "descriptions",
     "flag",
-    "joined_address",
     "keys_of",
-    "listen_address",
     "load",
     "shared_device",
     "shared_path",

@@ -78,7 +78,7 @@ class SharedDevice(Struct, frozen=True, kw_only=True):
 
 
 def shared_device(item: str | SharedDevice) -> SharedDevice:
-    """Return an item of ``shared_devices``, which may be text, as a mapping. Raises ValueError."""
+    """Return an item of ``shared_devices``, which may be text, as a mapping."""
     if isinstance(item, SharedDevice):
         return item
     host, container = values.shared_path(item)
@@ -117,11 +117,10 @@ class Resource(Struct, frozen=True, kw_only=True):
     )
     """Host directories that every container gets read-only; binderfs is the binderfs of its binder devices."""
     shared_devices: Annotated[
-        tuple[str | SharedDevice, ...],
+        tuple[values.SharedDevicePath | SharedDevice, ...],
         Limit(
             "a list of HOST, HOST:CONTAINER, patterns of HOST with the wildcards *, ? and [...], and mappings with "
-            "path and optionally container_path and required; absolute paths, without options such as :rw",
-            values.are_shared_devices,
+            "path and optionally container_path and required; absolute paths, without options such as :rw"
         ),
         Key("[/dev/ashmem, /dev/dma_heap/*, {path: /dev/fuse, required: true}]"),
     ] = ("/dev/ashmem",)

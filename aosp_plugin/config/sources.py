@@ -32,9 +32,6 @@ FILE_VERSION = "v1"
 _PREFIX = "AOSP_PLUGIN_"
 _FILE_VARIABLE = f"{_PREFIX}CONFIG"
 
-_MERGE = "tag:yaml.org,2002:merge"
-_VALUE = "tag:yaml.org,2002:value"
-
 Settings = dict[str, Setting]
 
 
@@ -211,7 +208,7 @@ def _require_unique_keys(loader: yaml.SafeLoader, root: yaml.Node | None, path: 
             lines: dict[Any, int] = {}
             for key_node in (key_node for key_node, _ in node.value if isinstance(key_node, yaml.ScalarNode)):
                 # The text of << and =, which cannot be constructed by themselves.
-                is_text = key_node.tag in {_MERGE, _VALUE}
+                is_text = key_node.tag.endswith((":merge", ":value"))
                 key = key_node.value if is_text else loader.construct_object(key_node, deep=True)
                 line = key_node.start_mark.line + 1
                 if key in lines:

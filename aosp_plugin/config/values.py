@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import math
 import os.path
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,7 +20,7 @@ from aosp_plugin.framework.devices import DeviceList, is_extended_resource_name
 from aosp_plugin.framework.service.address import listen_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 OWN_BINDERFS = "binderfs"
 """Host side of a shared mount: the binderfs of the container's own binder devices."""
@@ -30,11 +29,14 @@ LARGEST_NUMBER = 999_999_999
 """The largest number in the name of a binder device: more than the 2^20 minor numbers of a kernel."""
 
 _LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST_NAME = rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*"
+_HOST_NAME = rf"^{_LABEL}(\.{_LABEL})*$"
 """RFC 1123, section 2.1; and underscores, which names in container networks can have."""
 
-_SUBDOMAIN = r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
-_TAINT_NAME = "[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
+_TAINT_KEY = rf"^(({_SUBDOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{{0,61}}[A-Za-z0-9])?)?$"
+
+_KUBERNETES_TAINTS = {"node.kubernetes.io", "node.cloudprovider.kubernetes.io", "node-role.kubernetes.io"}
+"""Domains of the taints that Kubernetes adds and removes itself."""
 
 
 class Api(enum.StrEnum):
@@ -75,64 +77,9 @@ class ProvisionedBy(enum.StrEnum):
 
 
 def shared_path(text: str) -> tuple[str, str]:
-    """Parse HOST or HOST:CONTAINER into the paths of host and container. Raises ValueError.
-
-    A third part, such as the ``:rw`` of Docker, is an error: shared mounts are read-only, and paths with a colon cannot
-    be configured.
-    """
-    host, *others = text.split(":")
-    container = others[0] if others else host
-    if len(others) > 1 or not container.startswith("/") or not (host.startswith("/") or host == OWN_BINDERFS):
-        raise ValueError(text)
-    return host, container
-
-
-def _are_host_names(values: Iterable[str]) -> bool:
-    """Return whether each text is a host name of lower- or uppercase labels, without port, wildcard or final dot."""
-    return all(re.fullmatch(_HOST_NAME, name) for name in values)
-
-
-def _is_link(value: str) -> bool:
-    """Return whether the text is an http or https URL without fragment, or empty. May raise ValueError instead."""
-    if not value:
-        return True
-    import urllib.parse  # noqa: PLC0415 - few configurations have a link
-
-    parts = urllib.parse.urlsplit(value)
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.fragment
-
-
-def _is_startup_taint(key: str) -> bool:
-    """Return whether the text is empty, or a key of a taint that Kubernetes does not add and remove itself."""
-    domain, slash, name = key.rpartition("/")
-    return not key or (
-        re.fullmatch(_TAINT_NAME, name) is not None
-        and (not slash or re.fullmatch(_SUBDOMAIN, domain) is not None)
-        and domain not in {"node.kubernetes.io", "node.cloudprovider.kubernetes.io", "node-role.kubernetes.io"}
-    )
-
-
-def _is_feature_file(path: str) -> bool:
-    """Return whether the path is empty, or Node Feature Discovery reads the file: in features.d, and not hidden.
-
-    The file is replaced, so that it must not be one of another program.
-    """
-    return re.fullmatch(r"(/(.*/)?features\.d/+[^./][^/]*)?", path) is not None and ".." not in path
-
-
-def _are_permissions(value: str) -> bool:
-    """Return whether these are device cgroup permissions: r, w and m, each at most once."""
-    return re.fullmatch(r"[rwm]{1,3}", value) is not None and len(set(value)) == len(value)
-
-
-def _are_shared_mounts(values: Iterable[str]) -> bool:
-    """Return whether each text is HOST or HOST:CONTAINER. May raise ValueError instead."""
-    return all(shared_path(text) for text in values)
-
-
-def are_shared_devices(values: Iterable[object]) -> bool:
-    """Return whether each text is HOST or HOST:CONTAINER, and none is a binderfs. May raise ValueError instead."""
-    return all(shared_path(item)[0] != OWN_BINDERFS for item in values if isinstance(item, str))
+    """Return the paths of host and container in a value that is allowed: HOST or HOST:CONTAINER."""
+    host, _, container = text.partition(":")
+    return host, container or host
 
 
 def are_different_paths(values: Sequence[str]) -> bool:
@@ -178,19 +125,17 @@ PathPatterns = Annotated[
     tuple[AbsolutePath, ...],
     Limit("a list of absolute paths, each once, which may have the wildcards *, ? and [...]", are_different_paths),
 ]
+# A third part, such as the :rw of Docker, is an error: shared mounts are read-only, and paths have no colon.
 SharedMounts = Annotated[
-    tuple[str, ...],
-    Limit(
-        f"a list of HOST or HOST:CONTAINER, absolute paths, without options such as :rw; HOST may be {OWN_BINDERFS}",
-        _are_shared_mounts,
-    ),
+    tuple[Annotated[str, Meta(pattern=f"^(/[^:]*|(/[^:]*|{OWN_BINDERFS}):/[^:]*)$")], ...],
+    Limit(f"a list of HOST or HOST:CONTAINER, absolute paths, without options such as :rw; HOST may be {OWN_BINDERFS}"),
 ]
+SharedDevicePath = Annotated[str, Meta(pattern="^/[^:]*(:/[^:]*)?$")]
+# Node Feature Discovery reads no hidden file. The file is replaced, so that it must not be one of another program.
 FeatureFile = Annotated[
     str,
-    Limit(
-        "an absolute path of a file in a directory features.d, whose name does not begin with a dot, or empty",
-        _is_feature_file,
-    ),
+    Meta(pattern=r"^(/(.*/)?features\.d/+[^./][^/]*)?$"),
+    Limit("an absolute path of a file in a directory features.d, whose name does not begin with a dot, or empty"),
 ]
 SearchPath = Annotated[str, Limit("directories separated by colons, or empty")]
 
@@ -225,7 +170,11 @@ SetPattern = Annotated[
         is_set_pattern,
     ),
 ]
-Permissions = Annotated[str, Limit("any of r, w and m, each once", _are_permissions)]
+Permissions = Annotated[
+    str,
+    Meta(pattern="^[rwm]{1,3}$"),
+    Limit("any of r, w and m, each once", lambda value: len(set(value)) == len(value)),
+]
 DeviceLists = Annotated[
     tuple[DeviceList, ...],
     Limit(f"a list of {', '.join(DeviceList)}, each once, and not {DeviceList.ENVVAR} alone", _are_device_lists),
@@ -238,11 +187,24 @@ ResourceName = Annotated[
     ),
 ]
 VariableName = Annotated[str, Meta(pattern="^([A-Za-z_][A-Za-z0-9_]*)?$"), Limit("the name of a variable, or empty")]
-TaintKey = Annotated[str, Limit("the key of a taint that Kubernetes does not manage, or empty", _is_startup_taint)]
+TaintKey = Annotated[
+    str,
+    Meta(pattern=_TAINT_KEY),
+    Limit(
+        "the key of a taint that Kubernetes does not manage, or empty",
+        lambda key: key.rpartition("/")[0] not in _KUBERNETES_TAINTS,
+    ),
+]
 Address = Annotated[str, Limit("HOST:PORT, [IPv6]:PORT, or empty", _is_address)]
 AddressOrNull = Annotated[str | None, Limit("HOST:PORT, [IPv6]:PORT, empty, or null", _is_address)]
-HostNames = Annotated[tuple[str, ...], Limit("a list of host names without port", _are_host_names)]
-Link = Annotated[str, Limit("an http or https URL without fragment, or empty", _is_link)]
+HostNames = Annotated[
+    tuple[Annotated[str, Meta(max_length=253, pattern=_HOST_NAME)], ...], Limit("a list of host names without port")
+]
+Link = Annotated[
+    str,
+    Meta(pattern=r"^(https?://(\[[0-9A-Fa-f:.]+\]|[^\[\]/?#]+)[^#]*)?$"),
+    Limit("an http or https URL without fragment, or empty"),
+]
 Seconds = Annotated[float, Limit("a number of seconds, 0 or more", lambda value: 0 <= value < math.inf)]
 Interval = Annotated[
     float, Limit("0, or a number of seconds from 1 on", lambda value: value == 0 or 1 <= value < math.inf)

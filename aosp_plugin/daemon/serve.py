@@ -14,12 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
-from aosp_plugin.config import listen_address, status_address
+from aosp_plugin.config import status_address
 from aosp_plugin.daemon.assembly import check
 from aosp_plugin.daemon.generation import Generation
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
-from aosp_plugin.framework.service.address import listen
+from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.document import Event

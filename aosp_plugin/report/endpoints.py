@@ -15,7 +15,8 @@ import msgspec
 
 from aosp_plugin import __version__
 from aosp_plugin.binder.driver.host import has_selinux
-from aosp_plugin.config import listen_address, status_address
+from aosp_plugin.config import status_address
+from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.http import Answer, in_loop
 from aosp_plugin.framework.service.serving import probe_routes
 from aosp_plugin.report import page

@@ -13,6 +13,7 @@ import yaml
 
 from aosp_plugin import config
 from aosp_plugin.binder.provision import bulk, provisioner_socket
+from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.termination import EXIT_WITHIN
 from aosp_plugin.report.node_reporter import NODE_VARIABLE
 
@@ -341,7 +342,7 @@ def test_the_unit_has_the_rights_of_the_base() -> None:
 
 def test_the_unit_allows_what_the_plugin_uses_by_default() -> None:
     service = unit("aosp-device-plugin.service")
-    address = config.listen_address(config.DEFAULTS["listen"])
+    address = listen_address(config.DEFAULTS["listen"])
     assert address is not None
     assert service["SocketBindAllow"] == f"tcp:{address[1]}"
     assert (service["PrivateDevices"], service["ProcSubset"]) == ("no", "all")
@@ -361,7 +362,7 @@ def test_the_drop_in_adds_the_documented_rights_only() -> None:
 def test_the_kubelet_waits_for_the_plugin_to_answer_not_for_its_unit_to_be_active() -> None:
     """The unit is active only when the kubelet has the devices: with an order, neither would start."""
     assert unit("kubelet.conf", "Unit") == {"Wants": "aosp-device-plugin.service"}
-    address = config.listen_address(config.DEFAULTS["listen"])
+    address = listen_address(config.DEFAULTS["listen"])
     assert address is not None
     command = unit("kubelet.conf")["ExecStartPre"]
     assert command.startswith("-/usr/bin/timeout 60 ")

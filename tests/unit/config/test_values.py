@@ -6,8 +6,10 @@ import re
 
 import pytest
 
-from aosp_plugin.config import listen_address, shared_path
+from aosp_plugin.config import KEYS, shared_path
 from aosp_plugin.config.values import is_set_pattern, normalised
+from aosp_plugin.errors import ConfigError
+from aosp_plugin.framework.service.address import listen_address
 
 
 @pytest.mark.parametrize(
@@ -43,8 +45,8 @@ def test_shared_path_has_a_host_path_and_a_container_path(text: str, host: str, 
 )
 def test_invalid_shared_path_is_rejected(text: str) -> None:
     """The binderfs requires a path in the container."""
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
-        shared_path(text)
+    with pytest.raises(ConfigError, match=f"^x: .*{re.escape(text)}.* is not allowed; allowed: a list of HOST"):
+        KEYS["shared_mounts"].setting([text], "x")
 
 
 @pytest.mark.parametrize(
