@@ -16,7 +16,7 @@ entries instead of paths. ``examples/`` has two complete plugins, and a DRA driv
 ``devices`` returns what the scan found, and ``allocate`` returns the ``ContainerEdits`` for the devices of one
 container. ``update_host`` writes what depends on the devices to the host, and ``pre_start`` prepares devices for a
 container. The docstring of ``Backend`` states in which thread each method runs: those that use files of the host may
-block, even indefinitely, and the others answer from memory. Errors are subclasses of ``PluginError``: raise
+block, even indefinitely, and the others answer from memory. ``errors`` has their errors: raise
 ``BackendError`` if a scan fails, and an ``AllocationError`` if a request cannot be served.
 
 **DRA.** ``serve_dra(*backends)`` serves the same backends to the scheduler: devices in ResourceSlices, with the
@@ -42,20 +42,6 @@ from typing import TYPE_CHECKING, Any
 from aosp_plugin.framework.backend import Backend, ClaimParameters, Version
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
-from aosp_plugin.framework.errors import (
-    AllocationError,
-    BackendError,
-    CdiError,
-    InvalidRequestError,
-    KubeletDirectoryError,
-    KubeletError,
-    PluginError,
-    RegistrationFailedError,
-    RegistrationRefusedError,
-    ServiceError,
-    UnhealthyDeviceError,
-    UnknownDeviceError,
-)
 from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
@@ -70,10 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KUBELET_DIRECTORY",
-    "AllocationError",
     "Backend",
-    "BackendError",
-    "CdiError",
     "ClaimParameters",
     "ContainerEdits",
     "Device",
@@ -82,22 +65,13 @@ __all__ = [
     "DraDirectories",
     "DraDriver",
     "FileEvents",
-    "InvalidRequestError",
     "Inventory",
-    "KubeletDirectoryError",
-    "KubeletError",
     "ListedDevice",
     "ListedDevices",
     "Mount",
     "Observer",
-    "PluginError",
-    "RegistrationFailedError",
-    "RegistrationRefusedError",
-    "ServiceError",
     "Snapshot",
     "Timings",
-    "UnhealthyDeviceError",
-    "UnknownDeviceError",
     "Version",
     "serve",
     "serve_dra",

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import sys
-from aosp_plugin.framework import BackendError, ListedDevices, serve
+from aosp_plugin.framework import ListedDevices, serve
+from aosp_plugin.framework.errors import BackendError
 
 def fail():
     raise BackendError("the bus does not answer")

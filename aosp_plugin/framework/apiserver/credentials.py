@@ -77,8 +77,12 @@ class ServiceAccount(Credentials):
         self._clock = clock
         self._certificates = b""
         self._read_at = -math.inf
-        begins, ends = "credentials of the API server are unavailable", "credentials of the API server recovered"
-        self._problem = LastingProblem(LOG, begins, ends, logging.ERROR)
+        self._problem = LastingProblem(
+            LOG,
+            "credentials of the API server are unavailable",
+            "credentials of the API server recovered",
+            logging.ERROR,
+        )
         self._reading = asyncio.Lock()
 
     async def access(self, request: Request) -> Access:
