@@ -17,10 +17,11 @@ from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mo
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
 from aosp_plugin.framework.dra.claim_records import Claim, ClaimReference, device_ids, record_of
-from aosp_plugin.framework.dra.claims import Claims, ClaimTimings
+from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import DraObserver
+from aosp_plugin.framework.timings import Timings
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds after which a test gives up waiting."""
 DRIVER, NODE = "phone.aosp.io", "node-1"
-TIMINGS = ClaimTimings(conflict=20.0, poll=0.02, gone=0.1, verify=0.5)
+TIMINGS = Timings(claim_conflict=20.0, claim_poll=0.02, claim_gone=0.1, claim_verify=0.5)
 """The timings of the product, with short pauses."""
 
 
@@ -263,7 +264,7 @@ class Node(NamedTuple):
     async def claims(
         self,
         *,
-        timings: ClaimTimings = TIMINGS,
+        timings: Timings = TIMINGS,
         get_claim: Callable[[str, str], Awaitable[Claim]] | None = None,
         scanned: bool = True,
     ) -> AsyncIterator[Claims]:

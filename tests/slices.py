@@ -12,9 +12,10 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.publisher import SlicePublisher, SliceTimings
+from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import DraObserver
+from aosp_plugin.framework.timings import Timings
 from tests.support import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ NODE_PATH = protocol.object_path(protocol.NODES, NODE)
 SLICES = protocol.RESOURCE_SLICES
 OURS = f"spec.nodeName={NODE},spec.driver={DRIVER}"
 
-WATCH_ONLY = SliceTimings(relist=600.0, after_end=(0.0, 0.01))
+WATCH_ONLY = Timings(slice_relist=600.0, watch_pause=(0.0, 0.01))
 """No list without a reason, so that a test shows what the watch does alone."""
 
 
@@ -74,7 +75,7 @@ class Publishing:
         server: ApiServer,
         client: ApiClient,
         attributes: Attributes,
-        timings: SliceTimings,
+        timings: Timings,
     ) -> None:
         self.server = server
         self.inventory = Inventory()
@@ -171,7 +172,7 @@ async def publishing(
     devices: Sequence[Device] | None = None,
     *,
     attributes: Attributes = lambda _: {},
-    timings: SliceTimings = WATCH_ONLY,
+    timings: Timings = WATCH_ONLY,
     limits: ApiLimits = DEFAULT_LIMITS,
     client_type: type[ApiClient] = ApiClient,
     node: bool = True,

@@ -51,6 +51,31 @@ class Timings(NamedTuple):
     """Between two checks whether the kubelet of a DRA driver runs."""
     health_period: float = 10.0
     """Between two reports of the health of a DRA driver's devices that does not change."""
+    claim_conflict: float = 30.0
+    """For which a preparation waits for a device that another claim has: the kubelet waits for 45 s."""
+    claim_poll: float = 2.0
+    """Between two attempts in that wait, and two questions to the API server whether the other claim still needs the
+    device: another process of the driver may release it."""
+    claim_gone: float = 10.0
+    """For the kubelet to unprepare a claim that is gone, before that happens without the kubelet: its containers may
+    still be ending."""
+    claim_verify: float = 2.0
+    """For the API server to answer if the claim is prepared already."""
+    claim_round: float = 60.0
+    """Between two rounds of repairs, and between two questions for a claim that was gone."""
+    claim_retry: float = 5.0
+    """From a failed round to the next."""
+    claim_ask: float = 600.0
+    """Between two questions for each claim: requests to the API server, from every node. A claim for whose device
+    another one waits is asked for at once anyway."""
+    claim_answer: float = 10.0
+    """For the API server to answer such a question."""
+    slice_relist: float = 300.0
+    """Between two comparisons of the ResourceSlices without a reason: a lost event costs the devices of a node for as
+    long, and attributes change without an event."""
+    watch_pause: tuple[float, float] = (0.0, 2.0)
+    """From the end of a watch of ResourceSlices to the next one; random, because all nodes lose their watches when an
+    API server ends."""
     view_interval: float = 30.0
     """Between two questions how many devices the kubelet has, while nothing changes."""
     view_after_registration: float = 2.0

@@ -133,7 +133,7 @@ async def test_an_api_server_that_hangs_does_not_prolong_the_wait_for_a_device(n
     async with (
         ApiServer() as server,
         ApiClient(Credentials(server.url)) as client,
-        node.claims(get_claim=partial(get_claim, client), timings=TIMINGS._replace(conflict=0.3)) as claims,
+        node.claims(get_claim=partial(get_claim, client), timings=TIMINGS._replace(claim_conflict=0.3)) as claims,
     ):
         references = []
         for name in ("claim-a", "claim-b"):

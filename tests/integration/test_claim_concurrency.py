@@ -97,7 +97,7 @@ class Cluster:
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_device_is_in_two_pods_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
     node = make_node(tmp_path)
-    timings = TIMINGS._replace(gone=0.02, poll=0.02)
+    timings = TIMINGS._replace(claim_gone=0.02, claim_poll=0.02)
     async with node.claims(timings=timings) as first, node.claims(timings=timings) as second:
         cluster = Cluster(node, [first, second], random.Random(seed))  # noqa: S311 - repeatable
         async with asyncio.TaskGroup() as tasks:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
-from aosp_plugin.framework.dra.reconciler import Reconciler, ReconcileTimings
+from aosp_plugin.framework.dra.reconciler import Reconciler
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.timings import Timings
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.dra.claims import Claims
 
-FAST = ReconcileTimings(round=0.05, ask=0.05, answer=0.5, retry=0.05)
+FAST = Timings(claim_round=0.05, claim_ask=0.05, claim_answer=0.5, claim_retry=0.05)
 """Frequent rounds."""
-EVENTS_ONLY = ReconcileTimings(round=3600.0)
+EVENTS_ONLY = Timings(claim_round=3600.0)
 """No round after the first: what is repaired is repaired because of a file event."""
 
 
@@ -40,9 +41,9 @@ def node(tmp_path: Path) -> Node:
 
 
 @contextlib.asynccontextmanager
-async def reconciled(node: Node, timings: ReconcileTimings = FAST, gone: float = 0.1) -> AsyncIterator[Running]:
+async def reconciled(node: Node, timings: Timings = FAST, gone: float = 0.1) -> AsyncIterator[Running]:
     """Run the claims of a new process with their reconciler."""
-    async with node.claims(timings=TIMINGS._replace(gone=gone)) as claims:
+    async with node.claims(timings=TIMINGS._replace(claim_gone=gone)) as claims:
         await claims.repair()
         stop, files = asyncio.Event(), FileEvents()
         reconciler = Reconciler(claims, files.subscribe(), stop, timings)
@@ -251,7 +252,7 @@ async def test_all_claims_are_asked_for_rarely_and_those_that_were_gone_in_each_
         for number in range(8):
             await prepare(node, claims, f"u{number}", f"phone{number}")
         files = FileEvents()
-        reconciler = Reconciler(claims, files.subscribe(), asyncio.Event(), ReconcileTimings(round=1e-9, ask=3600.0))
+        reconciler = Reconciler(claims, files.subscribe(), asyncio.Event(), Timings(claim_round=1e-9, claim_ask=3600.0))
         node.source.remove("u3")
         counts = []
         for _ in range(3):

@@ -55,7 +55,7 @@ async def test_a_device_of_another_claim_is_waited_for(node: Node, claims: Claim
 
 
 async def test_a_device_that_is_not_released_in_time_is_refused(node: Node) -> None:
-    async with node.claims(timings=TIMINGS._replace(conflict=0.2)) as claims:
+    async with node.claims(timings=TIMINGS._replace(claim_conflict=0.2)) as claims:
         first = await prepared_devices(claims, node.source.add("a", "phone1"))
         text = await refusal(claims, node.source.add("b", "phone1", "phone2"))
         assert "device phone1 is still prepared for claim default/claim-a (UID a)" in text
@@ -82,7 +82,7 @@ async def test_a_claim_that_is_gone_is_unprepared_for_the_next_one(node: Node, c
 async def test_a_claim_that_is_gone_and_cannot_be_unprepared_keeps_its_device(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with node.claims(timings=TIMINGS._replace(conflict=0.5, gone=0.0)) as claims:
+    async with node.claims(timings=TIMINGS._replace(claim_conflict=0.5, claim_gone=0.0)) as claims:
         await prepared_devices(claims, node.source.add("a", "phone1"))
         node.source.remove("a")
         node.backend.fail = {"unprepare"}
@@ -94,7 +94,7 @@ async def test_a_claim_that_is_gone_and_cannot_be_unprepared_keeps_its_device(
 
 
 async def test_a_claim_is_not_unprepared_while_the_api_server_is_away(node: Node) -> None:
-    async with node.claims(timings=TIMINGS._replace(conflict=0.3)) as claims:
+    async with node.claims(timings=TIMINGS._replace(claim_conflict=0.3)) as claims:
         await prepared_devices(claims, node.source.add("a", "phone1"))
         claim = node.source.add("b", "phone1")
         node.source.remove("a")

@@ -101,7 +101,7 @@ async def test_a_prepared_claim_is_answered_without_the_api_server(node: Node) -
     async with node.claims() as claims:
         first = await prepared_devices(claims, claim)
     node.source.down = True
-    async with node.claims(timings=TIMINGS._replace(verify=0.05)) as claims:
+    async with node.claims(timings=TIMINGS._replace(claim_verify=0.05)) as claims:
         await claims.repair()
         assert await prepared_devices(claims, claim) == first
 

@@ -11,7 +11,7 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.publisher import SliceTimings
+from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Hang
 from tests.slices import (
     DRIVER,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.apiserver.protocol import ObjectList, WatchEvent
 
-SOON = SliceTimings(relist=0.2, after_end=(0.0, 0.1))
+SOON = Timings(slice_relist=0.2, watch_pause=(0.0, 0.1))
 
 
 @pytest.fixture

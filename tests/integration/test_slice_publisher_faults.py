@@ -11,7 +11,7 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.protocol import ApiError, InvalidObjectError, Request
-from aosp_plugin.framework.dra.publisher import SliceTimings
+from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.slices import NODE, NODE_PATH, SLICES, Publishing, phones, publishing, slice_name, slice_path
 from tests.support import until
@@ -19,7 +19,7 @@ from tests.support import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-SOON = SliceTimings(relist=0.2, after_end=(0.0, 0.1))
+SOON = Timings(slice_relist=0.2, watch_pause=(0.0, 0.1))
 SHORT = ApiLimits(request=0.5, watch=(1.0, 1.0), grace=0.1)
 
 

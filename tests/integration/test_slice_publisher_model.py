@@ -15,8 +15,8 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiLimits
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import publisher
-from aosp_plugin.framework.dra.publisher import SliceTimings
 from aosp_plugin.framework.dra.slices import Identity, stored_slice, wanted_slices
+from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Slow, Throttle
 from tests.slices import DRIVER, NODE, NODE_PATH, SLICES, Publishing, publishing
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STEPS = 40
 QUIET = 3
-TIMINGS = SliceTimings(relist=2.0, after_end=(0.0, 0.1))
+TIMINGS = Timings(slice_relist=2.0, watch_pause=(0.0, 0.1))
 LIMITS = ApiLimits(request=0.5, watch=(1.0, 1.0), grace=0.5)
 FAULTS = (
     Hang(),

@@ -22,6 +22,7 @@ from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimS
 from aosp_plugin.framework.dra.claim_records import device_ids, is_needed, record_of
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
 from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, LastingProblem, milliseconds
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -33,24 +34,6 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
-
-
-class ClaimTimings(NamedTuple):
-    """Times in seconds."""
-
-    conflict: float = 30.0
-    """How long a preparation waits for a device that another claim has: the kubelet waits for 45 s."""
-    poll: float = 2.0
-    """Between two attempts in that wait, and two questions to the API server whether the other claim still needs the
-    device: another process of the driver may release it."""
-    gone: float = 10.0
-    """How long the kubelet has to unprepare a claim that is gone, before that happens without the kubelet: its
-    containers may still be ending."""
-    verify: float = 2.0
-    """How long to wait for the API server if the claim is prepared already."""
-
-
-DEFAULT_TIMINGS = ClaimTimings()
 
 
 class DeviceHealth(NamedTuple):
@@ -97,7 +80,7 @@ class Claims:
         state_directory: str,
         cdi_directory: str,
         observer: DraObserver = NULL_DRA_OBSERVER,
-        timings: ClaimTimings = DEFAULT_TIMINGS,
+        timings: Timings = DEFAULT,
         boot_id_file: str = BOOT_ID_FILE,
     ) -> None:
         """``worker`` is the one that scans ``backend``, with its result in ``inventory``. The host is not accessed.
@@ -232,7 +215,7 @@ class Claims:
 
         A claim that is not allocated any more, or has got other devices, does not need those of its record. An answer
         404 that is not the API's, for example of a proxy, counts as none. The next repair unprepares a claim that does
-        not need them, and did not ``ClaimTimings.gone`` seconds ago.
+        not need them, and did not ``Timings.claim_gone`` seconds ago.
         """
         needed: bool | None = None
         try:
@@ -250,7 +233,7 @@ class Claims:
         known, since = self._gone.get(record.uid, (None, now))
         if known != record:
             self._gone[record.uid] = (record, now)
-        elif now - since >= self._timings.gone:
+        elif now - since >= self._timings.claim_gone:
             self._ended[record.uid] = record
         return False
 
@@ -267,7 +250,7 @@ class Claims:
         if existing is None and self.withheld:
             raise ClaimError(self.withheld)
         ids = await self._device_ids(call.remaining)
-        seconds = call.remaining if existing is None else min(self._timings.verify, call.remaining)
+        seconds = call.remaining if existing is None else min(self._timings.claim_verify, call.remaining)
         try:
             claim = await retry(partial(self._get_claim, namespace, name), seconds)
         except ApiError as error:
@@ -297,13 +280,13 @@ class Claims:
                     since = now
                     fields = {"claim": wanted.full_name, "uid": wanted.uid, "other": result.other.label}
                     LOG.info("claim waits for a device that another claim has", extra=fields)
-                seconds = min(since + self._timings.conflict - now, call.remaining - self._timings.poll)
+                seconds = min(since + self._timings.claim_conflict - now, call.remaining - self._timings.claim_poll)
                 if seconds <= 0:
                     raise ClaimError(_refusal(wanted, result.other, now - since))
                 await self.ask(result.other, seconds)
                 if result.other.uid in self._ended:
                     await self.repair(seconds)
-                await wait_any(superseded, timeout=min(self._timings.poll, seconds))
+                await wait_any(superseded, timeout=min(self._timings.claim_poll, seconds))
         finally:
             if since != math.inf:
                 self._observer.waited_for_device(time.monotonic() - since)

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -41,7 +41,7 @@ from aosp_plugin.framework.dra.slices import (
     wanted_slices,
 )
 from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, LastingProblem
-from aosp_plugin.framework.timings import Backoff
+from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -61,19 +61,6 @@ LONGEST_PAUSE = 15.0
 ANY_VERSION = "0"
 """The resourceVersion of a watch that begins with what the server's cache has. No version is remembered, so none can be
 too old, or later than those of a server whose data was restored from a backup."""
-
-
-class SliceTimings(NamedTuple):
-    """Times in seconds."""
-
-    relist: float = 300.0
-    """Between two comparisons without a reason: a lost event costs the devices of a node for as long, and attributes
-    change without an event."""
-    after_end: tuple[float, float] = (0.0, 2.0)
-    """From the end of a watch to the next one; random, because all nodes lose their watches when an API server ends."""
-
-
-IN_LIFE = SliceTimings()
 
 
 class _Metadata(msgspec.Struct):
@@ -97,7 +84,7 @@ class SlicePublisher:
         stop: asyncio.Event,
         observer: DraObserver = NULL_DRA_OBSERVER,
         *,
-        timings: SliceTimings = IN_LIFE,
+        timings: Timings = DEFAULT,
         rng: random.Random | None = None,
     ) -> None:
         """``attributes`` is ``Backend.attributes``; ``stop`` ends ``run``."""
@@ -190,7 +177,7 @@ class SlicePublisher:
                     self._watch_problem = f"watch of ResourceSlices failed: {error}"
                     self._slices_changed.set()
                 await asyncio.sleep(backoff.pause(error.retry_after))
-            await asyncio.sleep(self._rng.uniform(*self._timings.after_end))
+            await asyncio.sleep(self._rng.uniform(*self._timings.watch_pause))
 
     async def _publish_repeatedly(self) -> None:
         backoff = Backoff(self._rng, cap=LONGEST_PAUSE)
@@ -204,7 +191,7 @@ class SlicePublisher:
                 await wait_any(self._due, newer, timeout=backoff.pause(asked))
             else:
                 backoff.succeeded()
-                pause = self._timings.relist * self._rng.uniform(0.8, 1.2)
+                pause = self._timings.slice_relist * self._rng.uniform(0.8, 1.2)
                 await wait_any(self._due, newer, self._slices_changed, timeout=pause)
             await asyncio.sleep(QUIET)
 

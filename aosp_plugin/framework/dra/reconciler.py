@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import debounce, wait_any
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.dra.claims import Claims
@@ -21,29 +22,10 @@ QUIET, CAP = 0.05, 1.0
 """Seconds without a file event that end a burst, and seconds after which claims are repaired although it goes on."""
 
 
-class ReconcileTimings(NamedTuple):
-    """Times in seconds."""
-
-    round: float = 60.0
-    """Between two rounds, and between two questions for a claim that was gone."""
-    ask: float = 600.0
-    """Between two questions for each claim: requests to the API server, from every node. A claim for whose device
-    another one waits is asked for at once anyway."""
-    answer: float = 10.0
-    """How long to wait for the API server."""
-    retry: float = 5.0
-    """From a failed round to the next."""
-
-
-DEFAULT_TIMINGS = ReconcileTimings()
-
-
 class Reconciler:
     """Reconciles the claims of one driver. Belongs to the event loop."""
 
-    def __init__(
-        self, claims: Claims, files: Subscription, stop: asyncio.Event, timings: ReconcileTimings = DEFAULT_TIMINGS
-    ) -> None:
+    def __init__(self, claims: Claims, files: Subscription, stop: asyncio.Event, timings: Timings = DEFAULT) -> None:
         """``files`` is used by this object alone; ``stop`` ends ``run``."""
         self._claims = claims
         self._files = files
@@ -75,7 +57,7 @@ class Reconciler:
             self._requested.clear()
         self._files.changed.clear()
         is_repaired = await self._claims.repair(before=lambda: self._files.watch([self._claims.directory]))
-        pause = self._timings.round if is_repaired else min(self._timings.retry, self._timings.round)
+        pause = self._timings.claim_round if is_repaired else min(self._timings.claim_retry, self._timings.claim_round)
         self._repair_due = time.monotonic() + pause
         if time.monotonic() >= self._ask_due:
             await self._ask_for_claims()
@@ -84,12 +66,12 @@ class Reconciler:
         """Ask for all claims, or between these times for those that were gone; one after another."""
         now = time.monotonic()
         everything, gone = now >= self._ask_all_due, self._claims.gone
-        self._ask_due = now + self._timings.round
+        self._ask_due = now + self._timings.claim_round
         if everything:
-            self._ask_all_due = now + self._timings.ask
+            self._ask_all_due = now + self._timings.claim_ask
         for record in [*self._claims.prepared.values()]:
             if everything or record.uid in gone:
-                is_needed = await self._claims.ask(record, self._timings.answer)
+                is_needed = await self._claims.ask(record, self._timings.claim_answer)
                 if is_needed is False:
                     self._repair_due = now  # which may release it
                 if is_needed is None or self._stop.is_set():
