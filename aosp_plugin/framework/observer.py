@@ -116,15 +116,11 @@ class Observer:
 
 
 class Observers(Observer):
-    """Passes each event to those of several observers that handle it, in their order."""
+    """Passes each event to several observers, in their order."""
 
     def __init__(self, *observers: Observer) -> None:
         for event in [name for name in vars(Observer) if not name.startswith("_")]:
-            ignored = getattr(Observer, event)
-            handlers = [getattr(observer, event) for observer in observers]
-            handlers = [handle for handle in handlers if getattr(handle, "__func__", None) is not ignored]
-            # Allocate waits for its one handler: it is called directly.
-            setattr(self, event, handlers[0] if len(handlers) == 1 else partial(_call_each, handlers))
+            setattr(self, event, partial(_call_each, [getattr(observer, event) for observer in observers]))
 
 
 def _call_each(handlers: Iterable[Callable[..., None]], *arguments: object, **keywords: object) -> None:

@@ -98,7 +98,6 @@ class PodResources:
         self._worker = Worker("podresources")
         self._query: asyncio.Task[Allocations] | None = None
         self._queried = -math.inf
-        self._result = Allocations()
         self._received = -math.inf
         self._listed_by: SocketIdentity | None = None
         self.latest = Allocations("not queried yet")
@@ -111,7 +110,21 @@ class PodResources:
 
     async def current(self) -> Allocations:
         """Return the owners as of a few seconds ago. Equal results are the same object."""
-        self.latest = await self._current() if self._socket else DISABLED
+        if not self._socket:
+            self.latest = DISABLED
+            return DISABLED
+        if self._query is None and self._clock() - self._queried >= self._timings.list_interval:
+            self._queried = self._clock()
+            self._query = asyncio.create_task(self._list())
+        if self._query is not None:
+            await asyncio.wait({self._query}, timeout=self._timings.list_patience)
+        if self._query is not None and self._query.done():
+            query, self._query = self._query, None
+            result = query.result()
+            self.latest = self.latest if result == self.latest else result
+            self._received = self._clock()
+        elif self._clock() - self._received > self._timings.list_age:
+            self.latest = _PENDING
         return self.latest
 
     def close(self) -> None:
@@ -121,19 +134,6 @@ class PodResources:
     def allocated(self) -> dict[str, int]:
         """Return the number of allocated devices by resource, from ``latest``; empty if unknown. For any thread."""
         return {resource: len(owners) for resource, owners in self.latest.owners.items()}
-
-    async def _current(self) -> Allocations:
-        if self._query is None and self._clock() - self._queried >= self._timings.list_interval:
-            self._queried = self._clock()
-            self._query = asyncio.create_task(self._list())
-        if self._query is not None:
-            await asyncio.wait({self._query}, timeout=self._timings.list_patience)
-        if self._query is not None and self._query.done():
-            query, self._query = self._query, None
-            result = query.result()
-            self._result = self._result if result == self._result else result
-            self._received = self._clock()
-        return self._result if self._clock() - self._received <= self._timings.list_age else _PENDING
 
     async def query(self) -> Allocations:
         """Ask the kubelet for the owners now. To be called rarely; ``current`` is not affected."""

@@ -1,4 +1,4 @@
-"""An event reaches each observer that handles it."""
+"""An event reaches each observer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CountingStreams(Counting):
         self.messages.append((size, first))
 
 
-def test_event_reaches_each_observer_that_handles_it() -> None:
+def test_event_reaches_each_observer() -> None:
     requests, streams = Counting(), CountingStreams()
     observers = Observers(Observer(), Observers(requests, streams), Observers(streams))
     observers.answered("Allocate", "OK", 0.5)
