@@ -203,10 +203,10 @@ async def test_a_reload_turns_events_on_and_off(node: Node) -> None:
         node.devices.remove(1)
         await listed(node.kubelet, 1)
         node.devices.add(1)
-        node.plugin(node_events=True)  # writes the file
+        node.plugin(node_events=True, startup_taint=KEY)  # writes the file
         plugin.signal(signal.SIGHUP)
         await plugin.logged("configuration reloaded")
-        await listed(node.kubelet, 2)
+        await node.server.wait_for(lambda _: node.taints == [])  # so the devices were read
         node.devices.remove(0)
         await node.server.wait_for(lambda _: "DevicesLost" in node.events)
         assert "aosp_binder0" in node.events["DevicesLost"]
