@@ -5,16 +5,18 @@ events.k8s.io/v1 only allows its series to change, so that the numbers of device
 (pkg/apis/core/validation/events.go ``ValidateEventUpdate``). As in kubelets before 1.37, the UID of the involved object
 is the node's name, so that no right to read Nodes is required; ``kubectl describe node`` asks for both.
 
-As in client-go's recorder, a repetition is counted in the Event that exists, and the number of requests is limited.
-Unlike there, nothing is dropped: what waits is counted in one Event, whose message is that of the last time.
+As in client-go's recorder, a repetition is counted in the Event that exists: one for each reason of a resource,
+which is written once a minute at most. Nothing is dropped: what waits is counted, with the message of the last time.
 """
 
 from __future__ import annotations
 
 import collections
+import secrets
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from aosp_plugin.framework.apiserver.protocol import ConflictError, NotFoundError, events, object_path
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 COMPONENT: Final = "aosp-device-plugin"
 NAMESPACE: Final = "default"
 """That of all Events of objects without a namespace (``legacyValidateEvent``)."""
+PAUSE: Final = 60.0
+"""Seconds between two requests of the same Event."""
 MAX_MESSAGE: Final = 1024
 """Characters, ``NoteLengthLimit``."""
 MAX_NODE_NAME: Final = 235
@@ -179,33 +183,16 @@ def _number(count: int) -> str:
     return f"{count} device{'s' * (count != 1)}"
 
 
-class EventLimits(NamedTuple):
-    """Of one process."""
-
-    burst: int = 25
-    """Requests that may follow each other at once; as ``defaultSpamBurst`` in client-go's tools/record."""
-    refill: float = 300.0
-    """Seconds after which one more may; as ``defaultSpamQPS``."""
-    gap: float = 600.0
-    """Seconds without a repetition after which the next time is an Event of its own; as
-    ``defaultAggregateIntervalInSeconds``."""
-
-
 @dataclass
-class _Series:
-    """An Event, and how often it has happened."""
+class _Event:
+    """An Event of one reason of a resource."""
 
-    resource: str
-    reason: str
-    type: str
-    message: str
-    first: int
-    """In nanoseconds since the epoch, as ``last``."""
-    last: int
-    count: int = 0
+    body: dict[str, Any]
+    """With the number of times that it has happened, and the last message."""
     written: int = 0
     """The count that the API server has; 0 if it has no such Event."""
-    name: str = ""
+    due: float = 0.0
+    """When it may be written again, by the monotonic clock."""
 
 
 class NodeEvents:
@@ -217,18 +204,16 @@ class NodeEvents:
         node_name: str,
         watches: Sequence[ResourceWatch],
         *,
-        limits: EventLimits = EventLimits(),
-        clock: Callable[[], int] = time.time_ns,
+        pause: float = PAUSE,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """``clock`` returns nanoseconds since the epoch."""
+        """``clock`` returns seconds since the epoch."""
         self._api = api
         self._node = node_name
         self._watches = watches
-        self._limits = limits
+        self._pause = pause
         self._clock = clock
-        self._series: dict[tuple[str, str], _Series] = {}
-        self._tokens = float(limits.burst)
-        self._filled = time.monotonic()
+        self._events: dict[tuple[str, str], _Event] = {}
 
     def observe(self) -> None:
         """Read the state of the resources, and count what has happened."""
@@ -238,75 +223,48 @@ class NodeEvents:
 
     def record(self, resource: str, occurrence: Occurrence) -> None:
         """Count an occurrence, which ``write`` writes. Requires microseconds and memory for the last one only."""
-        now, key = self._clock(), (resource, occurrence.reason)
-        series = self._series.get(key)
-        if series is None or (series.count == series.written and now - series.last > self._limits.gap * 1e9):
-            series = _Series(resource, occurrence.reason, occurrence.type, "", now, now, name=self._name(now))
-            self._series[key] = series
-        series.count += 1
-        series.last, series.message = now, occurrence.message[:MAX_MESSAGE]
+        now = datetime.fromtimestamp(int(self._clock()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        key = resource, occurrence.reason
+        if key not in self._events:
+            self._events[key] = _Event(self._body(occurrence, now))
+        body = self._events[key].body
+        body |= {"count": body["count"] + 1, "message": occurrence.message[:MAX_MESSAGE], "lastTimestamp": now}
 
     async def write(self) -> None:
-        """Write what was recorded, as far as the limits allow. Raises ApiError."""
-        waiting = [series for series in self._series.values() if series.count != series.written]
-        for series in sorted(waiting, key=lambda series: series.last):
-            if not self._has_token():
-                return
-            await self._write(series)
-            self._tokens -= 1
+        """Write what was recorded, as far as it is due. Raises ApiError."""
+        for event in [*self._events.values()]:
+            if event.body["count"] != event.written and time.monotonic() >= event.due:
+                await self._write(event)
+                event.due = time.monotonic() + self._pause
 
-    async def _write(self, series: _Series) -> None:
+    async def _write(self, event: _Event) -> None:
         """Create the Event, or change its count, message and last time."""
-        count, path = series.count, events(NAMESPACE)
-        if series.written:
-            try:
-                await self._patch(series)
-            except NotFoundError:  # it has expired, after an hour by default
-                series.name = self._name(self._clock())
-                await self._api.create(path, self._body(series))
-        else:
-            try:
-                await self._api.create(path, self._body(series))
-            except ConflictError:  # an earlier request had no answer, but was processed
-                await self._patch(series)
-        series.written = count
+        body = {**event.body}  # it may happen again meanwhile
+        path = events(NAMESPACE)
+        create = partial(self._api.create, path, body)
+        changes = {name: body[name] for name in ("count", "message", "lastTimestamp")}
+        patch = partial(self._api.patch, object_path(path, body["metadata"]["name"]), changes)
+        try:
+            await (patch() if event.written else create())
+        except NotFoundError:  # it has expired, after an hour by default
+            await create()
+        except ConflictError:  # an earlier request had no answer, but was processed
+            await patch()
+        event.written = body["count"]
 
-    async def _patch(self, series: _Series) -> None:
-        path = object_path(events(NAMESPACE), series.name)
-        patch = {"count": series.count, "message": series.message, "lastTimestamp": _timestamp(series.last)}
-        await self._api.patch(path, patch)
-
-    def _body(self, series: _Series) -> dict[str, Any]:
+    def _body(self, occurrence: Occurrence, now: str) -> dict[str, Any]:
+        """Return an Event that has not happened yet, with a name that no other one has."""
+        name = f"{self._node[:MAX_NODE_NAME].rstrip('.-')}.{secrets.token_hex(8)}"
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": series.name, "namespace": NAMESPACE},
+            "metadata": {"name": name, "namespace": NAMESPACE},
             "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node},
-            "type": series.type,
-            "reason": series.reason,
-            "message": series.message,
-            "count": series.count,
-            "firstTimestamp": _timestamp(series.first),
-            "lastTimestamp": _timestamp(series.last),
+            "type": occurrence.type,
+            "reason": occurrence.reason,
+            "count": 0,
+            "firstTimestamp": now,
             "source": {"component": COMPONENT, "host": self._node},
             "reportingComponent": COMPONENT,
             "reportingInstance": self._node,
         }
-
-    def _name(self, now: int) -> str:
-        """Return a name that no other Event has, like that of client-go's Events."""
-        taken = {series.name for series in self._series.values()}
-        while (name := f"{self._node[:MAX_NODE_NAME].rstrip('.-')}.{now:x}") in taken:
-            now += 1
-        return name
-
-    def _has_token(self) -> bool:
-        """Return whether a request may be sent now."""
-        now = time.monotonic()
-        self._tokens = min(self._tokens + (now - self._filled) / self._limits.refill, self._limits.burst)
-        self._filled = now
-        return self._tokens >= 1
-
-
-def _timestamp(nanoseconds: int) -> str:
-    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
