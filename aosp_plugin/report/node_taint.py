@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
 from aosp_plugin.framework.apiserver.protocol import NODES, InvalidObjectError, object_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from aosp_plugin.framework.apiserver.client import ApiClient
     from aosp_plugin.framework.resource_server import ResourceServer
 
 LOG = logging.getLogger(__name__)
-
-UNASKED_SECONDS: Final = 30.0
-"""For which a registered plugin waits for the kubelet's number of devices, before it does without."""
 
 
 class TaintTimings(NamedTuple):
@@ -57,36 +54,21 @@ class Node(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-class Readiness:
-    """Whether a resource is ready for its first pod. For one event loop."""
+def is_ready(server: ResourceServer) -> bool:
+    """Return whether the plugin is registered, and the kubelet, or the API server, has healthy devices of it.
 
-    def __init__(self, server: ResourceServer, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds."""
-        self._server = server
-        self._clock = clock
-        self._registered_at: float | None = None
+    Where the kubelet cannot be asked, the Node object alone has to do.
+    """
+    if not server.registered or server.unready or not server.inventory.snapshot.healthy:
+        return False
+    if server.driver is not None:  # that the slices are confirmed is a part of ``unready``
+        return server.driver.slices_confirmed > 0
+    return bool(server.confirmation.unknown or server.confirmation.allocatable)
 
-    def ready(self) -> bool:
-        """Return whether the plugin is registered, and the kubelet, or the API server, has healthy devices of it."""
-        server = self._server
-        if not server.registered:
-            self._registered_at = None
-            return False
-        now = self._clock()
-        if self._registered_at is None:
-            self._registered_at = now
-        if server.unready or not server.inventory.snapshot.healthy:
-            return False
-        if server.driver is not None:  # that the slices are confirmed is a part of ``unready``
-            return server.driver.slices_confirmed > 0
-        confirmation = server.confirmation
-        if confirmation.unknown:  # where the kubelet cannot be asked, the Node object has to do
-            return now - self._registered_at >= UNASKED_SECONDS
-        return bool(confirmation.allocatable)
 
-    def has_devices(self, node: Node) -> bool:
-        """Return whether the Node object, which the scheduler reads, has devices of the resource."""
-        return self._server.driver is not None or node.status.allocatable.get(self._server.resource_name, "0") != "0"
+def _has_devices(node: Node, server: ResourceServer) -> bool:
+    """Return whether the Node object, which the scheduler reads, has devices of the resource."""
+    return server.driver is not None or node.status.allocatable.get(server.resource_name, "0") != "0"
 
 
 class StartupTaint:
@@ -100,15 +82,13 @@ class StartupTaint:
         servers: Sequence[ResourceServer],
         *,
         timings: TaintTimings = TaintTimings(),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``key`` is that of the taint, whatever its value and effect are; ``clock`` returns seconds."""
+        """``key`` is that of the taint, whatever its value and effect are."""
         self._api = api
         self._path = object_path(NODES, node_name)
         self._key = key
-        self._resources = [Readiness(server, clock) for server in servers]
+        self._servers = servers
         self._timings = timings
-        self._clock = clock
         self._ready = False
         self._check_at = 0.0
         self._done = ""
@@ -116,17 +96,17 @@ class StartupTaint:
 
     def observe(self) -> None:
         """Read whether all resources are ready."""
-        self._ready = all([resource.ready() for resource in self._resources])  # noqa: C419 - each reads its own state
+        self._ready = all(map(is_ready, self._servers))
         if not self._ready:
             self._check_at = 0.0  # after the next registration: the kubelet may have created its Node again
 
     async def write(self) -> None:
         """Remove the taint if all resources are ready, once from each Node object. Raises ApiError."""
-        if not self._ready or self._clock() < self._check_at:
+        if not self._ready or time.monotonic() < self._check_at:
             return
         done = await self._check()
         if self._ready:
-            self._check_at = self._clock() + (self._timings.settled if done else self._timings.recheck)
+            self._check_at = time.monotonic() + (self._timings.settled if done else self._timings.recheck)
 
     async def _check(self) -> bool:
         """Remove the taint if the Node has the devices; return whether nothing is left to do for this Node object."""
@@ -136,7 +116,7 @@ class StartupTaint:
         if not any(taint.get("key") == self._key for taint in node.spec.taints):
             self._done = node.metadata.uid
             return True
-        if not all(resource.has_devices(node) for resource in self._resources):
+        if not all(_has_devices(node, server) for server in self._servers):
             return False
         try:
             await self._api.patch(self._path, removal(node, self._key))

@@ -20,13 +20,11 @@ from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.resource_server import DriverState
 from aosp_plugin.framework.timings import Backoff
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
-from aosp_plugin.report.node_taint import Readiness, StartupTaint, TaintTimings
+from aosp_plugin.report.node_taint import StartupTaint, TaintTimings, is_ready
 from kubelet_standin.apiserver import ApiServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from tests.support import Clock
 
 RESOURCE = "aosp.io/binder"
 KEY = "aosp.io/starting"
@@ -222,28 +220,13 @@ async def test_a_missing_right_is_logged_once_and_the_taint_goes_when_it_is_gran
     ids=["not registered", "unready", "no devices", "no slices"],
 )
 def test_a_resource_is_not_ready(changes: dict[str, Any]) -> None:
-    assert not Readiness(ready_server(**changes)).ready()
+    assert not is_ready(ready_server(**changes))
 
 
-def test_a_resource_is_ready_when_the_kubelet_has_devices_of_it() -> None:
+def test_a_resource_is_ready_when_the_kubelet_has_devices_of_it_or_cannot_be_asked() -> None:
     plugin = ready_server()
-    readiness = Readiness(plugin)
-    assert readiness.ready()
+    assert is_ready(plugin)
     plugin.confirmation.record(0, 1)
-    assert not readiness.ready()
-    assert Readiness(ready_server(driver=DriverState("binder.aosp.io", 1, 1, 0))).ready()
-
-
-def test_a_kubelet_that_cannot_be_asked_delays_readiness_only(clock: Clock) -> None:
-    plugin = ready_server(confirmation=Confirmation())
-    readiness = Readiness(plugin, clock)
-    assert not readiness.ready()
-    clock.now += 29.0
-    assert not readiness.ready()
-    plugin.registered = False
-    assert not readiness.ready()
-    plugin.registered = True
-    clock.now += 2.0
-    assert not readiness.ready(), "the registration is another one"
-    clock.now += 30.0
-    assert readiness.ready()
+    assert not is_ready(plugin)
+    assert is_ready(ready_server(driver=DriverState("binder.aosp.io", 1, 1, 0)))
+    assert is_ready(ready_server(confirmation=Confirmation()))
