@@ -85,7 +85,7 @@ class ClaimsBackend(BinderBackend):
         effective = effective_parameters(parameters, self._resource.visible_devices_env)
         groups = self._groups(ids)
         for group in groups:
-            self._require_available(group)
+            self._require_usable(group, scans.general_problem(group, self._scanned, self._state()))
         devices = self._further_devices(effective)
         mounted = self._mount(groups)
         try:
@@ -167,9 +167,6 @@ class ClaimsBackend(BinderBackend):
             device._replace(identity=device.identity and device.identity._replace(number=0, inode=0))
             for device in members
         ]
-
-    def _require_available(self, group: DeviceSet) -> None:
-        self._require_usable(group, scans.general_problem(group, self._scanned, self._state()))
 
     def _mount(self, groups: Sequence[DeviceSet]) -> list[str]:
         """Mount those of the phones that have no binderfs, and return them. Raises UnhealthyDeviceError."""

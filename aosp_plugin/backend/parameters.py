@@ -192,19 +192,14 @@ def _settings(part: ClaimParameters, visible_devices_env: str) -> dict[str, Sett
             f"{place}: environment: the variable {visible_devices_env} is not allowed: the plugin sets it to the names "
             "of the binder devices; allowed: other names"
         )
-    for name in ("containerPaths", "devices"):
-        if name in settings:
-            _require_not_reserved(settings[name])
+    for setting in (settings[name] for name in ("containerPaths", "devices") if name in settings):
+        for path in setting.value:
+            if (reserved := reserved_path(path)) is not None:
+                raise ConfigError(
+                    f"{setting.source}: the container path {shown(path)} is not allowed: the container runtime or the "
+                    f"kubelet provides {reserved}"
+                )
     return settings
-
-
-def _require_not_reserved(setting: Setting) -> None:
-    for path in setting.value:
-        if (reserved := reserved_path(path)) is not None:
-            raise ConfigError(
-                f"{setting.source}: the container path {shown(path)} is not allowed: the container runtime or the "
-                f"kubelet provides {reserved}"
-            )
 
 
 def _require_allowed(devices: Setting, allowed: Sequence[str]) -> None:

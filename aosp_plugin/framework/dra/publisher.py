@@ -219,17 +219,14 @@ class SlicePublisher:
 
     async def _read_node(self) -> None:
         """Find the UID of the Node, which owns the slices, so that they are deleted with it. Raises ApiError."""
-        name, uid = self._identity.node_name, ""
+        name = self._identity.node_name
         try:
             uid = (await self._api.get(object_path(NODES, name), _Node)).metadata.uid
         except NotFoundError as error:
+            self._identity = self._identity._replace(node_uid="")
             text = f"there is no Node {name}: is NODE_NAME the name of this node?"
             raise NotFoundError(Request("get", NODES), text, status=error.status) from error
-        except ApiError:
-            uid = self._identity.node_uid
-            raise
-        finally:
-            self._identity = self._identity._replace(node_uid=uid)
+        self._identity = self._identity._replace(node_uid=uid)
 
     async def _ask_for_taints(self) -> None:
         """Find out whether the server keeps taints, once for each watch, if a device has one. Raises ApiError.
