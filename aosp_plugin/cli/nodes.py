@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.binder.provision import bulk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+_NUMBER = click.IntRange(1, ALL_MINORS)
 
 
 @click.group(invoke_without_command=True)
@@ -25,7 +27,6 @@ def nodes(context: click.Context) -> None:
 def _pool_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the flags of a ``DevicePool``."""
     flags = {
-        "--binderfs-dir": (bulk.BINDERFS_DIR, "Directory of the binderfs that the tool mounts for its devices."),
         "--prefix": (bulk.PREFIX, "Name of a device, before its number."),
         "--device-dir": (bulk.DEVICE_DIR, "Device directory."),
     }
@@ -35,22 +36,25 @@ def _pool_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @nodes.command()
-@click.option("--count", type=int, required=True, help="Number of devices.")
-@click.option("--start", type=int, default=0, show_default=True, help="Number of the first device.")
+@click.option("--count", type=_NUMBER, required=True, help="Number of devices.")
+@click.option(
+    "--start", type=click.IntRange(0, ALL_MINORS), default=0, show_default=True, help="Number of the first device."
+)
 @click.option("--stand-ins", is_flag=True, help="Create test devices that are not binder: null devices as root.")
-@click.option("--max", "max_devices", type=int, help="Mount option max= of the binderfs.")
-@click.option("--mode", type=bulk.octal_mode, default=bulk.MODE, show_default=True, help="Permissions of the devices.")
+@click.option("--max", "max_devices", type=_NUMBER, help="Mount option max= of the binderfs.")
 @_pool_options
-def create(*, count: int, start: int, stand_ins: bool, max_devices: int | None, mode: int, **pool: str) -> None:
+def create(*, count: int, start: int, stand_ins: bool, max_devices: int | None, **pool: str) -> None:
     """Create the devices that are missing.
 
     Mounts a binderfs of its own, creates the binder devices in it, and a link to each in the device directory. Without
     root, use --stand-ins with a --device-dir of your own: the devices are empty files. After an interruption, run the
     same command again: it continues.
     """
-    with _usage_errors():
-        summary = bulk.DevicePool(**pool).create(count, start, mode=mode, max_devices=max_devices, stand_ins=stand_ins)
-        click.echo(summary, nl=False)
+    try:
+        summary = bulk.DevicePool(**pool).create(count, start, max_devices=max_devices, stand_ins=stand_ins)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(summary, nl=False)
 
 
 @nodes.command(name="list")
@@ -58,8 +62,7 @@ def create(*, count: int, start: int, stand_ins: bool, max_devices: int | None, 
 @_pool_options
 def list_devices(*, as_json: bool, **pool: str) -> None:
     """List the created devices: name, kind and file."""
-    with _usage_errors():
-        devices = bulk.DevicePool(**pool).list()
+    devices = bulk.DevicePool(**pool).list()
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode([device._asdict() for device in devices])))
     for device in [] if as_json else devices:
@@ -70,14 +73,4 @@ def list_devices(*, as_json: bool, **pool: str) -> None:
 @_pool_options
 def delete(**pool: str) -> None:
     """Delete the created devices, and unmount their binderfs."""
-    with _usage_errors():
-        click.echo(bulk.DevicePool(**pool).delete(), nl=False)
-
-
-@contextlib.contextmanager
-def _usage_errors() -> Iterator[None]:
-    """Raise UsageError (exit code 2) instead of ValueError."""
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+    click.echo(bulk.DevicePool(**pool).delete(), nl=False)

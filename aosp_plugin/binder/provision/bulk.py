@@ -18,11 +18,18 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem, natural_key
-from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import FILE_SYSTEMS, binder_parameters
-from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DeviceDirectoryError, DeviceExistsError
-from aosp_plugin.binder.provision.device_provisioner import mount_if_missing, set_mode, translated_errors
+from aosp_plugin.binder.discovery.names import name_problem, natural_key
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import binder_parameters
+from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, DeviceExistsError
+from aosp_plugin.binder.provision.device_provisioner import (
+    MODE,
+    check_mountable,
+    create_or_restore,
+    mount_if_missing,
+    set_mode,
+    translated_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +37,6 @@ if TYPE_CHECKING:
 DEVICE_DIR = "/dev"
 PREFIX = "aosp_binder"
 BINDERFS_DIR = "/run/aosp-binderfs/nodes"
-MODE = "0666"
 
 _NULL = os.makedev(1, 3)
 """The number of /dev/null (Documentation/admin-guide/devices.txt), which every user may open."""
@@ -51,45 +57,37 @@ class DevicePool:
     """The devices with one prefix in one device directory, whose binderfs belongs to the tool alone."""
 
     def __init__(self, device_dir: str = DEVICE_DIR, prefix: str = PREFIX, binderfs_dir: str = BINDERFS_DIR) -> None:
-        """Check the values. Raises ValueError."""
-        for flag, value in (("--device-dir", device_dir), ("--prefix", prefix), ("--binderfs-dir", binderfs_dir)):
-            if not value:
-                raise ValueError(f"{flag}: '' is not allowed: it is empty")
         # The mount table and the links have paths without links.
         self._directory = os.path.realpath(device_dir)
         self._binderfs = os.path.realpath(binderfs_dir)
         self._source = f"aosp-nodes:{self._directory}"
         self._prefix = prefix
         self._pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]*)")
-        if self._directory == self._binderfs:
-            raise ValueError(f"--binderfs-dir: {binderfs_dir!r} is --device-dir too: choose another directory")
-        if (problem := name_problem(f"{prefix}0")) is not None:
-            raise ValueError(f"--prefix: {prefix!r} is not allowed: {problem}")
 
-    def create(
-        self, count: int, first: int = 0, *, mode: int = 0o666, max_devices: int | None = None, stand_ins: bool = False
-    ) -> str:
+    def create(self, count: int, first: int = 0, *, max_devices: int | None = None, stand_ins: bool = False) -> str:
         """Create those of the ``count`` devices from number ``first`` on that are missing. Return a summary.
 
-        If a name is in use by another file, nothing is created. Raises ValueError for values that are not allowed, and
+        If a name is in use by another file, nothing is created. Raises ValueError for a prefix that is not allowed, and
         HostError.
         """
-        self._check(count, first, max_devices, stand_ins=stand_ins)
         names = [f"{self._prefix}{number}" for number in range(first, first + count)]
+        if (problem := name_problem(names[-1])) is not None:
+            raise ValueError(f"--prefix: {self._prefix!r} gives names like {names[-1]!r}: {problem}")
         with translated_errors(f"create devices in {self._directory}"):
             existing = self._existing()
             self._require_free(names, existing, stand_ins=stand_ins)
             if stand_ins:
-                created = [self._create_stand_in(name, mode) for name in names]
+                created = sum(map(self._create_stand_in, names))
                 kind = "null devices, not binder" if os.geteuid() == 0 else "empty files, not binder"
             else:
-                self._mount(max_devices)
-                created = [self._create_device(name, mode, linked=name in existing) for name in names]
+                if not self._is_mounted():
+                    check_mountable(self._binderfs)
+                mount_if_missing(self._binderfs, max_devices, self._source)
+                created = sum(self._create_device(name, linked=name in existing) for name in names)
                 kind = f"binderfs at {self._binderfs}"
-        noun = "stand-in" if stand_ins else "binder device"
         span = names[0] if count == 1 else f"{names[0]} to {names[-1]}"
-        present = count - sum(created)
-        return f"{self._directory}: {_plural(sum(created), noun)} created, {present} already present ({span}, {kind})\n"
+        present = count - created
+        return f"{self._directory}: {_devices(created)} created, {present} already present ({span}, {kind})\n"
 
     def list(self) -> list[ListedDevice]:
         """Return the devices in natural order. Raises HostError."""
@@ -111,42 +109,20 @@ class DevicePool:
         mount. Its directory always stays: a container that has it as a volume would keep the old one. Raises HostError;
         if another binderfs is mounted there, nothing is removed.
         """
+        note = ""
         with translated_errors(f"delete devices in {self._directory}"):
-            existing = self._existing()
+            files = {name for name, kind in self._existing().items() if kind is not None}
             mounted = self._is_mounted()
             devices = set(filter(self._pattern.fullmatch, binderfs.devices_in(self._binderfs))) if mounted else set()
-            links = {name for name, kind in existing.items() if kind is Kind.BINDERFS}
-            stand_ins = [name for name, kind in existing.items() if kind in {Kind.STAND_IN, Kind.FILE}]
             # The device before its link: a link without a device is recognised by the next call.
-            for name in devices | links:
+            for name in devices | files:
                 if mounted:
                     binderfs.remove_device(self._binderfs, name)
-                if name in links:
-                    self._unlink(name)
-            for name in stand_ins:
-                self._unlink(name)
-            note = self._unmount() if mounted else ""
-        parts = [_plural(len(devices | links), "binder device")] if links or devices or not stand_ins else []
-        parts += [_plural(len(stand_ins), "stand-in")] if stand_ins else []
-        return f"{self._directory}: {' and '.join(parts)} deleted\n{note}"
-
-    def _check(self, count: int, first: int, max_devices: int | None, *, stand_ins: bool) -> None:
-        for flag, value, lowest in (("--count", count, 1), ("--start", first, 0), ("--max", max_devices, 1)):
-            if value is not None and not lowest <= value <= binderfs.ALL_MINORS:
-                raise ValueError(f"{flag}: {value} is not a number from {lowest} to {binderfs.ALL_MINORS}")
-        last = f"{self._prefix}{first + count - 1}"
-        if (problem := name_problem(last)) is not None:
-            raise ValueError(
-                f"--prefix: {self._prefix!r} gives names like {last!r}: {problem}; a name has up to {LONGEST_NAME} "
-                "characters, number included"
-            )
-        if f"{self._binderfs}/".startswith("/dev/") and not stand_ins:
-            raise ValueError(
-                f"--binderfs-dir: {self._binderfs!r} is below /dev, of which a privileged container gets every device: "
-                "choose a directory elsewhere, for example below /run/aosp-binderfs"
-            )
-        if stand_ins and max_devices is not None:
-            raise ValueError("--max: not allowed with --stand-ins, which mounts no binderfs")
+                if name in files:
+                    os.unlink(f"{self._directory}/{name}")
+            if mounted:
+                note = self._unmount()
+        return f"{self._directory}: {_devices(len(devices | files))} deleted\n{note}"
 
     def _existing(self) -> dict[str, Kind | None]:
         """Return each file of the device directory with the prefix and a number; None for other files than ours."""
@@ -171,98 +147,47 @@ class DevicePool:
 
     def _require_free(self, names: Iterable[str], existing: dict[str, Kind | None], *, stand_ins: bool) -> None:
         own = {Kind.STAND_IN, Kind.FILE} if stand_ins else {Kind.BINDERFS}
-        conflicts = [f"{self._directory}/{name}" for name in names if name in existing and existing[name] not in own]
-        if conflicts:
-            more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
-            raise DeviceExistsError(
-                f"{conflicts[0]}{more} is in the way: {_describe(conflicts[0])}: remove it, or choose another --prefix "
-                "or --start"
-            )
+        for name in names:
+            if name in existing and existing[name] not in own:
+                raise DeviceExistsError(
+                    f"{self._directory}/{name} is in the way: remove it, or choose another --prefix or --start"
+                )
 
-    def _create_stand_in(self, name: str, mode: int) -> bool:
-        """Create a stand-in, or give it the mode. Return whether it was created."""
+    def _create_stand_in(self, name: str) -> bool:
+        """Create a stand-in, or restore its mode. Return whether anything was changed."""
         path = f"{self._directory}/{name}"
         created = not os.path.lexists(path)
-        with translated_errors(f"create {path}"):
-            if created:
-                kind, number = (stat.S_IFCHR, _NULL) if os.geteuid() == 0 else (stat.S_IFREG, 0)
-                os.mknod(path, kind | mode, number)
-            set_mode(path, mode)
-        return created
+        if created:
+            kind, number = (stat.S_IFCHR, _NULL) if os.geteuid() == 0 else (stat.S_IFREG, 0)
+            os.mknod(path, kind | MODE, number)
+        return set_mode(path, MODE) or created
 
-    def _create_device(self, name: str, mode: int, *, linked: bool) -> bool:
-        """Create a binder device and its link, unless they exist. Return whether anything was created."""
-        path = f"{self._binderfs}/{name}"
-        exists = os.path.lexists(path)
-        if not exists:
-            binderfs.add_device(self._binderfs, name)
-        set_mode(path, mode)
+    def _create_device(self, name: str, *, linked: bool) -> bool:
+        """Create a binder device and its link, or restore its mode. Return whether anything was changed."""
+        changed = create_or_restore(self._binderfs, name)
         # The link comes last: a plugin that watches the directory considers the device usable from then on.
         if not linked:
-            os.symlink(path, f"{self._directory}/{name}")
-        return not (exists and linked)
+            os.symlink(f"{self._binderfs}/{name}", f"{self._directory}/{name}")
+        return changed or not linked
 
     def _is_mounted(self) -> bool:
         """Return whether the tool's binderfs is mounted. Raises BinderfsError if another one is in its place."""
         mounted = binderfs.mount_at(self._binderfs)
         if mounted is not None and mounted.source != self._source:
             raise BinderfsError(
-                f"{self._binderfs} is a binderfs that was not created for devices in {self._directory}: choose another "
-                "--binderfs-dir"
+                f"{self._binderfs} is a binderfs that was not created for devices in {self._directory}: unmount it"
             )
         return mounted is not None
-
-    def _mount(self, max_devices: int | None) -> None:
-        if not self._is_mounted() and not _has_binderfs():
-            raise BinderMissingError(
-                "this kernel has no binderfs: modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS; "
-                "--stand-ins creates test devices that are not binder"
-            )
-        mount_if_missing(self._binderfs, max_devices, self._source)
 
     def _unmount(self) -> str:
         """Unmount the binderfs if it has no other devices, else return a line that names one."""
         of_kernel = re.split("[,\n]", binder_parameters())
         others = sorted({*binderfs.devices_in(self._binderfs)} - {*of_kernel}, key=natural_key)
         if others:
-            return f"{self._binderfs} stays mounted: it has {_plural(len(others), 'other device')} ({others[0]})\n"
+            return f"{self._binderfs} stays mounted: it has other devices ({others[0]})\n"
         binderfs.unmount(self._binderfs)
         return ""
 
-    def _unlink(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self._directory}/{name}")
 
-
-def octal_mode(text: str) -> int:
-    """Read permissions in octal, from 0000 to 0777. Raises ValueError."""
-    if not re.fullmatch("0?[0-7]{3}", text):
-        raise ValueError(f"{text!r} is not an octal mode from 0000 to 0777")
-    return int(text, 8)
-
-
-def _has_binderfs() -> bool:
-    with open(FILE_SYSTEMS, encoding="ascii") as file:
-        return mounts.BINDERFS in file.read().split()
-
-
-def _describe(path: str) -> str:
-    """Return what a file is, for an error about it."""
-    status = os.lstat(path)
-    match stat.S_IFMT(status.st_mode):
-        case stat.S_IFLNK:
-            return f"a link to {os.readlink(path)}"
-        case stat.S_IFCHR if status.st_rdev == _NULL:
-            return "a stand-in, a null device"
-        case stat.S_IFCHR:
-            return f"a character device {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        case stat.S_IFREG:
-            return "a file with content" if status.st_size else "an empty file"
-        case stat.S_IFDIR:
-            return "a directory"
-        case _:
-            return "neither a device nor a file"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"

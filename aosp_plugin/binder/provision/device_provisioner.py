@@ -68,7 +68,7 @@ class DeviceProvisioner:
             directory = self._directory()
             with exclusive(directory):
                 mount_if_missing(directory, self._max_devices)
-                return sum(_create_or_restore(directory, name) for name in self._names)
+                return sum(create_or_restore(directory, name) for name in self._names)
 
     def check(self) -> None:
         """Check without effect that there is a binderfs, or that one could be mounted. Raises HostError."""
@@ -82,7 +82,7 @@ class DeviceProvisioner:
         return self._host.process_path(self._host.resolve(self._host_directory))
 
 
-def _create_or_restore(directory: str, name: str) -> bool:
+def create_or_restore(directory: str, name: str) -> bool:
     """Create the binder device or restore its mode. Return whether anything was changed."""
     path = f"{directory}/{name}"
     try:

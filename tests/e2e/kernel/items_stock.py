@@ -76,13 +76,13 @@ async def no_binderfs(_: World) -> None:
     """aosp-plugin nodes reports that the kernel has no binderfs and creates nothing; with --stand-ins, null devices."""
     done = await binder_nodes("create", "--count", "2", "--prefix", "test")
     assert (done.code, done.out) == (1, ""), done
-    assert done.err.startswith("aosp-plugin: this kernel has no binderfs: modprobe binder_linux, or boot"), done
+    assert "this kernel has no binderfs: modprobe" in done.err, done
     assert not [name for name in os.listdir("/dev") if name.startswith("test")]
     done = await binder_nodes("create", "--count", "2", "--prefix", "test", "--stand-ins")
     assert done.code == 0, done
     assert done.out.endswith("(test0 to test1, null devices, not binder)\n"), done
     done = await binder_nodes("delete", "--prefix", "test")
-    assert done == (0, "/dev: 2 stand-ins deleted\n", ""), done
+    assert done == (0, "/dev: 2 devices deleted\n", ""), done
 
 
 def _usable(name: str) -> dict[str, str]:
