@@ -14,12 +14,20 @@ if TYPE_CHECKING:
     import pytest
 
 
+def binderfs_mount(
+    directory: str, max_devices: int | None, source: str = mounts.BINDERFS, device: int = 1
+) -> mounts.Mount:
+    """Return a line of the mount table."""
+    options = "rw" if max_devices is None else f"rw,max={max_devices}"
+    return mounts.Mount(directory, device, mounts.BINDERFS, source, options)
+
+
 class FakeBinderfs:
     """Files instead of binder devices, with the refusals and limits of the kernel. Its directories are not mounts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Replace the functions until the test ends."""
-        self.mounts: dict[str, mounts.BinderfsMount] = {}
+        self.mounts: dict[str, mounts.Mount] = {}
         self.calls: list[tuple[str, int | None]] = []
         """The name of each call that changes a mount, "mount", "remount" or "unmount", and its max=."""
         self.kernel_devices: tuple[str, ...] = ()
@@ -41,7 +49,7 @@ class FakeBinderfs:
         self.hook("mount")
         self.calls.append(("remount" if remount else "mount", max_devices))
         source = self.mounts[directory].source if remount else source
-        self.mounts[directory] = mounts.BinderfsMount(directory, 1, max_devices or binderfs.ALL_MINORS, source)
+        self.mounts[directory] = binderfs_mount(directory, max_devices or binderfs.ALL_MINORS, source)
         if not remount:
             for name in (binderfs.CONTROL_NAME, *self.kernel_devices):
                 os.mknod(f"{directory}/{name}")
@@ -53,7 +61,7 @@ class FakeBinderfs:
             os.unlink(f"{directory}/{name}")
         del self.mounts[directory]
 
-    def mount_at(self, directory: str) -> mounts.BinderfsMount | None:
+    def mount_at(self, directory: str) -> mounts.Mount | None:
         """Return the mount."""
         return self.mounts.get(directory)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import ctypes
     from collections.abc import Iterator
 
-    from aosp_plugin.binder.driver.mounts import BinderfsMount
+    from aosp_plugin.binder.driver.mounts import Mount
 
 CONTROL_NAME = "binder-control"
 """The control file of a binderfs, whose ioctl adds binder devices. Never allocated."""
@@ -251,15 +251,16 @@ def binder_version(path: str) -> int:
     return number
 
 
-def mount_at(directory: str) -> BinderfsMount | None:
+def mount_at(directory: str) -> Mount | None:
     """Return the binderfs whose root is ``directory``, or None."""
     try:
         path, device = os.path.realpath(directory), os.stat(directory).st_dev
     except FileNotFoundError:
         return None
-    table = mounts.binderfs_mounts(mounts.parse(mounts.read()))
+    place = (path, device, mounts.BINDERFS)
     # The comparison of the devices excludes a binderfs that another mount covers.
-    return next((mount for mount in table if (mount.directory, mount.device) == (path, device)), None)
+    table = mounts.parse(mounts.read())
+    return next((mount for mount in table if (mount.directory, mount.device, mount.type) == place), None)
 
 
 def implementation(path: str) -> str:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import NamedTuple
 
 MOUNTINFO = "/proc/self/mountinfo"
 
@@ -29,7 +26,8 @@ class Mount(NamedTuple):
     """st_dev of its files. No other file system has the same number at the same time."""
     type: str
     source: str
-    """The source that was given to mount(2)."""
+    """The source that was given to mount(2). The kernel does not use that of a binderfs; a program recognises its own
+    mount by it."""
     options: str
     """Options of the file system, separated by commas."""
     id: int = 0
@@ -41,18 +39,11 @@ class Mount(NamedTuple):
     """Whether it receives the mounts of another mount namespace, where those made here do not appear: in a systemd
     service with ``ProtectSystem``."""
 
-
-class BinderfsMount(NamedTuple):
-    """A mounted binderfs."""
-
-    directory: str
-    """Mount point: an absolute path without links."""
-    device: int
-    """st_dev of every file in it. Different for each binderfs that is mounted at the same time."""
-    max_devices: int | None
-    """Mount option ``max=``: the maximum number of devices, binder-control excluded. None if the kernel omits it."""
-    source: str = BINDERFS
-    """The source that was given to mount(2). The kernel does not use it; a program recognises its own mount by it."""
+    @property
+    def max_devices(self) -> int | None:
+        """Option ``max=`` of a binderfs: the maximum number of devices, binder-control excluded. None if not shown."""
+        limit = dict(option.partition("=")[::2] for option in self.options.split(",")).get("max", "")
+        return int(limit) if limit.isdigit() else None
 
 
 def read() -> str:
@@ -84,17 +75,6 @@ def _parse(line: str) -> Mount:
     device = os.makedev(int(major), int(minor))
     shared, slave = (any(field.startswith(tag) for field in fields[6:]) for tag in ("shared:", "master:"))
     return Mount(_unescaped(fields[4]), device, kind, _unescaped(source), options, int(fields[0]), shared, slave)
-
-
-def binderfs_mounts(mounts: Iterable[Mount]) -> tuple[BinderfsMount, ...]:
-    """Return the mounts that are a binderfs, including bind mounts of single devices."""
-    found = []
-    for mount in mounts:
-        if mount.type == BINDERFS:
-            limit = dict(option.partition("=")[::2] for option in mount.options.split(",")).get("max", "")
-            max_devices = int(limit) if limit.isdigit() else None
-            found.append(BinderfsMount(mount.directory, mount.device, max_devices, mount.source))
-    return tuple(found)
 
 
 def _unescaped(field: str) -> str:

@@ -15,7 +15,6 @@ import pytest
 
 from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.binderfs import Step
-from aosp_plugin.binder.driver.mounts import BinderfsMount
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
@@ -24,6 +23,7 @@ from aosp_plugin.errors import (
     DevicesExhaustedError,
     NotPermittedError,
 )
+from tests.fake_binderfs import binderfs_mount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,7 @@ def test_add_device_to_a_full_mount_names_its_limit(
     driver.error = errno.ENOSPC
     with pytest.raises(DevicesExhaustedError, match="0 devices of an unknown max="):
         binderfs.add_device(directory, "a")
-    monkeypatch.setattr(binderfs, "mount_at", lambda path: BinderfsMount(path, 1, 1))
+    monkeypatch.setattr(binderfs, "mount_at", lambda path: binderfs_mount(path, 1))
     os.symlink("nowhere", f"{directory}/a")
     with pytest.raises(DeviceExistsError):
         binderfs.add_device(directory, "a")
@@ -218,13 +218,14 @@ MOUNTINFO = r"""
 """.strip()
 
 
-def test_binderfs_mounts_returns_each_mount_of_type_binder() -> None:
+def test_mount_table_has_the_device_source_and_limit_of_each_binderfs() -> None:
     """Mount points and sources are unescaped."""
-    assert mounts.binderfs_mounts(mounts.parse(MOUNTINFO)) == (
-        BinderfsMount("/run/aosp-binderfs", os.makedev(0, 45), 5000),
-        BinderfsMount("/mnt/a b\\c", os.makedev(0, 300), 1048576, "my binder"),
-        BinderfsMount("/var/lib/pod/dev/aosp_binder1", os.makedev(0, 45), None),
-    )
+    found = [mount for mount in mounts.parse(MOUNTINFO) if mount.type == "binder"]
+    assert [(mount.directory, mount.device, mount.max_devices, mount.source) for mount in found] == [
+        ("/run/aosp-binderfs", os.makedev(0, 45), 5000, "binder"),
+        ("/mnt/a b\\c", os.makedev(0, 300), 1048576, "my binder"),
+        ("/var/lib/pod/dev/aosp_binder1", os.makedev(0, 45), None, "binder"),
+    ]
 
 
 def test_mount_at_follows_links_and_ignores_covered_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,11 +233,12 @@ def test_mount_at_follows_links_and_ignores_covered_mounts(tmp_path: Path, monke
     assert binderfs.mount_at(str(tmp_path)) is None
     (tmp_path / "link").symlink_to(tmp_path)
     device = os.stat(tmp_path).st_dev
-    table = [BinderfsMount(str(tmp_path), device + 1, 1), BinderfsMount("/other", device, 2)]
-    monkeypatch.setattr(mounts, "binderfs_mounts", lambda _mounts: tuple(table))
+    own = binderfs_mount(str(tmp_path), 3, device=device)
+    table = [own._replace(device=device + 1), own._replace(directory="/other"), own._replace(type="tmpfs")]
+    monkeypatch.setattr(mounts, "parse", lambda _text: tuple(table))
     assert binderfs.mount_at(str(tmp_path / "link")) is None
-    table.append(BinderfsMount(str(tmp_path), device, 3))
-    assert binderfs.mount_at(str(tmp_path / "link")) == table[2]
+    table.append(own)
+    assert binderfs.mount_at(str(tmp_path / "link")) is own
     assert binderfs.mount_at(str(tmp_path / "missing")) is None
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import device_provisioner
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
+from tests.fake_binderfs import binderfs_mount
 from tests.support import PATIENCE
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_provision_raises_max_and_never_lowers_it(
 ) -> None:
     place.provision(2)
     path = str(place.directory)
-    place.kernel.mounts[path] = mounts.BinderfsMount(path, 1, mounted)
+    place.kernel.mounts[path] = binderfs_mount(path, mounted)
     assert place.provision(3, max_devices=limit) == 1
     assert place.kernel.calls == [("mount", MAX), *calls]
 
