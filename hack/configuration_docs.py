@@ -105,8 +105,7 @@ opaque:
 ```
 
 The variable of `visible_devices_env` cannot be set. Container paths and devices must not conflict with each other, nor
-with what the container gets anyway. A request of several phones (`count: 2`) requires container paths for all of them.
-A request for each phone, which different containers can name, requires nothing. The limits of `environment` and
+with what the container gets anyway. A request has one phone (no `count: 2`). The limits of `environment` and
 `devices` hold for class and claim together, and the parameters of all requests of a claim have up to
 {size} KiB of JSON, with the names of its devices.
 

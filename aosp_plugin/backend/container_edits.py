@@ -76,9 +76,7 @@ class EditsBuilder:
         ``shared`` is what it gets besides binder devices. Raises InvalidRequestError if CDI does not support two of the
         devices in one container.
         """
-        if self._has_phones and len(devices) > 1:
-            ids = ", ".join(device.id for device in devices)
-            raise InvalidRequestError(f"a container can have one phone, not {len(devices)} ({ids}): request 1")
+        self._require_one_phone(devices)
         members = [member for device in devices for member in device.members]
         edits = self._edits(devices, shared, self._resource.container_paths)
         edits = edits._replace(environment=self._environment(members))
@@ -96,30 +94,19 @@ class EditsBuilder:
 
         What does not belong to another device is among those of the first one. Raises InvalidRequestError.
         """
-        members = [member for device in devices for member in device.members]
-        several = self._has_phones and len(devices) > 1
+        self._require_one_phone(devices)
         paths = self._resource.container_paths if parameters.container_paths is None else parameters.container_paths
-        if several and (parameters.container_paths is None or len(paths) < len(members)):
-            raise InvalidRequestError(
-                f"a request has {len(devices)} phones, whose {len(members)} binder devices would have the same paths "
-                f"in a container: use a request for each phone, or set containerPaths to {len(members)} paths"
-            )
         edits, rest = [], [*paths]
         for device in devices:
             own_paths, rest = rest[: len(device.members)], rest[len(device.members) :]
             nodes = self._nodes_of(device.members) + [self._node(path) for path in [device.spread_device] if path]
             edits.append(ContainerEdits(nodes, self._mounts_of(device.members, own_paths)))
-        names = [member.name for member in members] if several else map(self._visible_name, members)
+        names = [self._visible_name(member) for device in devices for member in device.members]
         everything = self._edits(devices, shared, ())
         given = {item for own in edits for item in (*own.devices, *own.mounts)}
-        # The directory of one phone at the path that clients search first would hide the others.
-        hidden = {NULL_DEVICE, *(member.directory for member in members)} if several else set()
         first = ContainerEdits(
             [*edits[0].devices, *(node for node in everything.devices if node not in given)],
-            [
-                *edits[0].mounts,
-                *(mount for mount in everything.mounts if mount not in given and mount.host_path not in hidden),
-            ],
+            [*edits[0].mounts, *(mount for mount in everything.mounts if mount not in given)],
             {**self._visible_devices(names), **everything.environment, **parameters.environment},
         )
         return [first, *edits[1:]]
@@ -146,6 +133,11 @@ class EditsBuilder:
             mounts = [mount._replace(host_path=resolve(mount.host_path)) for mount in edits.mounts]
             described.append(cdi.CdiDevice(device.id, edits._replace(devices=nodes, mounts=mounts)))
         return cdi.encode(cdi.spec_of(self._resource.resource_name, described))
+
+    def _require_one_phone(self, devices: Sequence[AllocatedDevice]) -> None:
+        if self._has_phones and len(devices) > 1:
+            ids = ", ".join(device.id for device in devices)
+            raise InvalidRequestError(f"a container can have one phone, not {len(devices)} ({ids}): request 1")
 
     def _edits(
         self, devices: Sequence[AllocatedDevice], shared: SharedFiles, container_paths: Sequence[str]
