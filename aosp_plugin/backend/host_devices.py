@@ -78,7 +78,8 @@ class HostDevices(Backend):
             id_suffix=self.advertised_ids("")[-1],
             clock=clock,
         )
-        self._device_provisioner = _device_provisioner(host, resource)
+        provisions = resource.provisioned_by is ProvisionedBy.PLUGIN
+        self._device_provisioner = device_provisioner(host, resource) if provisions else None
         self._phone_provisioner = provisioner = _phone_provisioner(host, resource)
         self._holds = Holds(lambda: () if provisioner is None else provisioner.other_api)
         self._phones = None if provisioner is None else self._offered_phones(provisioner, clock)
@@ -122,14 +123,13 @@ class HostDevices(Backend):
             raise BackendError(str(error)) from error
         shared = self._shared_paths.scan(forget=forget)
         names = self._store.devices if self._phones is None else self._phones.names()
-        known = self._scanned.sets
-        groups = {
-            device_id: known.get(device_id) or self._layout.set_of(device_id) for device_id in self._layout.ids(names)
-        }
+        before = self._scanned
+        groups = {name: before.sets.get(name) or self._layout.set_of(name) for name in self._layout.ids(names)}
         scanned = Scanned(groups, self._store.devices, self._store.reasons, shared, self._state())
         problems = scans.problems(groups.values(), scanned, scanned.state)
         numa_nodes = self._numa_nodes(groups.values(), shared)
-        devices = self._advertised(groups, problems, numa_nodes)
+        unchanged = (groups, problems, numa_nodes) == (before.sets, before.problems, before.numa_nodes)
+        devices = before.devices if unchanged else self._advertised(groups, problems, numa_nodes)
         self._scanned = scanned._replace(problems=problems, numa_nodes=numa_nodes, devices=devices)
         self._resets_done = resets
 
@@ -323,13 +323,6 @@ def layout(resource: Resource) -> Layout:
     if isinstance(resource.sets, NumberedSets):
         return sets.Numbered(resource.device_prefix, resource.sets.size, resource.sets.stride, resource.sets.first)
     return sets.Named(resource.sets.names, resource.sets.pattern)
-
-
-def _device_provisioner(host: Host, resource: Resource) -> DeviceProvisioner | None:
-    """Return what creates the binder devices of ``provision``; None if the plugin is not to create any."""
-    if resource.provisioned_by is not ProvisionedBy.PLUGIN:
-        return None
-    return device_provisioner(host, resource)
 
 
 def device_provisioner(host: Host, resource: Resource) -> DeviceProvisioner | None:

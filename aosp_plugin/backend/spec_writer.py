@@ -40,7 +40,10 @@ class SpecWriter:
         """Write the spec of the devices that a scan found healthy. Raises CdiError, HostError and OSError."""
         devices = self._healthy(scanned)
         try:
-            self._write(devices, scanned.shared)
+            content = self._content(devices, scanned.shared)
+            members = [member for device in devices for member in device.members]
+            numbers = [member.identity.number for member in members if member.identity is not None]
+            self._file().write(content, numbers)
         except BaseException:
             if self._edits.by_cdi_only:
                 self.lacking = _names(devices) - _names(self._written)
@@ -56,12 +59,6 @@ class SpecWriter:
     def rewrite(self) -> None:
         """Write the same spec again after a device node was recreated. Raises CdiError, HostError and OSError."""
         self._file().rewrite()
-
-    def _write(self, devices: list[AllocatedDevice], shared: SharedFiles) -> None:
-        content = self._content(devices, shared)
-        members = [member for device in devices for member in device.members]
-        numbers = [member.identity.number for member in members if member.identity is not None]
-        self._file().write(content, numbers)
 
     def _content(self, devices: list[AllocatedDevice], shared: SharedFiles) -> bytes | None:
         """Return the spec of these devices, or None if there are none. 10,000 devices take a third of a second."""
