@@ -113,25 +113,19 @@ def _next_report(load: Callable[[], Report], *, repaint: bool) -> Report:
 
 
 def _print(lines: list[Line], *, repaint: bool) -> None:
+    """Print lines; on a terminal with colors and cut to its width, and when it is repainted, to its height."""
+    columns, rows = shutil.get_terminal_size()
     if repaint:
         click.clear()
-        height = shutil.get_terminal_size().lines - 1
-        if len(lines) > height:
-            lines = [*lines[: height - 1], Line("...")]
-    click.echo(_render(lines))
-
-
-def _render(lines: list[Line]) -> str:
-    """Return lines as text; on a terminal with colors, and cut to its width."""
+        lines = lines if len(lines) < rows else [*lines[: rows - 2], Line("...")]
     if not sys.stdout.isatty():
-        return "\n".join(line.text for line in lines)
-    width = shutil.get_terminal_size().columns
-    return "\n".join(_drawn(line, width) for line in lines)
-
-
-def _drawn(line: Line, width: int) -> str:
-    text = line.text if len(line.text) <= width else f"{line.text[: width - 1]}…"
-    return click.style(text, bold=line.bold, fg=line.color) if line.bold or line.color else text
+        columns = sys.maxsize
+    texts = [line.text if len(line.text) <= columns else f"{line.text[: columns - 1]}…" for line in lines]
+    styled = [
+        click.style(text, bold=line.bold or None, fg=line.color, reset=bool(line.bold or line.color))
+        for line, text in zip(lines, texts, strict=True)
+    ]
+    click.echo("\n".join(styled))
 
 
 def own_url(environment: Mapping[str, str]) -> str:
