@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import posixpath
 from functools import partial
@@ -22,28 +23,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 
-_FILES = (
-    "icon.svg",
-    "page.css",
-    "parts.css",
-    "theme.js",
-    "address.js",
-    "changes.js",
-    "connection.js",
-    "csv.js",
-    "detail.js",
-    "dom.js",
-    "format.js",
-    "keys.js",
-    "main.js",
-    "map.js",
-    "pods.js",
-    "problems.js",
-    "resource.js",
-    "rows.js",
-    "states.js",
-    "table.js",
-)
+_FILES = [name for name in os.listdir(os.path.dirname(__file__)) if name.endswith((".css", ".js", ".svg"))]
 
 MANY = "many"
 """Number in the name of the icon for more than nine problems."""
