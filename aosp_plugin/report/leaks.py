@@ -20,7 +20,6 @@ processes of that pod count as its own until the next allocation.
 
 from __future__ import annotations
 
-import errno
 import operator
 import os
 import stat
@@ -54,8 +53,8 @@ _HELD_COST = 5
 """A descriptor of a device counts as so many more: its flags are in another file, and it is read twice."""
 _HOST = "all processes"
 """Key of the count of all descriptors."""
-_RIGHTS = {"SYS_PTRACE": (19,), "DAC_READ_SEARCH": (2, 1)}
-"""Numbers of the capabilities, one of which is required (include/uapi/linux/capability.h): 1 is DAC_OVERRIDE."""
+_DENIED = "permission denied, as without SYS_PTRACE or DAC_READ_SEARCH"
+"""Why a process could not be read. A security module, or a user namespace, can deny what these capabilities allow."""
 UNEXPECTED_CONTENT = (ValueError, LookupError, RuntimeError)
 """What psutil and this module raise if a file in /proc does not have the format of the kernels known so far."""
 _MEM_MAJOR = 1
@@ -204,7 +203,6 @@ class _Walk:
     def __init__(self, keys: DeviceKeys, proc: str) -> None:
         self._keys = keys
         self._proc = proc
-        self._missing_rights = ", ".join(_missing_rights(proc))
         self._read = Counter[str]()
         """Descriptors that were read, by owner, and of ``_HOST``."""
         self._unread: dict[str, list[int]] = {}
@@ -237,8 +235,7 @@ class _Walk:
             except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
                 continue  # the process has exited
             except (PermissionError, psutil.AccessDenied):
-                rights = self._missing_rights
-                self._skipped(pid, f"missing {rights}" if rights else os.strerror(errno.EACCES))
+                self._skipped(pid, _DENIED)
             except (psutil.Error, *UNEXPECTED_CONTENT) as error:
                 self._skipped(pid, f"unexpected content of /proc ({type(error).__name__})")
 
@@ -360,13 +357,3 @@ def _command(directory: str) -> str:
     if not text:
         text = f"[{Path(directory, 'comm').read_text(encoding='utf-8', errors='surrogateescape').strip()}]"
     return "".join(character if character.isprintable() else "?" for character in text[:MAX_COMMAND_LENGTH])
-
-
-def _missing_rights(proc: str) -> list[str]:
-    """Return the capabilities for reading other processes that this one does not have; empty if this is unknown."""
-    try:
-        text = Path(f"{proc}/self/status").read_text(encoding="utf-8", errors="surrogateescape")
-        effective = int(text.partition("CapEff:")[2].split()[0], 16)
-    except (OSError, *UNEXPECTED_CONTENT):
-        return []
-    return [name for name, bits in _RIGHTS.items() if not any(effective >> bit & 1 for bit in bits)]

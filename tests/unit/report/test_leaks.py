@@ -424,7 +424,7 @@ def test_unreadable_processes_are_counted(part: str, proc: Proc) -> None:
         path.chmod(0o700)
     assert [holder.pid for holder in found.leaked] == [72]
     assert found.unread == {70, 71}
-    assert found.gaps[1].cause == "Permission denied"
+    assert found.gaps[1].cause .startswith("permission denied")
     assert found.gaps[1].processes.startswith("2 processes such as 70")
 
 
@@ -476,26 +476,14 @@ def test_all_processes_are_visible_if_kernel_threads_are(
     assert scan([], dict).gaps == (() if all_visible else (INVISIBLE,))
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "cause"),
-    [
-        ("000001ffffffffff", "Permission denied"),
-        ("0000000000080002", "Permission denied"),
-        ("0000000000000004", "missing SYS_PTRACE"),
-        ("0000000000080000", "missing DAC_READ_SEARCH"),
-        ("0000000000000000", "missing SYS_PTRACE, DAC_READ_SEARCH"),
-        ("", "Permission denied"),
-    ],
-)
-def test_missing_capability_is_named_only_if_it_is_missing(capabilities: str, cause: str, proc: Proc) -> None:
-    """A security module, or a user namespace, can deny what the capabilities allow."""
+def test_a_process_that_must_not_be_read_is_a_gap(proc: Proc) -> None:
     device = file_device(proc.directory / "n0")
     table = proc.process(70, device.path) / "fd"
-    (proc.process(999) / "status").write_text(f"Name:\taosp-plugin\nCapEff:\t{capabilities}\n")
     table.chmod(0)
     with without_root():
         found = scan([device], dict)
     table.chmod(0o700)
+    cause = "permission denied, as without SYS_PTRACE or DAC_READ_SEARCH"
     assert found.gaps == (INVISIBLE, Gap(cause, "1 process such as 70 (tool -v)"))
 
 
