@@ -129,7 +129,7 @@ class LeakDetector:
         import psutil  # noqa: PLC0415 - see above
 
         ids, path = backend.ids, self._claims_checkpoint
-        by_plugin = self._read(resource, [self._checkpoint], lambda text: parse_checkpoint(text, [resource]))
+        by_plugin = self._read(resource, [self._checkpoint], lambda text: parse_checkpoint(text, resource))
         by_claim = self._read(
             resource,
             [path, f"{psutil.PROCFS_PATH}/1/root{path}"],
@@ -192,8 +192,8 @@ def _log_fields(resource: str, holder: Holder) -> dict[str, object]:
     }
 
 
-def parse_checkpoint(checkpoint: bytes, resources: Collection[str]) -> PodUids:
-    """Return the UIDs of the pods that own each device ID of ``resources``. Raises HostError if it cannot be parsed.
+def parse_checkpoint(checkpoint: bytes, resource: str) -> PodUids:
+    """Return the UIDs of the pods that own each device ID of a resource. Raises HostError if it cannot be parsed.
 
     Device IDs are grouped by NUMA node since 1.20 (pkg/kubelet/cm/devicemanager/checkpoint). The kubelet replaces the
     file atomically, and writes it when it first lists a plugin: a missing file means unknown owners, not none.
@@ -202,7 +202,7 @@ def parse_checkpoint(checkpoint: bytes, resources: Collection[str]) -> PodUids:
     try:
         for entry in _decoded(checkpoint)["Data"]["PodDeviceEntries"] or ():
             devices = itertools.chain.from_iterable(entry["DeviceIDs"].values())
-            for device in devices if entry["ResourceName"] in resources else ():
+            for device in devices if entry["ResourceName"] == resource else ():
                 owners[device] = owners.get(device, frozenset()) | {entry["PodUID"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HostError(f"{CHECKPOINT} does not have the format of kubelet 1.20 or later: {error!r}") from error
