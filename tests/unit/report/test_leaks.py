@@ -424,7 +424,7 @@ def test_unreadable_processes_are_counted(part: str, proc: Proc) -> None:
         path.chmod(0o700)
     assert [holder.pid for holder in found.leaked] == [72]
     assert found.unread == {70, 71}
-    assert found.gaps[1].cause .startswith("permission denied")
+    assert found.gaps[1].cause.startswith("permission denied")
     assert found.gaps[1].processes.startswith("2 processes such as 70")
 
 
