@@ -17,16 +17,10 @@ from aosp_plugin.backend.container_edits import EditsBuilder
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, ClaimedPhones, OfferedPhones, ProvisionedPhones
 from aosp_plugin.backend.scanned import Holds, Scanned, State
 from aosp_plugin.backend.shared_paths import SharedPaths
-from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import numa, sets
 from aosp_plugin.binder.devices.phone_layout import PhoneLayout
 from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.discovery.store import DeviceStore
-from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
-from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE
-from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.binder.provision.provisioner_socket import RemotePhoneProvisioner
-from aosp_plugin.binder.provision.recreation import Recreator
 from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate
 from aosp_plugin.errors import BackendError, CdiError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import Backend
@@ -38,10 +32,14 @@ if TYPE_CHECKING:
     from aosp_plugin.backend.container_edits import AllocatedDevice
     from aosp_plugin.backend.offered_phones import Allocated
     from aosp_plugin.backend.shared_paths import SharedFiles
+    from aosp_plugin.backend.spec_writer import SpecWriter
     from aosp_plugin.binder.devices.sets import DeviceSet, Layout
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.health import Problem, Reason
     from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
+    from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+    from aosp_plugin.binder.provision.recreation import Recreator
     from aosp_plugin.config import Resource
 
 LOG = logging.getLogger(__name__)
@@ -85,9 +83,17 @@ class HostDevices(Backend):
         self._phones = None if provisioner is None else self._offered_phones(provisioner, clock)
         # Under DRA, each claim gets a fresh phone anyway.
         recreates = resource.recreate is not Recreate.NEVER and not isinstance(self._phones, ClaimedPhones)
-        self._recreator = Recreator(host, self._store, provisioner) if recreates else None
+        self._recreator: Recreator | None = None
+        if recreates:
+            from aosp_plugin.binder.provision.recreation import Recreator  # noqa: PLC0415 - only where it is on
+
+            self._recreator = Recreator(host, self._store, provisioner)
         self._edits = EditsBuilder(resource)
-        self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
+        self._spec: SpecWriter | None = None
+        if self._edits.needs_spec:
+            from aosp_plugin.backend.spec_writer import SpecWriter  # noqa: PLC0415 - loads json, for CDI only
+
+            self._spec = SpecWriter(host, resource, self._edits, cdi_dir)
         self._shared_paths = SharedPaths(host, resource)
         self._resets_requested = 0
         self._resets_done = 0
@@ -332,6 +338,8 @@ def device_provisioner(host: Host, resource: Resource) -> DeviceProvisioner | No
         return None
     numbers = range(provision.first, provision.first + provision.count)
     names = [f"{resource.device_prefix}{number}" for number in numbers]
+    from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner  # noqa: PLC0415 - as above
+
     return DeviceProvisioner(host, provision.directory, names, provision.max)
 
 
@@ -339,5 +347,9 @@ def _phone_provisioner(host: Host, resource: Resource) -> PhoneProvisioner | Non
     """Return what mounts or finds the binderfs of each phone; None if the resource has no ``phones``."""
     if resource.phones is None:
         return None
+    from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE  # noqa: PLC0415 - as above
+    from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner  # noqa: PLC0415 - as above
+    from aosp_plugin.binder.provision.provisioner_socket import RemotePhoneProvisioner  # noqa: PLC0415 - as above
+
     kind = RemotePhoneProvisioner if resource.provisioned_by is ProvisionedBy.PROVISIONER else PhoneProvisioner
     return kind(resource.phones.directory, host, source=CLAIM_SOURCE if resource.api is Api.DRA else SOURCE)

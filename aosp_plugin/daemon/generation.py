@@ -110,8 +110,7 @@ class Generation:
         logs.set_up(self.config.log_level, self.config.log_format)
         self._http = tasks.create_task(self._serve_http_after_start())
         try:
-            if len(self.servers) > 1:
-                await self._prepare(require_devices=require_devices)
+            await self._prepare(require_devices=require_devices)
         except BaseException:
             await asyncio.gather(*(server.discard() for server in self.servers), return_exceptions=True)
             await self._close()
