@@ -101,10 +101,12 @@ def unprivileged(command: Sequence[str]) -> list[str]:
     """Return the command that runs ``command`` as the user 65534, without root.
 
     The process keeps CAP_DAC_READ_SEARCH, because only the owner may be able to read the interpreter and the checkout.
+    It measures no coverage: it may not be able to write the data.
     """
+    environment = [f"--unset={name}" for name in os.environ if name.startswith("COVERAGE_")]
     user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
     capabilities = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
-    return ["setpriv", *user, *capabilities, *command]
+    return ["env", *environment, "setpriv", *user, *capabilities, *command]
 
 
 def run_without_rights(imports: str, statements: str, *arguments: str) -> str:
