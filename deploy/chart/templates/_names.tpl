@@ -139,9 +139,6 @@ See docs/deploy.md.
 {{- if and $config.leak_scan_interval (not $privileged) -}}
 {{- fail (printf "config.leak_scan_interval reads the host's processes and %s" $plugin) -}}
 {{- end -}}
-{{- if and $config.feature_file (not (regexMatch "^/(.*/)?features[.]d/[^./][^/]*$" $config.feature_file)) -}}
-{{- fail (printf "config.feature_file %s is not an absolute path of a file in a directory features.d, which is mounted into the pod" $config.feature_file) -}}
-{{- end -}}
 {{- $made := false -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
 {{- if or .phones .provision -}}{{- $made = true -}}{{- end -}}

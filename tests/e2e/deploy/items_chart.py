@@ -270,8 +270,8 @@ REFUSED = {
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
     "networkPolicy.from=null": "at '/networkPolicy': missing property 'from'",
     "networkPolicy.apiServer.ports=null": "at '/networkPolicy/apiServer': missing property 'ports'",
-    "config.feature_file=labels": "feature_file labels is not an absolute path of a file in a directory features.d",
-    "config.feature_file=/etc/shadow": "feature_file /etc/shadow is not an absolute path of a file in a directory",
+    "config.feature_file=labels": "at '/config/feature_file': 'labels' does not match pattern",
+    "config.feature_file=/etc/shadow": "at '/config/feature_file': '/etc/shadow' does not match pattern",
 }
 """Wrong values and Helm's messages."""
 
