@@ -45,3 +45,12 @@ def test_every_row_of_the_security_tables_names_an_existing_test() -> None:
     assert len(verified_by) > 30
     assert {name for cell in verified_by for name in re.findall(r"`([^`]+)`", cell)} <= known
     assert [cell for cell in verified_by if "`" not in cell] == ["(from source, not tested) |"]
+
+
+def test_every_module_that_the_architecture_names_exists() -> None:
+    """Paths are below the checkout, the package, or its framework."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`((?:\w+/)+\w+\.py)`", text))
+    assert len(names) > 30
+    tops = [ROOT, ROOT / "aosp_plugin", ROOT / "aosp_plugin/framework"]
+    assert [name for name in sorted(names) if not any((top / name).exists() for top in tops)] == []

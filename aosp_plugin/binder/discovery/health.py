@@ -1,7 +1,7 @@
 """Why a device is unhealthy: the reasons, and the rules that produce them.
 
 ``evaluate`` derives the health of a binder device from a scan, and ``aggregate`` the health of a device set from its
-members. All are functions of their arguments; ``store`` keeps what they need from scan to scan, and ``backend.health``
+members. All are functions of their arguments; ``store`` keeps what they need from scan to scan, and ``backend.scanned``
 adds what else has a say.
 """
 
