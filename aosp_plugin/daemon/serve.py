@@ -101,6 +101,9 @@ class Daemon:
         if self._process.stop.is_set() or generation is None:
             return
         self._process.reload.clear()
+        # A call of the last reload may hang, with a directory that this configuration no longer names.
+        self._worker.close()
+        self._worker = Worker("configuration")
         try:
             config = await self._worker.run(self._load, CHECK_TIMEOUT, label="reading the configuration")
             following = None if config == generation.config else await self._checked(config, generation.listeners)

@@ -215,6 +215,15 @@ async def test_directory_that_hangs_changes_nothing(
     await served.check_unaffected()
 
 
+async def test_reload_after_one_that_hangs_is_served(served: Served, hanging_file_system: HangingFileSystem) -> None:
+    """It names the directory no longer, which still hangs."""
+    hanging_file_system.hang()
+    assert "timed out" in await served.rejected(device_dir=f"{hanging_file_system.directory}/devices")
+    served.write(missing_device_ttl=60)
+    served.serve.signal(signal.SIGHUP)
+    assert "changed=True" in await served.serve.logged(RELOADED)
+
+
 @pytest.fixture
 async def served_from_hanging_file_system(
     device_directory: DeviceDirectory, kubelet_dir: str, hanging_file_system: HangingFileSystem, tmp_path: Path
