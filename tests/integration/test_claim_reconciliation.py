@@ -247,6 +247,22 @@ async def test_a_claim_that_is_gone_and_cannot_be_unprepared_is_tried_again(
     assert len(errors) == 1
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *, is_answered: bool) -> None:
+    """The scheduler had deallocated it, and allocated the same device again."""
+    async with node.claims(timings=TIMINGS._replace(claim_gone=0.0)) as claims:
+        await prepare(node, claims, "a", "phone1")
+        allocated, node.source.objects["claim-a"]["status"] = node.source.objects["claim-a"]["status"], {}
+        for _ in range(2):
+            assert await claims.ask(claims.prepared["a"], PATIENCE) is False
+        node.source.objects["claim-a"]["status"] = allocated
+        node.source.down = not is_answered
+        await claims.prepare(reference("a"), PATIENCE)
+        assert await claims.repair()
+        assert node.specs == {"a"}
+        assert node.backend.mounted == {"phone1"}
+
+
 async def test_all_claims_are_asked_for_rarely_and_those_that_were_gone_in_each_round(node: Node) -> None:
     async with node.claims() as claims:
         for number in range(8):

@@ -187,6 +187,7 @@ class Claims:
         try:
             with _counted(self._observer.prepared) as elapsed:
                 wanted = await self._wanted(reference, call)
+                self._keep(wanted.uid)  # it may have been gone meanwhile
                 devices = await self._prepare_when_free(wanted, call)
         finally:
             call.refusal = call.refusal or "the kubelet does not wait any more"
@@ -226,8 +227,7 @@ class Claims:
         except (ApiError, TimeoutError):
             pass
         if needed is not False:
-            self._gone.pop(record.uid, None)
-            self._ended.pop(record.uid, None)
+            self._keep(record.uid)
             return needed
         now = time.monotonic()
         known, since = self._gone.get(record.uid, (None, now))
@@ -305,6 +305,11 @@ class Claims:
         """Raise ClaimError before the first scan, after which the backend prepares devices."""
         if not self._inventory.snapshot.revision:
             raise ClaimError("the devices of this node have not been scanned yet")
+
+    def _keep(self, uid: str) -> None:
+        """Forget that a claim was gone, so that no repair releases it."""
+        self._gone.pop(uid, None)
+        self._ended.pop(uid, None)
 
     def _records_changed(self) -> None:
         self._superseded.set()
