@@ -263,6 +263,22 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
         assert node.backend.mounted == {"phone1"}
 
 
+async def test_claims_that_cannot_be_read_keep_no_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin may read those of some namespaces only."""
+    forbidden = ApiError(Request("get", "/claims"), "403", status=403)
+    async with reconciled(node) as running:
+        for number in range(8):
+            await prepare(node, running.claims, f"u{number}", f"phone{number}")
+        unreadable = [*running.claims.prepared][:2]
+
+        def refuse() -> None:
+            node.source.errors = [forbidden] if node.source.requests[-1].removeprefix("claim-") in unreadable else []
+
+        monkeypatch.setattr(node.source, "before", refuse)
+        node.source.objects.clear()
+        await until(lambda: set(running.claims.prepared) == set(unreadable))
+
+
 async def test_all_claims_are_asked_for_rarely_and_those_that_were_gone_in_each_round(node: Node) -> None:
     async with node.claims() as claims:
         for number in range(8):

@@ -212,19 +212,21 @@ class Claims:
             LOG.info("claim unprepared", extra=fields)
 
     async def ask(self, record: ClaimRecord, timeout: float) -> bool | None:
-        """Ask the API server whether a prepared claim needs its devices; None if it cannot tell in ``timeout`` seconds.
+        """Ask the API server whether a prepared claim needs its devices; None without an answer in ``timeout`` seconds.
 
-        A claim that is not allocated any more, or has got other devices, does not need those of its record. An answer
-        404 that is not the API's, for example of a proxy, counts as none. The next repair unprepares a claim that does
-        not need them, and did not ``Timings.claim_gone`` seconds ago.
+        A claim that is not allocated any more, or has got other devices, does not need those of its record. A claim
+        that the API server refuses to show may need them; so may one with an answer 404 that is not the API's, for
+        example of a proxy. The next repair unprepares a claim that does not need them, and did not
+        ``Timings.claim_gone`` seconds ago.
         """
         needed: bool | None = None
         try:
             async with asyncio.timeout(timeout):  # wait_for may lose a cancellation in Python 3.11
                 needed = is_needed(record, await self._get_claim(record.namespace, record.name), self._driver)
-        except NotFoundError as error:
-            needed = False if error.reason == "NotFound" else None
-        except (ApiError, TimeoutError):
+        except ApiError as error:
+            if not error.transient:
+                needed = not (isinstance(error, NotFoundError) and error.reason == "NotFound")
+        except TimeoutError:
             pass
         if needed is not False:
             self._keep(record.uid)
