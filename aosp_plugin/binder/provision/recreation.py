@@ -31,7 +31,7 @@ from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
-from aosp_plugin.binder.provision.device_provisioner import MODE
+from aosp_plugin.binder.provision.device_provisioner import MODE, exclusive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,18 +121,19 @@ def recreate_device(device: BinderDevice, host: Host) -> None:
     path = _file_in_binderfs(device, host)
     directory, _, name = path.rpartition("/")
     temporary = f"{TEMPORARY_PREFIX}{name}"
-    with binderfs.refusals(Step.RECREATE, path):
-        os.lstat(path)  # the name must exist
-    binderfs.remove_device(directory, temporary)
-    try:
-        _add(directory, temporary, path)
+    with exclusive(directory):  # resources may share a binderfs, which may have room for one temporary device
         with binderfs.refusals(Step.RECREATE, path):
-            os.chmod(f"{directory}/{temporary}", MODE)
-            os.rename(f"{directory}/{temporary}", path)
-    except BaseException:
-        with contextlib.suppress(HostError):
-            binderfs.remove_device(directory, temporary)
-        raise
+            os.lstat(path)  # the name must exist
+        binderfs.remove_device(directory, temporary)
+        try:
+            _add(directory, temporary, path)
+            with binderfs.refusals(Step.RECREATE, path):
+                os.chmod(f"{directory}/{temporary}", MODE)
+                os.rename(f"{directory}/{temporary}", path)
+        except BaseException:
+            with contextlib.suppress(HostError):
+                binderfs.remove_device(directory, temporary)
+            raise
 
 
 def _file_in_binderfs(device: BinderDevice, host: Host) -> str:

@@ -8,6 +8,7 @@ import functools
 import gc
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,7 @@ from aosp_plugin.binder.provision.recreation import TEMPORARY_PREFIX, recreate_d
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     from tests.fake_binderfs import FakeBinderfs
@@ -283,6 +285,27 @@ def test_recreation_requires_room_for_one_more_device(place: Place) -> None:
     with pytest.raises(DevicesExhaustedError, match=f"^cannot recreate {place.run}/a1: .* max=1 is reached.*one more"):
         place.recreate()
     assert (place.inode(), place.names()) == (before, {"a1"})
+
+
+def test_recreations_of_two_resources_share_the_room_for_one(place: Place) -> None:
+    """The second one starts when the first one has made its temporary device, and neither fails."""
+    place.add("a2")
+    devices, before = place.scan("/run"), (place.inode("a1"), place.inode("a2"))
+    place.kernel.mount(str(place.run), 3, remount=True)
+    with ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
+        others: list[Future[None]] = []
+
+        def start_other(_step: str) -> None:
+            if not others:
+                others.append(pool.submit(place.recreate, devices["a2"]))
+                wait(others, timeout=0.2)
+
+        patch.setattr(place.kernel, "hook", start_other)
+        place.recreate(devices["a1"])
+        others[0].result()
+    assert place.inode("a1") != before[0]
+    assert place.inode("a2") != before[1]
+    assert place.names() == {"a1", "a2"}
 
 
 def test_temporary_devices_of_others_are_removed_when_their_room_is_needed(place: Place) -> None:
