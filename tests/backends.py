@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.backend import BinderBackend
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
 

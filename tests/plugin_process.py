@@ -11,7 +11,7 @@ import signal
 import sys
 
 from aosp_plugin.backend import BinderBackend
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.framework import DevicePlugin

@@ -18,7 +18,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from aosp_plugin.backend import BinderBackend
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.framework import DevicePlugin

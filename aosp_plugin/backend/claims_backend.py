@@ -19,11 +19,9 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.offered_phones import ClaimedPhones, binder_devices
 from aosp_plugin.backend.parameters import effective_parameters, require_free
-from aosp_plugin.binder.devices.phone_layout import PhoneLayout, is_phone
-from aosp_plugin.binder.discovery.binder_device import Kind, driver_of
-from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.binder.discovery.names import last_number, natural_sort
-from aosp_plugin.binder.discovery.scanner import kind_of
+from aosp_plugin.binder.devices.health import Reason
+from aosp_plugin.binder.devices.scanner import Kind, driver_of, kind_of
+from aosp_plugin.binder.devices.sets import PhoneLayout, is_phone, last_number, natural_sort
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.errors import (
     AllocationError,
@@ -39,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from aosp_plugin.backend.parameters import Parameters
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.provision.recreation import Recreator
     from aosp_plugin.config import Resource

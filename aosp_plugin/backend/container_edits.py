@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path
 from aosp_plugin.errors import InvalidRequestError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend.parameters import Parameters
     from aosp_plugin.backend.shared_paths import SharedFiles
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from aosp_plugin.config import Resource
 
 CONTAINER_DIRECTORY = "/dev"

@@ -17,10 +17,10 @@ from aosp_plugin.backend.container_edits import EditsBuilder
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, ClaimedPhones, OfferedPhones, ProvisionedPhones
 from aosp_plugin.backend.scanned import Holds, Scanned, State
 from aosp_plugin.backend.shared_paths import SharedPaths
-from aosp_plugin.binder.devices import numa, sets
-from aosp_plugin.binder.devices.phone_layout import PhoneLayout
-from aosp_plugin.binder.discovery.names import natural_sort
-from aosp_plugin.binder.discovery.store import DeviceStore
+from aosp_plugin.binder.devices import sets
+from aosp_plugin.binder.devices.preference import parse_numa
+from aosp_plugin.binder.devices.sets import PhoneLayout, natural_sort
+from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate
 from aosp_plugin.errors import BackendError, CdiError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import Backend
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from aosp_plugin.backend.offered_phones import Allocated
     from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.backend.spec_writer import SpecWriter
+    from aosp_plugin.binder.devices.health import Problem, Reason
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from aosp_plugin.binder.devices.sets import DeviceSet, Layout
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.health import Problem, Reason
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
@@ -65,7 +65,7 @@ class HostDevices(Backend):
         self._host = host
         self._resource = resource
         self._layout = layout(resource)
-        self._numa = numa.parse(resource.numa)
+        self._numa = parse_numa(resource.numa)
         self._store = DeviceStore(
             host,
             directory=resource.scan_directory,

@@ -12,18 +12,17 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.backend.scanned import PhoneState
-from aosp_plugin.binder.devices.phone_layout import PHONE_BINDER_DEVICES, is_phone, phone_id
-from aosp_plugin.binder.devices.sets import replica_ids
-from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.devices.health import Reason
+from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, is_phone, phone_id, replica_ids
 from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from aosp_plugin.backend.scanned import Holds, Scanned
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.store import DeviceStore
+    from aosp_plugin.binder.devices.scanner import BinderDevice
+    from aosp_plugin.binder.devices.store import DeviceStore
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from aosp_plugin.binder.discovery.patterns import is_pattern, matches, may_overlap, parts
+from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap, parts
 from aosp_plugin.config.container_paths import reserved_path
 from aosp_plugin.config.convert import Key, Limit, Setting, keys_of, require_known, shown
 from aosp_plugin.config.values import AbsolutePath, are_different_paths, normalised

@@ -1,6 +1,6 @@
 """The devices of a resource as of one scan, and why they are unhealthy, from all that has a say in it.
 
-``binder.discovery.health`` has the rules for binder devices and device sets. Others come from recreation, the CDI spec,
+``binder.devices.health`` has the rules for binder devices and device sets. Others come from recreation, the CDI spec,
 phones, shared devices, and pods that have devices through another API.
 """
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.binder.discovery import health
-from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.health import Problem, Reason
+from aosp_plugin.binder.devices import health
+from aosp_plugin.binder.devices.health import Problem, Reason
+from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.framework.devices import Device
 
 NOT_PROVISIONED: Final = (

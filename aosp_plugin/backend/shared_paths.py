@@ -12,10 +12,10 @@ import logging
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.devices.numa import LAST_NUMA_NODE
-from aosp_plugin.binder.discovery import health
-from aosp_plugin.binder.discovery.names import natural_sort
-from aosp_plugin.binder.discovery.patterns import PathSearch, is_pattern, parts
+from aosp_plugin.binder.devices import health
+from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
+from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
+from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.config import OWN_BINDERFS, shared_device, shared_path
 from aosp_plugin.errors import ConfigError
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterable, Mapping
 
+    from aosp_plugin.binder.devices.health import Problem
     from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.discovery.health import Problem
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 
 if TYPE_CHECKING:

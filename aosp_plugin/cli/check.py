@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path, shown
 from aosp_plugin.errors import BinderfsError, ConfigError, HostError

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.host_devices import device_provisioner
-from aosp_plugin.binder.devices.phone_layout import phone_id
+from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.config import Api

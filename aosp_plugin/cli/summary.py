@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aosp_plugin.binder.discovery.names import natural_key
+from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.report.document import Severity, State
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap, parts
 from aosp_plugin.binder.devices.sets import Named
-from aosp_plugin.binder.discovery.patterns import is_pattern, matches, may_overlap, parts
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import NamedSets, SharedDevice, shared_device
 from aosp_plugin.config.values import Isolation, normalised, shared_path

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from aosp_plugin.binder.devices.phone_layout import MINORS_PER_PHONE, PHONE_BINDER_DEVICES, PHONE_PREFIX
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.devices.sets import MINORS_PER_PHONE, PHONE_BINDER_DEVICES, PHONE_PREFIX
 from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.convert import Key, Limit, keys_of

@@ -8,9 +8,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.devices.sets import pattern_problem
-from aosp_plugin.binder.discovery.names import name_problem
-from aosp_plugin.binder.discovery.patterns import may_overlap, parts
+from aosp_plugin.binder.devices.patterns import may_overlap, parts
+from aosp_plugin.binder.devices.sets import name_problem, pattern_problem
 from aosp_plugin.config.container_paths import reserved_path, shared_files, validate_container_paths
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import DEFAULTS, Config, NamedSets, Provision, Resource, status_address

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from aosp_plugin.binder.devices import sets
-from aosp_plugin.binder.devices.numa import LAST_NUMA_NODE
-from aosp_plugin.binder.devices.numa import parse as parse_numa
-from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
+from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE, parse_numa
+from aosp_plugin.binder.devices.sets import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config.convert import Limit
 from aosp_plugin.framework.devices import DeviceList, is_extended_resource_name

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
@@ -38,14 +38,15 @@ class Snapshot:
         self.revision = revision
         self.devices: Mapping[str, Device] = {device.id: device for device in devices}
         """All devices by ID, in their order."""
-        response = _response(self.devices.values())
+        messages = _encoded(self.devices.values())
         self.truncated = 0
         """Number of devices at the end of the list that did not fit into the message."""
-        if response.ByteSize() + GROWTH * len(self.devices) > limit:
-            advertised = _fitting(self.devices.values(), limit)
-            self.truncated = len(self.devices) - advertised
-            del response.devices[advertised:]
-        self.message: bytes = response.SerializeToString()
+        if sum(map(len, messages)) + GROWTH * len(messages) > limit:
+            # Each device counts with its size when unhealthy, so that a change of health never displaces another one.
+            sizes = map(len, _encoded(device._replace(reason=UNHEALTHY) for device in self.devices.values()))
+            self.truncated = sum(size > limit for size in accumulate(sizes))
+            del messages[len(messages) - self.truncated :]
+        self.message = b"".join(messages)
         """The encoded ListAndWatchResponse, shared by all streams."""
 
     @cached_property
@@ -67,31 +68,20 @@ class Snapshot:
         return self.reasons[""]
 
 
-def _response(devices: Iterable[Device], health: str = "") -> pb.ListAndWatchResponse:
-    """Return the message for devices, with their health or this one."""
+def _encoded(devices: Iterable[Device]) -> list[bytes]:
+    """Return an encoded ListAndWatchResponse for each device. Joined, they are that of all of them."""
     response = pb.ListAndWatchResponse()
-    add = response.devices.add
+    message = response.devices.add()  # and then each field: keywords take twice as long
+    encoded = []
     for device in devices:
-        message = add()  # and then each field: keywords take twice as long
         message.ID = device.id
-        message.health = health or (UNHEALTHY if device.reason else HEALTHY)
-        if device.numa_nodes:  # without them, there is no topology
+        message.health = UNHEALTHY if device.reason else HEALTHY
+        if device.numa_nodes:
             message.topology.nodes.extend([pb.NUMANode(ID=node) for node in device.numa_nodes])
-    return response
-
-
-def _fitting(devices: Iterable[Device], limit: int) -> int:
-    """Return how many of the devices fit into ``limit`` bytes.
-
-    Each device counts with its size when unhealthy, so that a change of health never displaces another device.
-    """
-    count = 0
-    for device in devices:
-        limit -= _response([device], UNHEALTHY).ByteSize()
-        if limit < 0:
-            break
-        count += 1
-    return count
+        encoded.append(response.SerializeToString())
+        if device.numa_nodes:  # without them, there is no topology
+            message.ClearField("topology")
+    return encoded
 
 
 class Inventory:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.devices.health import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

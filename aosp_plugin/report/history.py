@@ -13,7 +13,7 @@ import heapq
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.names import natural_key
+from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.framework.observer import Observer
 from aosp_plugin.report.document import Change, Event
 

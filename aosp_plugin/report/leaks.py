@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.names import natural_key
+from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.binder.driver.cgroup import parse_cgroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.devices.scanner import BinderDevice
 
     Owners = Mapping[str, Collection[str]]  # binder device name to the UIDs of the pods that it is allocated to
     DeviceKeys = Mapping[int | tuple[int, int], list[str]]  # st_rdev, or (st_dev, st_ino), to binder device names

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import DriverKind, driver_kind
+from aosp_plugin.binder.devices.scanner import DriverKind, driver_kind
 from aosp_plugin.binder.driver.host import has_selinux
 from aosp_plugin.framework import atomic_file
 

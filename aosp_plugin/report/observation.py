@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from aosp_plugin.backend import expected_devices
-from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.framework.observer import Observers
 from aosp_plugin.framework.service.metrics import Metrics, StateGauge
 from aosp_plugin.report.history import History, ResourceHistory

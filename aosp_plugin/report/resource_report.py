@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from aosp_plugin.binder.discovery.names import natural_key
+from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.report.document import (
     Counts,
     DeviceReport,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.backend import BinderBackend
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import NamedSets, Resource
 from aosp_plugin.framework.observer import Observer

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.discovery.names import natural_sort
+from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.served import DOCUMENTED, HEALTHY, UNHEALTHY, ServedPlugin
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.binder.discovery.store import SHORTEST_PAUSE
+from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.devices.store import SHORTEST_PAUSE
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.errors import (

@@ -12,7 +12,7 @@ import pytest
 
 from aosp_plugin.backend import BinderBackend, create_backend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import PHONE_DEFAULTS, Api, Config, Phones, Recreate, Resource
 from aosp_plugin.daemon.allocations import report_allocations

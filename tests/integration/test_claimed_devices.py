@@ -9,9 +9,9 @@ import pytest
 
 from aosp_plugin.backend import create_backend
 from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
-from aosp_plugin.binder.discovery import scanner
-from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices import scanner
+from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
@@ -23,7 +23,7 @@ from tests.backends import scan
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from tests.support import DeviceDirectory
 
 PATHS = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "containerPaths": ["/dev/a", "/dev/b"]}

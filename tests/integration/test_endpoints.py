@@ -11,7 +11,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config import Config, NumberedSets, Resource
 from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.framework import DevicePlugin

@@ -29,7 +29,7 @@ from tests.support import RESOURCE, DeviceDirectory, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from tests.hanging_fs import HangingFileSystem
 
 APPEARED, RELEASED = "leaked device: held open by a process outside its pod", "leaked device released"

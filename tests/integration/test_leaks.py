@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, Identity, Kind
 from aosp_plugin.report.leaks import Holder, compare, scan
 
 if TYPE_CHECKING:

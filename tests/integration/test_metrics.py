@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.binder.devices.health import Reason, Verify
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.errors import BackendError, RegistrationRefusedError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.discovery import scanner
-from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.devices import scanner
+from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.provision import recreation
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
 from aosp_plugin.config import NumberedSets, Provision, Recreate
@@ -24,7 +24,7 @@ from tests.support import IN_LIFE, RESOURCE, run
 
 if TYPE_CHECKING:
     from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from aosp_plugin.binder.driver.host import Host
     from tests.support import DeviceDirectory
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config import load
 from aosp_plugin.errors import ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb

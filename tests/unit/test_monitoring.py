@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.registration import Loss

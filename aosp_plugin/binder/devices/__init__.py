@@ -1,1 +1,1 @@
-"""Devices as the kubelet counts them: device sets, preferred allocation and NUMA nodes."""
+"""Binder devices from file to health, and devices as the kubelet counts them: sets, and preferred allocation."""

@@ -1,17 +1,66 @@
-"""Preferred allocation: which of the free devices a container should get. Functions of device IDs."""
+"""Preferred allocation: which of the free devices a container should get, on as few NUMA nodes as possible.
+
+A binder device belongs to no hardware. Ranges of numbers in the configuration define on which NUMA node the operator
+wants a phone to run.
+"""
 
 from __future__ import annotations
 
-from itertools import compress
-from typing import TYPE_CHECKING
+from collections import Counter
+from itertools import compress, pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from aosp_plugin.binder.devices import numa
-from aosp_plugin.binder.devices.sets import replica_ids
+from aosp_plugin.binder.devices.sets import last_number, replica_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from aosp_plugin.binder.devices.numa import NumaNodes
+NumaNodes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+"""NUMA nodes by device ID. Devices without one may be left out."""
+
+LAST_NUMA_NODE = 63
+"""The kubelet stores NUMA nodes in 64 bits (pkg/kubelet/cm/topologymanager/bitmask). No pod fits on a higher one."""
+
+_NONE = -1
+"""Stands for "no NUMA node"."""
+
+
+class Range(NamedTuple):
+    """The numbers from ``first`` to ``last`` are on one NUMA node."""
+
+    first: int
+    last: int
+    numa_node: int
+
+
+class NumaMap(NamedTuple):
+    """NUMA nodes by number; see ``parse_numa``."""
+
+    ranges: tuple[Range, ...] = ()
+    """Sorted, without overlaps."""
+
+    def of(self, names: Iterable[str]) -> tuple[int, ...]:
+        """Return the sorted NUMA nodes of the last numbers in ``names``. Empty if no range contains any of them."""
+        numbers = [number for name in names if (number := last_number(name)) is not None]
+        found = {part.numa_node for part in self.ranges for number in numbers if part.first <= number <= part.last}
+        return tuple(sorted(found))
+
+
+def parse_numa(ranges: Mapping[str, int]) -> NumaMap:
+    """Parse ranges of numbers ("0-179", or a single "7") and their NUMA nodes.
+
+    Raises ValueError if a range ends before it begins, or if two of them overlap.
+    """
+    parsed = []
+    for text, numa_node in ranges.items():
+        first, _, last = text.partition("-")
+        parsed.append(Range(int(first), int(last or first), numa_node))
+    parsed.sort()
+    if any(part.last < part.first for part in parsed):
+        raise ValueError("a range ends before it begins")
+    if any(upper.first <= lower.last for lower, upper in pairwise(parsed)):
+        raise ValueError("two ranges overlap")
+    return NumaMap(tuple(parsed))
 
 
 def prefer(
@@ -25,7 +74,7 @@ def prefer(
 
     ``order`` has all devices in natural order. If no run is long enough, the lowest free devices are chosen. Allocation
     from below leaves the rest contiguous for the next container. Unknown devices are not chosen. The result is shorter
-    than ``size`` if too few devices are free. With ``numa_nodes``, the devices are on few of them (``numa.narrow``).
+    than ``size`` if too few devices are free. With ``numa_nodes``, the devices are on few of them (``narrow``).
 
     Takes linear time: the kubelet sends all free devices in random order.
     """
@@ -35,7 +84,7 @@ def prefer(
         return chosen
     candidates = set(available).difference(chosen)
     free = [position for position, device in enumerate(order) if device in candidates]
-    choices = numa.narrow(free, order, chosen, missing, numa_nodes or {})
+    choices = narrow(free, order, chosen, missing, numa_nodes or {})
     _, positions = min(_lowest(choice, missing) for choice in choices)
     return chosen + [order[position] for position in positions]
 
@@ -62,12 +111,48 @@ def spread(
         fewest, missing = min(compress(own, spare)), size - len(chosen)
         free = [position for position, ids in enumerate(spare) if ids and own[position] == fewest]
         allocated = [-len(ids) for ids in spare]  # the number of allocated replicas, up to the constant ``count``
-        narrowed = numa.narrow(free, devices, list(compress(devices, own)), missing, numa_nodes or {})
+        narrowed = narrow(free, devices, list(compress(devices, own)), missing, numa_nodes or {})
         choices = [sorted(choice, key=allocated.__getitem__)[:missing] for choice in narrowed]
         for position in min(choices, key=lambda picks: ([allocated[pick] for pick in picks], picks)):
             chosen.append(spare[position].pop(0))
             own[position] += 1
     return chosen
+
+
+def narrow(
+    free: Sequence[int], order: Sequence[str], allocated: Iterable[str], count: int, numa_nodes: NumaNodes
+) -> list[Sequence[int]]:
+    """Restrict the free devices to as few NUMA nodes as have ``count`` of them.
+
+    ``free`` has positions in ``order``. ``allocated`` are devices that the container has already; their NUMA nodes are
+    included. Returns those of ``free`` that are left, for each choice of NUMA nodes that is equally good.
+
+    All devices without a NUMA node count as one more node. A device on two NUMA nodes requires both. While no node
+    suffices, the one that adds the most devices is included; that is optimal if each device is on one NUMA node.
+    """
+    places = [_place([numa_nodes.get(order[position], ())]) for position in free] if numa_nodes else []
+    sizes = Counter(places)
+    if len(sizes) <= 1:
+        return [free]
+    count = min(count, len(free))
+    included = _place(numa_nodes.get(device, ()) for device in allocated)
+    while True:
+        choices = {included | place for place in sizes}
+        available = {choice: sum(sizes[place] for place in sizes if place <= choice) for choice in choices}
+        sufficient = [choice for choice, size in available.items() if size >= count]
+        if sufficient:
+            break
+        included = min(available, key=lambda choice: (-available[choice], sorted(choice)))
+    fewest = min(map(len, sufficient))
+    return [
+        [position for position, place in zip(free, places, strict=True) if place <= choice]
+        for choice in sufficient
+        if len(choice) == fewest
+    ]
+
+
+def _place(places: Iterable[tuple[int, ...]]) -> frozenset[int]:
+    return frozenset(numa_node for place in places for numa_node in place or (_NONE,))
 
 
 def _lowest(free: Sequence[int], count: int) -> tuple[bool, Sequence[int]]:

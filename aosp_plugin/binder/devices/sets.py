@@ -1,4 +1,4 @@
-"""Device sets: which binder devices form one device. Functions of names."""
+"""Names of binder devices, and device sets: which binder devices form one device. Functions of names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,77 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.names import last_number, name_problem, natural_sort
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
+
+    NaturalKey: TypeAlias = tuple[tuple[str | int, ...], str]
+    """Sorts in natural order; see ``natural_key``."""
+
+PHONE_BINDER_DEVICES = ("binder", "hwbinder", "vndbinder")
+"""Names of a phone's binder devices, in its binderfs and below /dev in Android."""
+
+PHONE_PREFIX = "phone"
+"""The ID of a phone, which is also the name of its directory, is this and its number."""
+
+MINORS_PER_PHONE = len(PHONE_BINDER_DEVICES) + 1
+"""Minor numbers of the driver that a phone uses: one more for its binder-control."""
+
+_PHONE = re.compile(f"{PHONE_PREFIX}(0|[1-9][0-9]*)")
+
+LONGEST_NAME = 63
+"""Maximum number of characters of a device ID (comment on ``Device.ID`` in the kubelet's api.proto)."""
+
+_LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
+
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+def natural_key(name: str) -> NaturalKey:
+    """Return a sort key that orders aosp_binder9 before aosp_binder10. Only equal names have equal keys.
+
+    Text and numbers alternate in the first part, so a comparison of two keys never compares text with a number. The
+    second part, the name, orders aosp_binder01 and aosp_binder1.
+    """
+    parts: list[str | int] = list(_DIGITS.split(name))
+    parts[1::2] = [int(digits) for digits in parts[1::2]]
+    return tuple(parts), name
+
+
+def last_number(name: str) -> int | None:
+    """Return the last number in a name; None if it has none."""
+    match = _LAST_NUMBER.search(name)
+    return int(match[0]) if match else None
+
+
+def natural_sort(names: Sequence[str]) -> list[str]:
+    """Sort by ``natural_key``; three times as fast if the names differ in their last number only."""
+    prefixes = {name.rstrip("0123456789") for name in names}
+    zero = prefixes.pop() + "0" if len(prefixes) == 1 else ""
+    if zero and {name for name in names if name.startswith(zero)} <= {zero}:
+        return sorted(sorted(names), key=len)
+    return sorted(names, key=natural_key)
+
+
+def name_problem(name: str) -> str | None:
+    """Return why a file name is not usable as a device ID and in a container path, or None if it is.
+
+    ``str.isprintable`` is false for control characters, for every white space except the ASCII space, and for the
+    surrogates that represent bytes that are not UTF-8, which a protobuf string cannot carry.
+    """
+    if not name:
+        return "the name is empty"
+    if len(name) > LONGEST_NAME:
+        return f"the name has {len(name)} characters; a device ID has at most {LONGEST_NAME}"
+    if not name.isprintable() or " " in name:
+        return "the name contains a space, a control character or bytes that are not UTF-8"
+    if "/" in name or name in {".", ".."}:
+        return "it is a path, not a name"
+    if "," in name:
+        return "the name contains a comma, which separates the names in a container's environment variable"
+    return None
 
 
 class DeviceSet(NamedTuple):
@@ -42,8 +108,8 @@ class DeviceSet(NamedTuple):
 class Layout(abc.ABC):
     """The grouping of the binder devices of a resource into device sets."""
 
-    nested = False
-    """Whether each set has a directory of its own in the device directory."""
+    files: Sequence[str] = ()
+    """The names of the binder devices in the directory of each set; empty if sets have none."""
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
         """Return each set that has a member among ``names``, once, in the natural order of the IDs."""
@@ -60,10 +126,6 @@ class Layout(abc.ABC):
     @abc.abstractmethod
     def id_part(self, entry: str) -> str | None:
         """Return the part of a file name in the device directory that must be a valid ID; None if it is of no set."""
-
-    def names_in(self, entry: str) -> list[str]:
-        """Return the names of the binder devices of a file, or a set's directory, in the device directory."""
-        return [entry]
 
 
 class Single(Layout):
@@ -126,8 +188,7 @@ class Named(Layout):
 
     def __init__(self, names: Sequence[str], pattern: str = "{set}/{name}") -> None:
         entry, slash, file = pattern.partition("/")
-        self.nested = bool(slash)
-        self._files = [file.replace("{name}", name) for name in names]
+        self.files = [file.replace("{name}", name) for name in names] if slash else []
         self._affixes = _affixes(pattern, names)
         self._entry_affixes = _affixes(entry, names)
 
@@ -144,9 +205,16 @@ class Named(Layout):
         """Return the value of {set}."""
         return _placeholder_value(self._entry_affixes, entry)
 
-    def names_in(self, entry: str) -> list[str]:
-        """Return the names in the set's directory, or the name itself if sets have none."""
-        return [f"{entry}/{file}" for file in self._files] if self.nested else [entry]
+
+class PhoneLayout(Named):
+    """The binder devices of phone N are phoneN/binder, phoneN/hwbinder and phoneN/vndbinder."""
+
+    def __init__(self) -> None:
+        super().__init__(PHONE_BINDER_DEVICES)
+
+    def id_part(self, entry: str) -> str | None:
+        """Return the file name if it is the ID of a phone."""
+        return entry if phone_number(entry) is not None else None
 
 
 def _affixes(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
@@ -197,3 +265,19 @@ def replicated_id(replica_id: str, count: int) -> str | None:
         return replica_id
     device_id, _, number = replica_id.rpartition("::")
     return device_id if device_id and number in map(str, range(count)) else None
+
+
+def phone_id(number: int) -> str:
+    """Return the ID of a phone."""
+    return f"{PHONE_PREFIX}{number}"
+
+
+def phone_number(device_id: str) -> int | None:
+    """Return the number of a phone; None if this is not the ID of one."""
+    match = _PHONE.fullmatch(device_id)
+    return int(match[1]) if match else None
+
+
+def is_phone(device_id: str) -> bool:
+    """Return whether this is the ID of a phone."""
+    return phone_number(device_id) is not None

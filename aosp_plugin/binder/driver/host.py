@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aosp_plugin.binder.driver import mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 MISC_MAJOR = 10
 """Major number of all misc devices (include/uapi/linux/major.h)."""
@@ -49,8 +49,8 @@ class Driver(NamedTuple):
 
     def owns(self, number: int) -> bool:
         """Return whether the device number ``number`` (st_rdev) belongs to the binder driver."""
-        major, minor = os.major(number), os.minor(number)
-        return major in self.majors or (major == MISC_MAJOR and minor in self.misc_minors)
+        major = os.major(number)
+        return major in self.majors or (major == MISC_MAJOR and os.minor(number) in self.misc_minors)
 
 
 class Host:
@@ -66,22 +66,6 @@ class Host:
     def lstat(self, path: str) -> os.stat_result:
         """Return the status of ``path``. Only its last component may be a link. Raises OSError."""
         return os.lstat(self._root + path)
-
-    def lstat_all(self, directory: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the status of each file with one of these names in ``directory``, in their order, if it exists.
-
-        ``directory`` is a path without links. Raises OSError if it cannot be opened.
-        """
-        descriptor = os.open(self._root + directory, os.O_PATH | os.O_DIRECTORY)
-        try:
-            for name in names:
-                try:
-                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                except OSError:
-                    continue
-                yield name, status
-        finally:
-            os.close(descriptor)
 
     def numa_node(self, status: os.stat_result) -> int | None:
         """Return the NUMA node of the hardware of a character or block device; None if it has none.

@@ -17,8 +17,8 @@ import re
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.names import name_problem, natural_key
+from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.sets import name_problem, natural_key
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import binder_parameters
 from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, DeviceExistsError

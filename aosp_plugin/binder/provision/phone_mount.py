@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.devices.phone_layout import PHONE_BINDER_DEVICES, phone_number
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS
 from aosp_plugin.binder.errors import BinderfsError

@@ -11,8 +11,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.binder.devices.phone_layout import PHONE_BINDER_DEVICES, phone_number
-from aosp_plugin.binder.discovery.scanner import DeviceReader
+from aosp_plugin.binder.devices.scanner import DeviceReader
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.binder.errors import HostError
@@ -22,7 +22,7 @@ from aosp_plugin.binder.provision.device_provisioner import exclusive, translate
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.driver.mounts import Mount
 
@@ -208,7 +208,7 @@ class PhoneProvisioner:
         with self._path():
             driver = Driver(frozenset({self._devices[phone]}))
             reader = DeviceReader(self._host, driver, self._host_directory)
-            return [*reader.read_all(f"{phone}/{name}" for name in PHONE_BINDER_DEVICES).values()]
+            return [*reader.read(phone, PHONE_BINDER_DEVICES)]
 
     def driver(self) -> str:
         """Return the implementation of the driver, c or rust; empty if unknown. Raises HostError.

@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from aosp_plugin.binder.devices.phone_layout import phone_id, phone_number
+from aosp_plugin.binder.devices.sets import phone_id, phone_number
 from aosp_plugin.binder.errors import HostError, ProvisionerError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 

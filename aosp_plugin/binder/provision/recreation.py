@@ -26,8 +26,8 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.names import natural_sort
+from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
@@ -36,9 +36,9 @@ from aosp_plugin.binder.provision.device_provisioner import MODE, exclusive
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aosp_plugin.binder.devices.scanner import BinderDevice
     from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.store import DeviceStore
+    from aosp_plugin.binder.devices.store import DeviceStore
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 

@@ -8,7 +8,7 @@ import pytest
 
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, Identity, Kind
 from aosp_plugin.config import OWN_BINDERFS, Isolation, Resource
 from aosp_plugin.framework.devices import DeviceNode, Mount
 

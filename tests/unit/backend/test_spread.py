@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.backend.shared_paths import Spread, known
-from aosp_plugin.binder.devices.phone_layout import PhoneLayout
-from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, Single
+from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, PhoneLayout, Single
 
 GPUS = ("/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130")
 

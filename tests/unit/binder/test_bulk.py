@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.errors import (
     BinderfsError,

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
-from aosp_plugin.binder.discovery.health import (
+from aosp_plugin.binder.devices.health import (
     Problem,
     Reason,
     Verify,
@@ -16,6 +15,7 @@ from aosp_plugin.binder.discovery.health import (
     first,
     requirement_missing,
 )
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Identity, Kind
 
 FS, NEW_FS = (70, 1), (70, 2)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem, natural_key, natural_sort
+from aosp_plugin.binder.devices.sets import LONGEST_NAME, name_problem, natural_key, natural_sort
 
 NAMES = st.text(alphabet="ab0129_", max_size=8)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.devices.numa import NumaMap, Range, narrow, parse
+from aosp_plugin.binder.devices.preference import NumaMap, Range, narrow, parse_numa
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from aosp_plugin.binder.devices.numa import NumaMap, Range, narrow, parse
 )
 def test_parse_rejects_reversed_and_overlapping_ranges(ranges: dict[str, int], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        parse(ranges)
+        parse_numa(ranges)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_parse_rejects_reversed_and_overlapping_ranges(ranges: dict[str, int], p
     ],
 )
 def test_last_number_of_a_name_selects_the_numa_node(name: str, numa_nodes: tuple[int, ...]) -> None:
-    assert parse({"0-9": 0, "10-19": 1}).of([name]) == numa_nodes
+    assert parse_numa({"0-9": 0, "10-19": 1}).of([name]) == numa_nodes
 
 
 def test_set_is_on_the_numa_nodes_of_all_its_members() -> None:
-    numa_map = parse({"0-179": 2, "180-299": 63, "300-359": 1})
+    numa_map = parse_numa({"0-179": 2, "180-299": 63, "300-359": 1})
     assert numa_map.of(["b310", "b190", "b70"]) == (1, 2, 63)
     assert numa_map.of(["b1", "b121", "b999"]) == (2,)
     assert numa_map.of(["b999"]) == numa_map.of([]) == NumaMap().of(["b1"]) == ()
@@ -57,8 +57,8 @@ def test_ranges_include_both_ends_and_may_be_in_any_order(places: dict[int, int]
             ranges[-1] = ranges[-1]._replace(last=number)
         else:
             ranges.append(Range(number, number, places[number]))
-    single = parse({str(number): place for number, place in places.items()})
-    joined = parse({f"{range_.first}-{range_.last}": range_.numa_node for range_ in reversed(ranges)})
+    single = parse_numa({str(number): place for number, place in places.items()})
+    joined = parse_numa({f"{range_.first}-{range_.last}": range_.numa_node for range_ in reversed(ranges)})
     for number in range(32):
         expected = (places[number],) if number in places else ()
         assert single.of([f"b{number}"]) == joined.of([f"b{number}"]) == expected

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.discovery.patterns import PathSearch
+from aosp_plugin.binder.devices.patterns import PathSearch
 from aosp_plugin.binder.driver.host import Host
 
 if TYPE_CHECKING:

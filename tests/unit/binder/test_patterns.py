@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aosp_plugin.binder.discovery.patterns import is_pattern, matches, may_overlap, parts
+from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap, parts
 
 
 @pytest.mark.parametrize("text", ["*", "/dev/dri/renderD*", "/dev/a?", "/dev/[ab]", "/dev/[[]"])

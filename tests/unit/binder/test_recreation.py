@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder.devices.sets import Single
-from aosp_plugin.binder.discovery import scanner
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
-from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
-from aosp_plugin.binder.discovery.store import Past, track
+from aosp_plugin.binder.devices import scanner
+from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
+from aosp_plugin.binder.devices.sets import LONGEST_NAME, Single, name_problem
+from aosp_plugin.binder.devices.store import Past, track
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, NotPermittedError
 from aosp_plugin.binder.provision.recreation import TEMPORARY_PREFIX, recreate_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -38,10 +37,6 @@ OPERATIONS = ("lstat", "unlink", "chmod", "rename")
 
 class DeviceHost(Host):
     """Reports plain files as character devices, with the inode as the number, so that the tests need no root."""
-
-    def lstat_all(self, directory: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the status of each file, which exists."""
-        return ((name, self.lstat(f"{directory}/{name}")) for name in names)
 
     def lstat(self, path: str) -> os.stat_result:
         """Return the status of the file."""

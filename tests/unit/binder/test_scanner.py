@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from aosp_plugin.binder.devices.sets import Layout, Named, Single
-from aosp_plugin.binder.discovery import scanner
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
-from aosp_plugin.binder.discovery.names import natural_sort
-from aosp_plugin.binder.discovery.scanner import DeviceReader, Scan, kind_of
+from aosp_plugin.binder.devices import scanner
+from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader, Identity, Kind, Scan, kind_of
+from aosp_plugin.binder.devices.sets import Layout, Named, Single, natural_sort
 from aosp_plugin.binder.driver.host import Driver, Host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 FLAT = Single("aosp_binder")
@@ -78,13 +75,6 @@ class Tree(Host):
         inode = sorted(self.files).index(path) + 100
         values = (file.mode | 0o600, inode, file.device, 1, 0, 0, 0, 0, 0, 0)
         return os.stat_result(values, {"st_rdev": file.number, "st_mtime_ns": MOUNTED})
-
-    def lstat_all(self, directory: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the status of files."""
-        for name in names:
-            path = posixpath.join(directory, name)
-            if path in self.files:
-                yield name, self.lstat(path)
 
     def resolve(self, path: str, links: set[str] | None = None) -> str:
         """Follow links of whole paths only."""
@@ -349,9 +339,8 @@ def test_binder_control_is_neither_directory_nor_device_of_a_set(phones: Tree) -
 
 def test_reader_returns_the_same_nested_device_as_a_scan(phones: Tree) -> None:
     reader = DeviceReader(phones, DRIVER, "/dev/phones")
-    assert [*reader.read_all(["phone9/hwbinder"]).values()] == devices(scan_phones(phones))[1:2]
-    assert reader.read("phone9/vndbinder") is None
-    assert reader.read("phone1/binder") is None
+    assert [*reader.read("phone9", ["hwbinder", "vndbinder"])] == devices(scan_phones(phones))[1:2]
+    assert [*reader.read("phone1", ["binder"])] == []
 
 
 @pytest.mark.parametrize(

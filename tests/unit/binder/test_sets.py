@@ -12,11 +12,11 @@ from aosp_plugin.binder.devices.sets import (
     Named,
     Numbered,
     Single,
+    natural_key,
     pattern_problem,
     replica_ids,
     replicated_id,
 )
-from aosp_plugin.binder.discovery.names import natural_key
 
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
@@ -37,7 +37,7 @@ def test_single_layout_has_a_set_for_each_name() -> None:
 @pytest.mark.parametrize("layout", [Single("b"), Numbered("b", 3)])
 def test_prefix_selects_the_files_of_single_and_numbered_layouts(layout: Layout) -> None:
     assert [layout.id_part(name) for name in ("b7", "b", "a7")] == ["b7", "b", None]
-    assert layout.names_in("b7") == ["b7"]
+    assert not layout.files
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,11 @@ def test_names_that_do_not_match_the_pattern_are_in_no_set(pattern: str, names: 
 
 def test_pattern_selects_the_entries_of_the_device_directory() -> None:
     nested = Named(TRIPLE, "phone-{set}/dev-{name}")
-    assert nested.nested
     assert [nested.id_part(entry) for entry in ("phone-7", "phone-", "phone-7/x", "null")] == ["7", None, None, None]
-    assert nested.names_in("phone-7") == ["phone-7/dev-binder", "phone-7/dev-hwbinder", "phone-7/dev-vndbinder"]
+    assert nested.files == ["dev-binder", "dev-hwbinder", "dev-vndbinder"]
     flat = Named(TRIPLE, "{name}{set}")
-    assert not flat.nested
+    assert not flat.files
     assert [flat.id_part(entry) for entry in ("binder7", "vndbinder8", "binder", "null")] == ["7", "8", None, None]
-    assert flat.names_in("binder7") == ["binder7"]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
-from aosp_plugin.binder.discovery.health import Reason, Verify
-from aosp_plugin.binder.discovery.store import Past, track
+from aosp_plugin.binder.devices.health import Reason, Verify
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Identity, Kind
+from aosp_plugin.binder.devices.store import Past, track
 
 if TYPE_CHECKING:
     from collections.abc import Callable

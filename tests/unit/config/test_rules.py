@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config import (
     Api,
     Config,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import DISABLED, Allocations, Owner

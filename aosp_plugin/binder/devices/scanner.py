@@ -1,25 +1,85 @@
-"""Reads the binder devices of the host: all of a device directory, or single ones.
+"""Binder devices as one scan finds them: all of a device directory, or single ones.
 
 ``health`` evaluates the result, ``store`` remembers what is required of it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import posixpath
 import stat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
-from aosp_plugin.binder.discovery.names import name_problem
+from aosp_plugin.binder.devices.sets import name_problem
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from aosp_plugin.binder.devices.sets import Layout
     from aosp_plugin.binder.driver.host import Driver, Host
+
+
+class Kind(enum.StrEnum):
+    """Type of the file. It determines how the binder device reaches a container (see ``backend.container_edits``)."""
+
+    BINDERFS = "binderfs"
+    """An inode of a binderfs, or a symbolic link to one. Only this inode opens; a copy of it fails with ENXIO."""
+    CDEV = "cdev"
+    """A misc device or a device of an out-of-tree module: every copy of the device number opens."""
+    STAND_IN = "stand-in"
+    """A character device of another driver, made with mknod for tests."""
+    FILE = "file"
+    """A regular file: for the demo, and for tests without root."""
+    OTHER = "other"
+    """A block device, socket or pipe: never allocated."""
+    ABSENT = "absent"
+    """The file does not exist, or it is a dangling link."""
+
+
+_KINDS = (Kind.BINDERFS, Kind.CDEV, Kind.STAND_IN, Kind.FILE)
+
+FileSystem = tuple[int, int]
+"""A file system: its st_dev and, for a binderfs, the time of its mount. See ``Identity``."""
+
+
+class Identity(NamedTuple):
+    """Distinguishes a binder device from a later one with the same name."""
+
+    device: int
+    """st_dev: the file system."""
+    number: int
+    """st_rdev: driver and minor number. 0 if the file is no device."""
+    inode: int
+    """st_ino."""
+    since: int = 0
+    """When its binderfs was mounted, in nanoseconds. 0 if unknown, and for other kinds.
+
+    st_dev alone does not distinguish two mounts: the kernel reuses the number for the next mount (fs/super.c
+    ``get_anon_bdev`` allocates the lowest free one).
+    """
+
+    @property
+    def file_system(self) -> FileSystem:
+        """The file system, distinct from earlier and later mounts with the same st_dev."""
+        return self.device, self.since
+
+
+class BinderDevice(NamedTuple):
+    """A binder device as one scan found it. Paths are the host's, as the kubelet uses them."""
+
+    name: str
+    path: str
+    """<device directory>/<name>."""
+    kind: Kind
+    identity: Identity | None = None
+    """None if the kind is ABSENT."""
+    directory: str = ""
+    """The root of its binderfs. Empty for other kinds, and if the file itself is bind-mounted."""
 
 
 class Scan(NamedTuple):
@@ -73,17 +133,15 @@ def scan(
             usable.append(entry)
             continue
         part = layout.id_part(entry)
-        if part is None or entry == CONTROL_NAME or (layout.nested and reader.directory_of(entry) is None):
+        if part is None or entry == CONTROL_NAME or (layout.files and reader.directory_of(entry) is None):
             continue
         problem = name_problem(part + id_suffix)
         if problem is None:
             usable.append(entry)
         else:
             skipped[entry] = problem
-    if layout.nested:
-        devices = reader.read_all(name for entry in usable for name in layout.names_in(entry))
-    else:
-        devices = reader.read_files(usable)
+    places = [(entry, layout.files) for entry in usable] if layout.files else [("", usable)]
+    devices = {device.name: device for entry, files in places for device in reader.read(entry, files)}
     return Scan(devices, skipped, frozenset(reader.directories))
 
 
@@ -104,45 +162,26 @@ class DeviceReader:
         self.directories = {self.directory, *map(posixpath.dirname, links)}
         """See ``Scan.directories``."""
         self._roots: dict[tuple[str, int], _Root] = {}
-        self._set_directories: dict[str, str | None] = {}
+        self._set_directories: dict[str, str | None] = {"": self.directory}
 
-    def read_all(self, names: Iterable[str]) -> dict[str, BinderDevice]:
-        """Read these binder devices. Skips those that ``read`` does not find."""
-        return {device.name: device for name in names if (device := self.read(name)) is not None}
+    def read(self, entry: str, files: Iterable[str]) -> Iterator[BinderDevice]:
+        """Read these files of a set's directory, or of the device directory if ``entry`` is empty.
 
-    def read_files(self, names: Iterable[str]) -> dict[str, BinderDevice]:
-        """Read these files of the device directory, as ``read_all`` does. Raises OSError if it cannot be opened."""
-        devices = {}
-        for name, status in self._host.lstat_all(self.directory, names):
-            if (device := self._read(name, self.directory, name, status)) is not None:
-                devices[name] = device
-        return devices
-
-    def read(self, name: str) -> BinderDevice | None:
-        """Read one binder device. None if there is no such file, or a directory in its place.
-
-        In a nested layout, the name has the form phone7/binder.
+        Skips a file that does not exist, or is a directory.
         """
-        entry, _, file = name.rpartition("/")
-        directory = self.directory_of(entry) if entry else self.directory
+        directory = self.directory_of(entry)
         if directory is None:
-            return None
+            return
         self.directories.add(directory)
-        try:
-            status = self._host.lstat(posixpath.join(directory, file))
-        except OSError:
-            return None
-        return self._read(name, directory, file, status)
-
-    def _read(self, name: str, directory: str, file: str, status: os.stat_result) -> BinderDevice | None:
-        """Read the binder device that ``file`` in ``directory`` is, or leads to."""
-        if stat.S_ISLNK(status.st_mode):
+        path, prefix = directory.rstrip("/") + "/", entry and f"{entry}/"
+        for file in files:
             try:
-                path = self._follow(posixpath.join(directory, file))
-                directory, status = posixpath.dirname(path), self._host.lstat(path)
+                status = self._host.lstat(path + file)
             except OSError:
-                return BinderDevice(name, self._path_prefix + name, Kind.ABSENT)
-        return None if stat.S_ISDIR(status.st_mode) else self._device(name, directory, status)
+                continue
+            device = self._device(prefix + file, directory, file, status)
+            if device is not None:
+                yield device
 
     def directory_of(self, entry: str) -> str | None:
         """Return the path, without links, of a directory in the device directory; None if ``entry`` is none."""
@@ -170,21 +209,25 @@ class DeviceReader:
         self.directories.add(posixpath.dirname(target))
         return target
 
-    def _device(self, name: str, directory: str, status: os.stat_result) -> BinderDevice:
+    def _device(self, name: str, directory: str, file: str, status: os.stat_result) -> BinderDevice | None:
+        """Return the binder device that ``file`` in ``directory`` is, or leads to; None if that is a directory."""
+        if stat.S_ISLNK(status.st_mode):
+            try:
+                path = self._follow(posixpath.join(directory, file))
+                directory, status = posixpath.dirname(path), self._host.lstat(path)
+            except OSError:
+                return BinderDevice(name, self._path_prefix + name, Kind.ABSENT)
+        if stat.S_ISDIR(status.st_mode):
+            return None
         kind = kind_of(status, self._driver)
         root = self._root_of(directory, status.st_dev) if kind is Kind.BINDERFS else _NO_BINDERFS
         if root.control == status.st_ino:
             kind = Kind.OTHER  # a link to binder-control
+        found = (kind, (status.st_dev, status.st_rdev, status.st_ino, root.since), root.directory)
         before = self._before.get(name)
-        if (
-            before is not None
-            and before.kind is kind
-            and before.directory == root.directory
-            and before.identity == (status.st_dev, status.st_rdev, status.st_ino, root.since)
-        ):
+        if before is not None and before[2:] == found:
             return before
-        identity = Identity(status.st_dev, status.st_rdev, status.st_ino, root.since)
-        return BinderDevice(name, self._path_prefix + name, kind, identity, root.directory)
+        return BinderDevice(name, self._path_prefix + name, kind, Identity(*found[1]), root.directory)
 
     def _root_of(self, directory: str, device: int) -> _Root:
         """Return the binderfs whose root is ``directory``.
@@ -215,3 +258,32 @@ def kind_of(status: os.stat_result, driver: Driver) -> Kind:
     if status.st_dev in driver.file_systems:
         return Kind.BINDERFS
     return Kind.CDEV if driver.owns(status.st_rdev) else Kind.STAND_IN
+
+
+class DriverKind(NamedTuple):
+    """Both are empty while they are unknown."""
+
+    kind: str
+    """binderfs, cdev, stand-in or file: the first of these that there is."""
+    driver: str
+    """The implementation of the driver, c or rust; empty for devices that are not binder."""
+
+
+def driver_kind(host: Host, devices: Collection[BinderDevice]) -> DriverKind:
+    """Return the kind of the devices, and their driver. Reads the host: for a worker thread."""
+    kinds = {device.kind for device in devices}
+    kind = next((kind for kind in _KINDS if kind in kinds), "")
+    return DriverKind(str(kind), driver_of(host, devices))
+
+
+def driver_of(host: Host, devices: Collection[BinderDevice]) -> str:
+    """Return the implementation of the driver of the first device in a binderfs; c for other binder devices.
+
+    Reads the host: for a worker thread.
+    """
+    directory = next((device.directory for device in devices if device.directory), None)
+    if directory is None:
+        return binderfs.C if any(device.kind is Kind.CDEV for device in devices) else ""
+    with contextlib.suppress(OSError):
+        return binderfs.implementation(host.process_path(directory))
+    return ""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.devices.scanner import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem
+    from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem
 
 
 class Reason(enum.StrEnum):

@@ -7,17 +7,17 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery import health, scanner
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
-from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.binder.devices import health, scanner
+from aosp_plugin.binder.devices.health import Reason, Verify
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, NotPermittedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from aosp_plugin.binder.devices.scanner import FileSystem
     from aosp_plugin.binder.devices.sets import Layout
-    from aosp_plugin.binder.discovery.binder_device import FileSystem
     from aosp_plugin.binder.driver.host import Driver, Host
 
 LOG = logging.getLogger(__name__)
@@ -152,8 +152,9 @@ class DeviceStore:
         The kernel lists a binderfs in several steps (fs/libfs.c ``dcache_readdir``): a device that is recreated between
         two of them may be in none.
         """
-        missing = [name for name in self.devices if name not in scan.devices]
-        return scanner.DeviceReader(self._host, driver, self._directory).read_all(missing) if missing else {}
+        missing = [name.rpartition("/") for name in self.devices if name not in scan.devices]
+        reader = scanner.DeviceReader(self._host, driver, self._directory)
+        return {device.name: device for entry, _, file in missing for device in reader.read(entry, [file])}
 
     def _probe(self, device: BinderDevice) -> bool:
         """Return whether the driver of a device responds; assume so if this process may not open the device."""

@@ -12,7 +12,7 @@ import stat
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.discovery.names import natural_sort
+from aosp_plugin.binder.devices.sets import natural_sort
 
 if TYPE_CHECKING:
     from aosp_plugin.binder.driver.host import Host
