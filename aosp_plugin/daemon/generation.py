@@ -36,7 +36,7 @@ from aosp_plugin.report.observation import Observation
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Collection, Coroutine, Mapping
+    from collections.abc import Collection, Coroutine, Mapping
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
@@ -62,10 +62,9 @@ FIRST_LIST = 0.2
 class Generation:
     """What serves one configuration. To be used in one event loop: ``start``, then ``stop``."""
 
-    def __init__(self, config: Config, stuck: Callable[[], str], history: History, listeners: Listeners) -> None:
-        """``stuck`` returns what is wrong with the event loop, and is called in other threads.
+    def __init__(self, config: Config, history: History, listeners: Listeners) -> None:
+        """``history`` and ``listeners``, the listening sockets of the configuration by address, outlive the generation.
 
-        ``history`` and ``listeners``, the listening sockets of the configuration by address, outlive the generation.
         Has no effect on the host. Raises PluginError if the configuration requires an API server that is not there.
         """
         self.config = config
@@ -98,7 +97,7 @@ class Generation:
             ]
             self._node_reporter = NodeReporter(config, self.servers, self._backends, observation.metrics)
             self._kubelet_view = KubeletView(device_plugins(self.servers), pod_resources)
-            self._files, self._stuck = files, stuck
+            self._files = files
             self._stack = stack.pop_all()
 
     async def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool, previous: Collection[str]) -> None:
@@ -177,9 +176,7 @@ class Generation:
         from aosp_plugin.framework.service import http  # noqa: PLC0415 - after the start, see above
         from aosp_plugin.report import endpoints  # noqa: PLC0415 - as above
 
-        routes = endpoints.routes(
-            self.servers, self._files, self._observation, stuck=self._stuck, runbook_url=self.config.runbook_url
-        )
+        routes = endpoints.routes(self.servers, self._files, self._observation, self.config.runbook_url)
         with contextlib.ExitStack() as stack:
             for address, served in endpoints.by_address(self.config, routes).items():
                 host_names = {address[0], *self.config.allowed_hosts}

@@ -2,8 +2,8 @@
 
 A reload reads and checks the new configuration, binds its addresses, and creates all that is to serve it, while the
 current generation serves. What fails until then changes nothing. Then the current generation stops, and the new one
-starts. Listening sockets outlive a generation, so that clients of an unchanged address wait for a moment instead of
-being refused.
+starts; if it cannot, the current configuration is started again. Listening sockets outlive a generation, so that
+clients of an unchanged address wait for a moment instead of being refused.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Daemon:
         """Start with the configuration. Nothing that a running plugin would only report keeps the process from it."""
         config = await self._worker.run(self._load)
         self._history.record(Event.STARTED, f"aosp-plugin {__version__} started")
-        generation = Generation(config, self._process.stuck, self._history, await self._listen(config))
+        generation = Generation(config, self._history, await self._listen(config))
         await self._start(generation, tasks, require_devices=config.require_devices)
 
     async def _start(
@@ -104,9 +104,13 @@ class Daemon:
         # A call of the last reload may hang, with a directory that this configuration no longer names.
         self._worker.close()
         self._worker = Worker("configuration")
+        following = None
         try:
             config = await self._worker.run(self._load, CHECK_TIMEOUT, label="reading the configuration")
-            following = None if config == generation.config else await self._checked(config, generation.listeners)
+            if config != generation.config:
+                following = await self._checked(config, generation.listeners)
+                await generation.stop()
+                await self._start(following, tasks, previous=generation.resources)
         except Exception as error:  # also a bug that only this configuration reveals
             errors = leaves(error)
             bugs = [error for error in errors if not isinstance(error, (PluginError, HostError, OSError))]
@@ -115,12 +119,14 @@ class Daemon:
                 extra={"error": "; ".join(str(error) or repr(error) for error in errors)},
                 exc_info=bugs[0] if bugs else None,
             )
+            if following is not None:
+                _close_except(generation.listeners, following.listeners)
+                restored = Generation(generation.config, self._history, generation.listeners)
+                await self._start(restored, tasks, previous=following.resources)
             return
         if following is None:
             generation.rescan()
         else:
-            await generation.stop()
-            await self._start(following, tasks, previous=generation.resources)
             _close_except(following.listeners, generation.listeners)
             self._history.record(Event.RELOADED, "configuration reloaded")
         LOG.info("configuration reloaded", extra={"changed": following is not None})
@@ -130,7 +136,7 @@ class Daemon:
         listeners = await self._listen(config, present)
         try:
             await self._worker.run(partial(check, config), CHECK_TIMEOUT, label="check of the configuration")
-            return Generation(config, self._process.stuck, self._history, listeners)
+            return Generation(config, self._history, listeners)
         except BaseException:
             _close_except(present, listeners)
             raise

@@ -48,20 +48,17 @@ def routes(
     servers: Sequence[ResourceServer],
     files: FileEvents,
     observation: Observation,
-    *,
-    stuck: Callable[[], str],
     runbook_url: str = "",
 ) -> Routes:
     """Return the routes. Must be called in the event loop of the servers.
 
-    ``stuck`` returns what is wrong with the event loop, and is called in other threads. ``runbook_url`` is the address
-    of docs/runbook.md for the page.
+    ``runbook_url`` is the address of docs/runbook.md for the page.
     """
     collect = in_loop(partial(observation.status, servers))
     if observation.metrics.exposed:
         observation.metrics.load()
     return Routes(
-        probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers, stuck)},
+        probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers)},
         status={**page.routes(), "/status": StatusRoute(collect, lambda: files.polling, runbook_url).answer},
     )
 

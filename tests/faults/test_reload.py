@@ -297,6 +297,31 @@ async def test_reload_to_another_directory_leaves_one_that_hangs(
         hanging_file_system.release()
 
 
+async def test_configuration_that_fails_to_start_is_replaced_by_the_one_before(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> None:
+    """Its directory disappears after the check, while the current configuration waits for a file system."""
+    create(f"{hanging_file_system.source}/aosp_binder7")
+    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
+        served.write(device_dir=hanging_file_system.directory)
+        served.serve.signal(signal.SIGHUP)
+        await listed(served.kubelet, 1)
+        hanging_file_system.hang()
+        create(f"{hanging_file_system.source}/aosp_binder8")
+        served.serve.signal(signal.SIGHUP)  # rescans
+        await hanging_file_system.until_waiting()
+        (tmp_path / "other").mkdir()
+        served.write(device_dir=str(tmp_path / "other"))
+        served.serve.signal(signal.SIGHUP)
+        await served.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).streams == 0)
+        (tmp_path / "other").rmdir()
+        hanging_file_system.release()
+        assert f"No such file or directory: '{tmp_path}/other'" in await served.serve.logged(REJECTED)
+        await listed(served.kubelet, 2)
+        await served.serve.logged("registered")
+        assert (await http_get(served.port, "/readyz"))[0] == 200
+
+
 def create(path: str) -> None:
     Path(path).touch()
 

@@ -27,7 +27,6 @@ from aosp_plugin.framework.errors import AllocationError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs
-from aosp_plugin.framework.service.liveness import Heartbeat
 from aosp_plugin.framework.service.metrics import Metrics
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.support import (
@@ -61,11 +60,10 @@ SCAN_HANGS, SCAN_RETURNED = "device scan is hanging", "device scan is no longer 
 
 
 class Observed(NamedTuple):
-    """A running plugin, its metrics and its heartbeat."""
+    """A running plugin and its metrics."""
 
     plugin: DevicePlugin
     metrics: Metrics
-    heartbeat: Heartbeat
     task: asyncio.Task[None]
 
     def value(self, name: str, **labels: str) -> float:
@@ -83,10 +81,6 @@ class Observed(NamedTuple):
     def polling(self) -> float:
         """Return the value of the metric without labels."""
         return series(self.metrics)["aosp_plugin_polling", frozenset()]
-
-    async def probes(self) -> tuple[str, str]:
-        """Return the problems of /healthz and /readyz."""
-        return await asyncio.to_thread(self.heartbeat.problem), self.plugin.unready
 
 
 def series(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -142,18 +136,16 @@ def binder(devices: DeviceDirectory) -> Backend:
 
 @contextlib.asynccontextmanager
 async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
-    """Run a plugin with metrics and heartbeat. Its errors are in the task."""
-    files, heartbeat = FileEvents(timings), Heartbeat()
+    """Run a plugin with metrics. Its errors are in the task."""
+    files = FileEvents(timings)
     metrics = Metrics(reasons=tuple(Reason), polling=lambda: files.polling)
     plugin = DevicePlugin(
         backend, kubelet_dir=kubelet_dir, timings=timings, files=files, observer=metrics.observer(RESOURCE)
     )
-    beating = asyncio.create_task(heartbeat.run())
     task = asyncio.create_task(plugin.run())
     try:
-        yield Observed(plugin, metrics, heartbeat, task)
+        yield Observed(plugin, metrics, task)
     finally:
-        beating.cancel()
         plugin.stop()
         await asyncio.wait({task})
         files.close()
@@ -455,15 +447,14 @@ async def test_refused_registration_is_counted_and_a_cancelled_one_is_not(
 async def test_stopped_kubelet_makes_the_plugin_unready(
     device_directory: DeviceDirectory, kubelet: Kubelet, log: LogLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each attempt is counted, and the failure is logged once. /healthz does not fail."""
+    """Each attempt is counted, and the failure is logged once."""
     device_directory.add(0)
     async with registered(binder(device_directory), kubelet, 1) as observer:
         attempts = count_calls(monkeypatch, observer.plugin._registration._observer, "registration")
         log.take()
         await kubelet.stop()
         await attempts(3)
-        healthy, unready = await observer.probes()
-        assert healthy == ""
+        unready = observer.plugin.unready
         assert unready.startswith(f"{REGISTRATION_FAILED}: UNAVAILABLE: ")
         assert observer.value("registrations_total", result="failed") >= 3
         assert observer.value("registrations_total", result="ok") == 1
@@ -474,7 +465,7 @@ async def test_stopped_kubelet_makes_the_plugin_unready(
         await kubelet.start()
         await listed(kubelet, 1)
         await ready(observer.plugin)
-        assert await observer.probes() == ("", "")
+        assert observer.plugin.unready == ""
         assert observer.value("registered") == 1
         assert observer.value("streams_open") == 1
         assert observer.value("kubelet_restarts_total") == 1
@@ -491,16 +482,16 @@ async def test_lost_stream_makes_the_plugin_unready_until_the_next_one(
         kubelet.faults.hang_register = True
         await kubelet.drop_streams()
         await until(lambda: observer.plugin.unready != "")
-        healthy, unready = await observer.probes()
-        assert (healthy, unready.partition(":")[0]) == ("", LOST)
+        unready = observer.plugin.unready
+        assert unready.partition(":")[0] == LOST
         assert observer.value("registered") == 0
         assert observer.value("streams_open") == 0
         assert [entry[:2] for entry in log.take()] == [("warning", LOST)]
         await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-        assert await observer.probes() == ("", unready)
+        assert observer.plugin.unready == unready
         kubelet.faults.release_register()
         await ready(observer.plugin)
-        assert await observer.probes() == ("", "")
+        assert observer.plugin.unready == ""
         assert observer.value("registered") == 1
         assert observer.value("streams_open") == 1
         assert observer.values("registrations_total", "result") == {"ok": 2}
@@ -581,7 +572,6 @@ async def test_hanging_scan_is_reported_and_leaves_the_devices_published(kubelet
         for devices in (0, 1):
             await listed(kubelet, devices)
             await until(lambda: observer.plugin.unready.startswith("device scan has been hanging for "))
-            assert (await observer.probes())[0] == ""
             assert observer.value("scans_total", result="hung") == devices + 1
             assert observer.value("registered") == 1
             ((level, message, duration),) = [line for line in log.take("duration_ms") if "scan" in line[1]]

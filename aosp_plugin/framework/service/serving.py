@@ -26,8 +26,8 @@ from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen, listen_address
-from aosp_plugin.framework.service.liveness import Heartbeat, notify
 from aosp_plugin.framework.service.metrics import Metrics
+from aosp_plugin.framework.service.systemd import notify
 from aosp_plugin.framework.service.termination import stop_on_signals
 
 if TYPE_CHECKING:
@@ -157,18 +157,13 @@ def _report(errors: Sequence[BaseException]) -> None:
 
 
 class Process:
-    """What each process has: signals, a heartbeat, systemd, and one group of tasks, none of which fails unnoticed."""
+    """What each process has: signals, systemd, and one group of tasks, none of which fails unnoticed."""
 
     def __init__(self) -> None:
         """``servers`` are those that run, once there are any."""
         self.stop, self.reload = asyncio.Event(), asyncio.Event()
         """Set by SIGTERM and SIGINT, and by SIGHUP."""
         self.servers: Sequence[ResourceServer] | None = None
-        self._heartbeat = Heartbeat()
-
-    def stuck(self) -> str:
-        """Return what is wrong with the event loop; empty if nothing is. To be called in other threads."""
-        return self._heartbeat.problem()
 
     async def run(self, work: Callable[[asyncio.TaskGroup], Awaitable[None]], *, reloads: bool = False) -> None:
         """Run ``work`` in the group; it returns when it has ended what it started, after ``stop`` is set.
@@ -177,10 +172,8 @@ class Process:
         """
         stop_on_signals(self.stop.set, self.reload.set if reloads else None)
         async with asyncio.TaskGroup() as tasks:
-            heartbeat = tasks.create_task(self._heartbeat.run())
             tasks.create_task(notify(self._unready, self.stop))
             await work(tasks)
-            heartbeat.cancel()
 
     def _unready(self) -> list[str]:
         return ["starting"] if self.servers is None else [server.unready for server in self.servers]
@@ -235,7 +228,7 @@ async def _serve(
             if address is not None:
                 from aosp_plugin.framework.service import http  # noqa: PLC0415 - only where it is on
 
-                routes = probe_routes(servers, process.stuck)
+                routes = probe_routes(servers)
                 routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
                 stack.enter_context(http.serving(listen(address), routes, {address[0], *allowed_hosts}))
                 metrics.load()
@@ -245,14 +238,16 @@ async def _serve(
     await process.run(work)
 
 
-def probe_routes(servers: Sequence[ResourceServer], stuck: Callable[[], str]) -> dict[str, Route]:
+def probe_routes(servers: Sequence[ResourceServer]) -> dict[str, Route]:
     """Return the routes ``/healthz`` and ``/readyz`` of resources that are served in the current event loop.
 
-    Only what a restart of the process heals makes ``/healthz`` fail: an event loop that does not turn. An error that
-    ends a task ends the process. Trouble of the host makes ``/readyz`` fail. ``stuck`` returns what is wrong with the
-    event loop, and is called in other threads.
+    Only what a restart of the process heals makes ``/healthz`` fail: an event loop that does not turn, and does not
+    answer here. An error that ends a task ends the process. Trouble of the host makes ``/readyz`` fail.
     """
     from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
+
+    async def turns() -> str:
+        return ""
 
     async def unready() -> str:
         return _join((server.resource_name, server.unready) for server in servers)
@@ -261,7 +256,7 @@ def probe_routes(servers: Sequence[ResourceServer], stuck: Callable[[], str]) ->
         texts = [(each.resource_name, text) for each in servers for text in (each.details(ready=ready), each.notice)]
         return "; ".join(f"{name}: {text}" for name, text in texts if text)
 
-    return {"/healthz": http.probe(stuck), "/readyz": http.probe(http.in_loop(unready), details)}
+    return {"/healthz": http.probe(http.in_loop(turns)), "/readyz": http.probe(http.in_loop(unready), details)}
 
 
 def _join(problems: Iterable[tuple[str, str]]) -> str:

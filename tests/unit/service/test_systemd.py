@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.service.liveness import notify, watchdog_timeout
+from aosp_plugin.framework.service.systemd import notify, watchdog_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
