@@ -54,6 +54,10 @@ def create(*, count: int, start: int, stand_ins: bool, max_devices: int | None, 
         summary = bulk.DevicePool(**pool).create(count, start, max_devices=max_devices, stand_ins=stand_ins)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    except KeyboardInterrupt:
+        interrupted = click.ClickException("interrupted: run the same command again to continue")
+        interrupted.exit_code = 130
+        raise interrupted from None
     click.echo(summary, nl=False)
 
 

@@ -187,7 +187,7 @@ def test_ctrl_c_is_one_line_and_the_same_command_continues(dev: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
-    assert err.strip() == "aosp-plugin: interrupted"
+    assert err == "aosp-plugin: interrupted: run the same command again to continue\n"
     assert 0 < len(os.listdir(dev)) < 20000
     assert run(*arguments).code == 0
     assert len(os.listdir(dev)) == 20000
