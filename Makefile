@@ -144,7 +144,7 @@ MATRIX ?=
 matrix: $(VENV)/.installed ## Run the compatibility matrix and write docs/compatibility.md: MATRIX="--column pythons", MATRIX=list
 	@$(BIN)/python -m tests.matrix $(MATRIX)
 
-docs: $(VENV)/.installed ## Generate docs/configuration.md, the JSON schemas and the runbook's table of reasons from the code
+docs: $(VENV)/.installed ## Generate docs/configuration.md, the JSON schemas and the runbook's reasons from the code
 	$(BIN)/python -m hack.configuration_docs
 	$(BIN)/python -m hack.status_schema
 	$(BIN)/python -m hack.runbook_reasons

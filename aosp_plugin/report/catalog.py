@@ -1,7 +1,7 @@
 """What each problem of a status report is called, what to do first, and where docs/runbook.md explains it.
 
 This is the only place with these texts: ``/status``, and with it the page, has them from here, and ``make docs`` writes
-the runbook's table of reasons from them. A text is enough for the first step, because the page is often served where
+the runbook's reasons from them. A text is enough for the first step, because the page is often served where
 the documents are not at hand. All else is in the runbook.
 """
 

@@ -1,4 +1,4 @@
-"""The table of failures and their signals in docs/runbook.md, cell by cell, on ``aosp-plugin serve`` in each state."""
+"""The table of failures in signals.md, cell by cell, on ``aosp-plugin serve`` in each state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-RUNBOOK = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text(encoding="utf-8")
+DOCUMENT = Path(__file__).with_name("signals.md").read_text(encoding="utf-8")
 
 
 class Signals(NamedTuple):
@@ -43,8 +43,7 @@ class Signals(NamedTuple):
 
 
 def _table() -> dict[str, Signals]:
-    section = RUNBOOK.partition("## Failures and their signals\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCUMENT.splitlines() if "|" in line]
     return {name: Signals(*cells) for name, *cells in rows[2:]}
 
 
@@ -225,7 +224,7 @@ def test_the_table_has_each_state() -> None:
 
 
 @pytest.mark.parametrize("failure", STATES)
-async def test_signals_of_a_failure_are_those_in_the_runbook(node: Node, failure: str) -> None:
+async def test_signals_of_a_failure_are_those_in_the_table(node: Node, failure: str) -> None:
     cells, (state, _) = TABLE[failure], STATES[failure]
     async with state(node) as plugin:
         for message in re.findall(r"`(.*?)`", cells.log):
