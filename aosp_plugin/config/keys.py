@@ -162,7 +162,7 @@ class Resource(Struct, frozen=True, kw_only=True):
     """NUMA nodes of devices, by their numbers."""
     recreate: Annotated[Recreate, Key("on-start")] = Recreate.NEVER
     """When the binder devices of a container are recreated: never, on-start (before the container starts; with
-    api: dra, before a claim is prepared)."""
+    api: dra, after a claim is over)."""
     replicas: Annotated[int, Meta(ge=1, le=1000), Key("2")] = 1
     """Number of containers that can have the same device."""
     missing_device_ttl: Annotated[values.Seconds, Key("60")] = 300.0

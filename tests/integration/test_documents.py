@@ -138,9 +138,13 @@ async def test_the_numa_example_keeps_a_container_on_one_numa_node(devices: Devi
 async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_path: Path) -> None:
     """The sample shows ten phones; one is incomplete, three are allocated."""
     devices = DeviceDirectory(tmp_path / "small")
-    devices.add(*(number for number in range(30) if number != 16))
+    for number in range(10):
+        (devices.directory / f"phone{number}").mkdir()
+        for name in ("binder", "hwbinder", "vndbinder"):
+            (devices.directory / f"phone{number}" / name).touch()
+    (devices.directory / "phone5" / "hwbinder").unlink()
     file = tmp_path / "phones.yaml"
-    file.write_text(EXAMPLES["One device, one phone"])
+    file.write_text(EXAMPLES["One device, one phone 2"])
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     pods = f"{kubelet_dir}/pods.sock"
