@@ -10,8 +10,6 @@
 The command line catches ``PluginError`` and ``HostError``, prints one line and exits.
 """
 
-from __future__ import annotations
-
 from aosp_plugin.binder.errors import (
     BinderfsError,
     BinderMissingError,

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.host_devices import HostDevices
 from aosp_plugin.binder.devices import preference
-from aosp_plugin.config import Api
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import Api, Resource
 from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
+from aosp_plugin.framework.devices import ContainerEdits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from aosp_plugin.backend.container_edits import AllocatedDevice
     from aosp_plugin.backend.scanned import Scanned
-    from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.config import Resource
-    from aosp_plugin.framework.devices import ContainerEdits
 
 LOG = logging.getLogger(__name__)
 

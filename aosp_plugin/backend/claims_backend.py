@@ -4,25 +4,25 @@ A phone has no binderfs until its claim is prepared, and none after it. A found 
 over, so that the next one gets a fresh one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from aosp_plugin.backend import scanned as scans
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.offered_phones import ClaimedPhones, binder_devices
-from aosp_plugin.backend.parameters import effective_parameters, require_free
+from aosp_plugin.backend.parameters import Parameters, effective_parameters, require_free
 from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.binder.devices.scanner import Kind, driver_of, kind_of
-from aosp_plugin.binder.devices.sets import PhoneLayout, is_phone, last_number, natural_sort
-from aosp_plugin.binder.driver.host import Driver
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, driver_of, kind_of
+from aosp_plugin.binder.devices.sets import DeviceSet, PhoneLayout, is_phone, last_number, natural_sort
+from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.binder.provision.recreation import Recreator
+from aosp_plugin.config import Resource
 from aosp_plugin.errors import (
     AllocationError,
     BackendError,
@@ -31,19 +31,8 @@ from aosp_plugin.errors import (
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
-from aosp_plugin.framework.backend import Version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from aosp_plugin.backend.parameters import Parameters
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.binder.provision.recreation import Recreator
-    from aosp_plugin.config import Resource
-    from aosp_plugin.framework.backend import ClaimParameters
-    from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.backend import ClaimParameters, Version
+from aosp_plugin.framework.devices import ContainerEdits
 
 LOG = logging.getLogger(__name__)
 

@@ -24,22 +24,19 @@ directory of it, where clients look for their devices first, and no ``/dev/<name
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.backend.shared_paths import SharedFiles
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
-from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path
+from aosp_plugin.config import OWN_BINDERFS, Isolation, Resource, shared_path
 from aosp_plugin.errors import InvalidRequestError
 from aosp_plugin.framework.cdi import spec as cdi
 from aosp_plugin.framework.devices import CDI, ContainerEdits, DeviceList, DeviceNode, Mount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from aosp_plugin.backend.parameters import Parameters
-    from aosp_plugin.backend.shared_paths import SharedFiles
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from aosp_plugin.config import Resource
 
 CONTAINER_DIRECTORY = "/dev"
 """Directory of the binder devices in a container, independent of the device directory of the host."""

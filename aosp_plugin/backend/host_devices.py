@@ -9,38 +9,38 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from aosp_plugin.backend import scanned as scans
-from aosp_plugin.backend.container_edits import EditsBuilder
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, ClaimedPhones, OfferedPhones, ProvisionedPhones
+from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
+from aosp_plugin.backend.offered_phones import (
+    SURPLUS_INTERVAL,
+    Allocated,
+    ClaimedPhones,
+    OfferedPhones,
+    ProvisionedPhones,
+)
 from aosp_plugin.backend.scanned import Holds, Scanned, State
-from aosp_plugin.backend.shared_paths import SharedPaths
+from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.binder.devices import sets
+from aosp_plugin.binder.devices.health import Problem, Reason
 from aosp_plugin.binder.devices.preference import parse_numa
-from aosp_plugin.binder.devices.sets import PhoneLayout, natural_sort
+from aosp_plugin.binder.devices.scanner import BinderDevice
+from aosp_plugin.binder.devices.sets import DeviceSet, Layout, PhoneLayout, natural_sort
 from aosp_plugin.binder.devices.store import DeviceStore
-from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
+from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate, Resource
 from aosp_plugin.errors import BackendError, CdiError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.devices import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from aosp_plugin.backend.container_edits import AllocatedDevice
-    from aosp_plugin.backend.offered_phones import Allocated
-    from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.backend.spec_writer import SpecWriter
-    from aosp_plugin.binder.devices.health import Problem, Reason
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from aosp_plugin.binder.devices.sets import DeviceSet, Layout
-    from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
     from aosp_plugin.binder.provision.recreation import Recreator
-    from aosp_plugin.config import Resource
 
 LOG = logging.getLogger(__name__)
 

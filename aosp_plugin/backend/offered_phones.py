@@ -9,20 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.backend.scanned import PhoneState
+from aosp_plugin.backend.scanned import Holds, PhoneState, Scanned
 from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, is_phone, phone_id, replica_ids
+from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from aosp_plugin.backend.scanned import Holds, Scanned
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from aosp_plugin.binder.devices.store import DeviceStore
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)

@@ -4,24 +4,18 @@
 phones, shared devices, and pods that have devices through another API.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices import health
 from aosp_plugin.binder.devices.health import Problem, Reason
-from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
+from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.binder.errors import HostError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.devices import Device
 
 NOT_PROVISIONED: Final = (
     "no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision on the host"

@@ -5,28 +5,21 @@ device N mod K, where K is the number of known ones, in natural order. A lost on
 unhealthy, and no other device moves. See ``known`` for when the devices are spread again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
+import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from aosp_plugin.binder.devices import health
+from aosp_plugin.binder.devices.health import Problem
 from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
-from aosp_plugin.binder.devices.sets import natural_sort
-from aosp_plugin.config import OWN_BINDERFS, shared_device, shared_path
+from aosp_plugin.binder.devices.sets import DeviceSet, natural_sort
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import OWN_BINDERFS, Resource, shared_device, shared_path
 from aosp_plugin.errors import ConfigError
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Collection, Iterable, Mapping
-
-    from aosp_plugin.binder.devices.health import Problem
-    from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.config import Resource
 
 LOG = logging.getLogger(__name__)
 

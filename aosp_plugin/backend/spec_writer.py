@@ -1,20 +1,14 @@
 """The CDI spec of a resource: what is in it after a scan, and which devices it lacks."""
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
-
+from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
+from aosp_plugin.backend.scanned import Scanned
+from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices.health import Reason
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import Resource
 from aosp_plugin.framework.cdi.spec_file import SpecFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
-    from aosp_plugin.backend.scanned import Scanned
-    from aosp_plugin.backend.shared_paths import SharedFiles
-    from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.config import Resource
 
 _USABLE = (Reason.NOT_IN_CDI_SPEC, Reason.SURPLUS)
 """Reasons for which a device is in the spec nevertheless: it lacks nothing but the spec, or pods may have it."""

@@ -4,27 +4,21 @@ The pod of ``helm test`` runs it, with the plugin's configuration: what a contai
 there, as it does in ``backend.container_edits``.
 """
 
-from __future__ import annotations
-
 import errno
 import fnmatch
 import os
 import stat
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path, shown
+from aosp_plugin.config import OWN_BINDERFS, Config, Isolation, Resource, shared_path, shown
 from aosp_plugin.errors import BinderfsError, ConfigError, HostError
 from aosp_plugin.framework.devices import DeviceList
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from aosp_plugin.config import Config, Resource
 
 _DEVICES = "/dev"
 _EVERYONE = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH

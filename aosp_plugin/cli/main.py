@@ -1,26 +1,21 @@
 """Defines the commands and their flags, and turns errors into one line on stderr and an exit code."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import click
 
 from aosp_plugin import __version__, config
 from aosp_plugin.cli.nodes import nodes
+from aosp_plugin.config import Config
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from aosp_plugin.config import Config
-    from aosp_plugin.report.document import Report
+from aosp_plugin.report.document import Report
 
 LOG = logging.getLogger(__name__)
 

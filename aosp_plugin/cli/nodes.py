@@ -1,8 +1,6 @@
 """``aosp-plugin nodes``: create, list and delete binder devices on a test host."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import click
 import msgspec
@@ -10,10 +8,11 @@ import msgspec
 from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.binder.provision import bulk
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _NUMBER = click.IntRange(1, ALL_MINORS)
+
+
+class _InterruptedError(click.ClickException):
+    exit_code = 130
 
 
 @click.group(invoke_without_command=True)
@@ -55,9 +54,7 @@ def create(*, count: int, start: int, stand_ins: bool, max_devices: int | None, 
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     except KeyboardInterrupt:
-        interrupted = click.ClickException("interrupted: run the same command again to continue")
-        interrupted.exit_code = 130
-        raise interrupted from None
+        raise _InterruptedError("interrupted: run the same command again to continue") from None
     click.echo(summary, nl=False)
 
 

@@ -5,22 +5,16 @@ knows whether pods have them. It is the privileged part of a plugin with ``provi
 in an init container.
 """
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.host_devices import device_provisioner
 from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.config import Api
+from aosp_plugin.config import Api, Config, Phones, Resource
 from aosp_plugin.daemon.assembly import check_phone_directories
 from aosp_plugin.errors import HostError
 from aosp_plugin.framework.service import logs
-
-if TYPE_CHECKING:
-    from aosp_plugin.config import Config, Phones, Resource
 
 LOG = logging.getLogger(__name__)
 

@@ -1,19 +1,14 @@
 """``aosp-plugin provisioner``: the privileged part of a plugin with ``provisioned_by: provisioner``."""
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import provisioner_socket
+from aosp_plugin.config import Config
 from aosp_plugin.errors import HostError
 from aosp_plugin.framework.service import logs
-
-if TYPE_CHECKING:
-    from aosp_plugin.config import Config
 
 LOG = logging.getLogger(__name__)
 

@@ -1,14 +1,12 @@
 """``aosp-plugin status``: fetches the status report of the plugin on this node and prints it as text or JSON."""
 
-from __future__ import annotations
-
 import http.client
 import shutil
 import sys
 import time
 import urllib.parse
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -18,12 +16,7 @@ from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, problem_lines, summary
 from aosp_plugin.config import shown
 from aosp_plugin.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.address import joined_address
-from aosp_plugin.report.document import Report, Severity, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from aosp_plugin.report.document import DeviceReport
+from aosp_plugin.report.document import DeviceReport, Report, Severity, State
 
 TIMEOUT = 5.0
 """Seconds to wait for the plugin's answer."""

@@ -1,19 +1,22 @@
 """Renders a status report as lines of text: problems first, then which pod has which device."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from aosp_plugin.binder.devices.sets import natural_key
-from aosp_plugin.report.document import Severity, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from aosp_plugin.report.document import DeviceReport, LeakReport, PodContainer, Problem, Report, ResourceReport
+from aosp_plugin.report.document import (
+    DeviceReport,
+    LeakReport,
+    PodContainer,
+    Problem,
+    Report,
+    ResourceReport,
+    Severity,
+    State,
+)
 
 DEFAULT_ROWS = 20
 """Rows of a table that are shown by default."""

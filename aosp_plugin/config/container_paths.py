@@ -5,23 +5,17 @@ fails when the container starts, and a mount over a directory hides what is belo
 lie in another one.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap, parts
 from aosp_plugin.binder.devices.sets import Named
 from aosp_plugin.config.convert import shown
-from aosp_plugin.config.keys import NamedSets, SharedDevice, shared_device
+from aosp_plugin.config.keys import NamedSets, Resource, SharedDevice, shared_device
 from aosp_plugin.config.values import Isolation, normalised, shared_path
 from aosp_plugin.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from aosp_plugin.config.keys import Resource
 
 _DEVICE_DIRECTORY = "/dev"
 """Directory of binder devices in a container."""

@@ -1,20 +1,16 @@
 """Converts and validates the values of keys. The keys themselves are in ``keys``."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import itertools
 import reprlib
 import types
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
 from aosp_plugin.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 _MAX_LENGTH = 500
 _MAX_DECIMAL_BITS = 200

@@ -3,10 +3,9 @@
 Only the configuration is read. Two directories that are the same through a link are detected by a scan of the host.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from aosp_plugin.binder.devices.patterns import may_overlap, parts
 from aosp_plugin.binder.devices.sets import name_problem, pattern_problem
@@ -19,9 +18,6 @@ from aosp_plugin.framework.cdi.spec import kind_problem
 from aosp_plugin.framework.devices import CDI
 from aosp_plugin.framework.dra.driver_names import driver_name, driver_name_problem
 from aosp_plugin.framework.service.address import conflicts, joined_address, listen_address
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _ANYWHERE = ("/proc", "/dev/fd")
 """Directories of links to the directories of processes, such as /proc/1/root."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,8 +24,6 @@ from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import yaml
 
 FILE_VERSION = "v1"

@@ -1,12 +1,10 @@
 """The types of values: choices, limits, and the words that errors have for what is allowed."""
 
-from __future__ import annotations
-
 import enum
 import math
 import os.path
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -17,9 +15,6 @@ from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config.convert import Limit
 from aosp_plugin.framework.devices import DeviceList, is_extended_resource_name
 from aosp_plugin.framework.service.address import listen_address
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OWN_BINDERFS = "binderfs"
 """Host side of a shared mount: the binderfs of the container's own binder devices."""

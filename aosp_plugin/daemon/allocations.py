@@ -6,20 +6,14 @@ to the other one by one, and a mistake in their labels runs both on a node, wher
 away twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
-from aosp_plugin.backend import SURPLUS_INTERVAL, Allocated
+from aosp_plugin.backend import SURPLUS_INTERVAL, Allocated, BinderBackend
 from aosp_plugin.config import Api
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
-
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.framework.podresources_client import Allocations, PodResources
+from aosp_plugin.framework.podresources_client import Allocations, PodResources
 
 ATTEMPTS = 3
 """Questions in a row that the kubelet does not answer until the backends get the reason: a minute."""

@@ -5,27 +5,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from aosp_plugin.backend import create_backend
+from aosp_plugin.backend import BinderBackend, create_backend
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import Api
+from aosp_plugin.config import Api, Config, Resource
 from aosp_plugin.errors import ConfigError, HostError, PluginError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.scan_loop import check_devices
 from aosp_plugin.report.node_reporter import node_name
+from aosp_plugin.report.observation import Observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.config import Config, Resource
     from aosp_plugin.framework.dra.driver import DraDriver
-    from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.resource_server import ResourceServer
-    from aosp_plugin.report.observation import Observation
 
 
 def create_backends(config: Config) -> dict[str, BinderBackend]:

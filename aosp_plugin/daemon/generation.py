@@ -9,10 +9,14 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import socket
+from collections.abc import Collection, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from aosp_plugin import __version__
+from aosp_plugin.backend import BinderBackend
+from aosp_plugin.config import Config
 from aosp_plugin.daemon.allocations import report_allocations, report_once, yield_to_device_plugins
 from aosp_plugin.daemon.assembly import (
     check_overlap,
@@ -28,20 +32,15 @@ from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.serving import Running
 from aosp_plugin.framework.worker import Worker
+from aosp_plugin.report.history import History
 from aosp_plugin.report.node_reporter import NodeReporter
 from aosp_plugin.report.observation import Observation
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Collection, Coroutine, Mapping
-
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.config import Config
-    from aosp_plugin.framework.resource_server import ResourceServer
-    from aosp_plugin.report.history import History
     from aosp_plugin.report.leak_detector import LeakDetector
 
 LOG = logging.getLogger(__name__)

@@ -8,15 +8,16 @@ clients of an unchanged address wait for a moment instead of being refused.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
-from aosp_plugin.config import status_address
+from aosp_plugin.config import Config, status_address
 from aosp_plugin.daemon.assembly import check
-from aosp_plugin.daemon.generation import Generation
+from aosp_plugin.daemon.generation import Generation, Listeners
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.service.address import listen, listen_address
@@ -24,13 +25,6 @@ from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.document import Event
 from aosp_plugin.report.history import History
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Collection
-
-    from aosp_plugin.config import Config
-    from aosp_plugin.daemon.generation import Listeners
 
 LOG = logging.getLogger(__name__)
 

@@ -13,25 +13,19 @@ Therefore a plugin removes only the specs
 and none whose resource another process serves now, as in a rolling update with maxSurge.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import Config
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.cdi.spec_file import spec_path
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.devices import CDI
 from aosp_plugin.framework.sockets import socket_name
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from aosp_plugin.config import Config
 
 
 def remove_stale_specs(config: Config, previous: Collection[str] = ()) -> Sequence[str]:

@@ -41,12 +41,11 @@ from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.backend import Backend, ClaimParameters, Version
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
+from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
-    from aosp_plugin.framework.devices import Device
     from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.inventory import Inventory, Snapshot

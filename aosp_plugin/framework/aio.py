@@ -1,13 +1,9 @@
 """Waiting in asyncio: for one of several events, and for the end of a burst; calls from other threads."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TypeVar
 
 T = TypeVar("T")
 

@@ -3,8 +3,6 @@
 All functions block, and raise OSError.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
-from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.devices import ContainerEdits, Device
 from aosp_plugin.framework.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from aosp_plugin.framework.devices import Device
 
 _NO_ATTRIBUTES: Mapping[str, bool | int | str | Version] = MappingProxyType({})
 

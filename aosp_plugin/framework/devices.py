@@ -1,14 +1,10 @@
 """What a plugin offers, and what containers get for it: resource names, devices, edits of a container."""
 
-from __future__ import annotations
-
 import enum
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")

@@ -25,8 +25,6 @@ An error has a class of its own only if some caller handles it separately. An ``
 would handle the wrapper in the same way.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 

@@ -4,20 +4,14 @@ A snapshot is replaced as a whole. Each ListAndWatch stream remembers the revisi
 stream cannot consume an event that a newer stream waits for.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.devices import Device
 
 MESSAGE_LIMIT = 4 * 1024 * 1024
 """Bytes that the kubelet accepts in one message: gRPC's default, never raised (pkg/kubelet/cm/devicemanager). One byte

@@ -1,18 +1,12 @@
 """ListedDevices: a backend that only needs a function which lists device nodes."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode
+from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from aosp_plugin.framework.devices import Mount
 
 MISSING = "missing"
 """The reason of a device that is no longer listed."""

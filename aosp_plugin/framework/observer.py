@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from aosp_plugin.framework.inventory import Snapshot
 
 RESOURCE: ContextVar[str] = ContextVar("resource", default="")

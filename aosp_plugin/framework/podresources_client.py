@@ -6,29 +6,22 @@ allocations need. The plugin works without the API: an old kubelet may not serve
 mounted. The result is unknown then, with the reason.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.errors import WorkerTimeoutError
-from aosp_plugin.framework.sockets import identify, open_channel
+from aosp_plugin.framework.sockets import SocketIdentity, identify, open_channel
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from google.protobuf.message import Message
-
-    from aosp_plugin.framework.sockets import SocketIdentity
 
 T = TypeVar("T")
 

@@ -5,8 +5,6 @@ DRA driver is called by it (``dra.kubelet_service``). One iteration of the loop 
 socket of its own, whose name was never used before: kubelets confuse registrations that share a name.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import enum
@@ -14,23 +12,25 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeAlias
 
 import grpc
 
 from aosp_plugin.framework.errors import RegistrationFailedError
-from aosp_plugin.framework.observer import milliseconds
-from aosp_plugin.framework.sockets import DirectoryMonitor, DirectoryView, check_descriptors, socket_address
+from aosp_plugin.framework.events.file_events import Subscription
+from aosp_plugin.framework.observer import Observer, milliseconds
+from aosp_plugin.framework.sockets import (
+    DirectoryMonitor,
+    DirectoryView,
+    SocketDirectory,
+    SocketIdentity,
+    check_descriptors,
+    socket_address,
+)
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Backoff, Clock, Timings
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from aosp_plugin.framework.events.file_events import Subscription
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.sockets import SocketDirectory, SocketIdentity
-
-    Handlers = Sequence[grpc.GenericRpcHandler[bytes, bytes]]
+Handlers: TypeAlias = "Sequence[grpc.GenericRpcHandler[bytes, bytes]]"
 
 LOG = logging.getLogger(__name__)
 

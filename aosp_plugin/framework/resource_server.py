@@ -1,25 +1,19 @@
 """What serves one resource to the kubelet: the part that device plugins and DRA drivers have in common."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Coroutine, Iterable
+from typing import NamedTuple
 
 from aosp_plugin.framework.aio import complete_unless, run_and_close
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
-from aosp_plugin.framework.observer import working_for
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.observer import Observer, working_for
+from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.timings import CLOCK, STOP_WITHIN, Clock, Timings
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
-
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.registration import Registration
 
 
 class DriverState(NamedTuple):

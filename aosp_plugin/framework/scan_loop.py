@@ -4,33 +4,24 @@ A file event, a mount event or a timer wakes the loop. It scans, publishes the r
 host. Nothing is remembered from one scan to the next: whatever was missed is found by the next one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from aosp_plugin.framework.aio import debounce
-from aosp_plugin.framework.devices import valid_devices
+from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.devices import Device, valid_devices
 from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
-from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, milliseconds
+from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+from aosp_plugin.framework.inventory import Inventory, Snapshot
+from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, Observer, milliseconds
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
 from aosp_plugin.framework.worker import HostCall, Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.devices import Device
-    from aosp_plugin.framework.events.file_events import Subscription
-    from aosp_plugin.framework.inventory import Snapshot
-    from aosp_plugin.framework.observer import Observer
 
 LOG = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """Unix sockets that a kubelet and its plugins share a directory for, and access to it in a worker thread of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -11,21 +9,18 @@ import re
 import socket
 import stat
 import struct
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import grpc
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
+from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import HostCall, Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aosp_plugin.framework.events.file_events import Subscription
 
 LOG = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """Time in the framework: its durations in seconds, the clock, and pauses between attempts."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

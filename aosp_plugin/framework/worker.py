@@ -8,19 +8,15 @@ import queue
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
-from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.observer import LastingProblem, milliseconds
 from aosp_plugin.framework.timings import CLOCK, Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aosp_plugin.framework.observer import LastingProblem
 
 T = TypeVar("T")
 

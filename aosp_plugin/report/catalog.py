@@ -5,14 +5,10 @@ the runbook's reasons from them. A text is enough for the first step, because th
 the documents are not at hand. All else is in the runbook.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from aosp_plugin.binder.devices.health import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Entry(NamedTuple):

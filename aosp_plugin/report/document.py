@@ -3,8 +3,6 @@
 ``/status`` and ``aosp-plugin status`` show it. The names of the fields are the names in the JSON document.
 """
 
-from __future__ import annotations
-
 import enum
 
 from msgspec import Struct

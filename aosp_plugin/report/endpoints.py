@@ -3,36 +3,29 @@
 ``report`` defines the status document, ``framework.service.http`` the server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from aosp_plugin import __version__
 from aosp_plugin.binder.driver.host import has_selinux
-from aosp_plugin.config import status_address
+from aosp_plugin.config import Config, status_address
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.address import listen_address
-from aosp_plugin.framework.service.http import Answer, in_loop
+from aosp_plugin.framework.service.http import Answer, Route, in_loop
+from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.framework.service.serving import probe_routes
 from aosp_plugin.report import page
 from aosp_plugin.report.document import Known, Report
 from aosp_plugin.report.node_reporter import node_name
+from aosp_plugin.report.observation import NodeStatus, Observation
 from aosp_plugin.report.resource_report import resource_report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from aosp_plugin.config import Config
-    from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.resource_server import ResourceServer
-    from aosp_plugin.framework.service.http import Route
-    from aosp_plugin.framework.service.metrics import Metrics
-    from aosp_plugin.report.observation import NodeStatus, Observation
 
 
 class Routes(NamedTuple):

@@ -6,25 +6,19 @@ detection. A state that was there before the plugin started, or before a result 
 is bounded: 200 changes of at most 1 kB.
 """
 
-from __future__ import annotations
-
 import collections
 import heapq
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Literal, NamedTuple
 
 from aosp_plugin.binder.devices.sets import natural_key
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.observer import Observer
+from aosp_plugin.framework.podresources_client import Owner
 from aosp_plugin.report.document import Change, Event
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-    from typing import Literal
-
-    from aosp_plugin.framework.inventory import Snapshot
-    from aosp_plugin.framework.podresources_client import Owner
-
-    Owners = Mapping[str, tuple[Owner, ...]]  # by device ID
+Owners = Mapping[str, tuple[Owner, ...]]  # by device ID
 
 MAX_CHANGES = 100
 """Changes that are kept of allocations, and of all else: pods that come and go do not displace the others."""

@@ -13,20 +13,17 @@ import itertools
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.config import Api
 from aosp_plugin.errors import HostError, WorkerTimeoutError
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.worker import Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.report.leaks import Holder, Leaks
+from aosp_plugin.report.leaks import Holder, Leaks
 
 LOG = logging.getLogger(__name__)
 

@@ -18,28 +18,22 @@ thread has exited (its /proc/PID/fd is empty). The kubelet does not write the ch
 processes of that pod count as its own until the next allocation.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 import stat
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
-from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.binder.driver.cgroup import parse_cgroup
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-
-    Owners = Mapping[str, Collection[str]]  # binder device name to the UIDs of the pods that it is allocated to
-    DeviceKeys = Mapping[int | tuple[int, int], list[str]]  # st_rdev, or (st_dev, st_ino), to binder device names
+Owners = Mapping[str, Collection[str]]  # binder device name to the UIDs of the pods that it is allocated to
+DeviceKeys = Mapping[int | tuple[int, int], list[str]]  # st_rdev, or (st_dev, st_ino), to binder device names
 
 MAX_COMMAND_LENGTH = 120
 """Characters of a command line that are reported."""

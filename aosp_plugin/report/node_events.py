@@ -9,25 +9,20 @@ As in client-go's recorder, a repetition is counted in the Event that exists: on
 which is written once a minute at most. Nothing is dropped: what waits is counted, with the message of the last time.
 """
 
-from __future__ import annotations
-
 import collections
 import secrets
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import ConflictError, NotFoundError, events, object_path
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from aosp_plugin.framework.apiserver.client import ApiClient
-    from aosp_plugin.framework.inventory import Snapshot
-    from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.inventory import Snapshot
+from aosp_plugin.framework.resource_server import ResourceServer
 
 COMPONENT: Final = "aosp-device-plugin"
 NAMESPACE: Final = "default"

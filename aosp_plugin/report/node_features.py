@@ -8,28 +8,22 @@ The file stays when the plugin ends, because an update would otherwise take the 
 Instead, it has an expiry time, which the plugin extends: after the plugin has gone for good, so do the labels.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.devices.scanner import DriverKind, driver_kind
-from aosp_plugin.binder.driver.host import has_selinux
+from aosp_plugin.binder.driver.host import Host, has_selinux
 from aosp_plugin.framework import atomic_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.framework.inventory import Snapshot
-    from aosp_plugin.framework.resource_server import ResourceServer
-    from aosp_plugin.framework.worker import Worker
+from aosp_plugin.framework.inventory import Snapshot
+from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import Config
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.apiserver.protocol import ApiError
+from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.framework.timings import Backoff
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.config import Config
     from aosp_plugin.framework.apiserver.client import ApiClient
-    from aosp_plugin.framework.resource_server import ResourceServer
-    from aosp_plugin.framework.service.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
 

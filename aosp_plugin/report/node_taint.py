@@ -6,21 +6,16 @@ each Node object, and never adds it: whether devices are available is published 
 that comes back would end or keep away pods that have no phone.
 """
 
-from __future__ import annotations
-
 import logging
 import time
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import NODES, InvalidObjectError, object_path
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aosp_plugin.framework.apiserver.client import ApiClient
-    from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.resource_server import ResourceServer
 
 LOG = logging.getLogger(__name__)
 

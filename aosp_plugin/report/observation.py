@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from aosp_plugin.backend import expected_devices
+from aosp_plugin.backend import BinderBackend, expected_devices
 from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.framework.observer import Observers
+from aosp_plugin.config import Resource
+from aosp_plugin.framework.observer import DraObserver, Observer, Observers
+from aosp_plugin.framework.podresources_client import Allocations, PodResources
+from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.metrics import Metrics, StateGauge
+from aosp_plugin.report.document import Change
 from aosp_plugin.report.history import History, ResourceHistory
 from aosp_plugin.report.resource_report import LeakDetectionState, LeakScans, ResourceStatus, leak_detection_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.config import Resource
-    from aosp_plugin.framework.observer import DraObserver, Observer
-    from aosp_plugin.framework.podresources_client import Allocations, PodResources
-    from aosp_plugin.framework.resource_server import ResourceServer
-    from aosp_plugin.report.document import Change
     from aosp_plugin.report.leak_detector import LeakDetector
     from aosp_plugin.report.leaks import Leaks
 

@@ -1,17 +1,10 @@
 """The problems of a node, derived from its report: what an operator who was called has to see first."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from aosp_plugin.report.catalog import entry
-from aosp_plugin.report.document import Problem, Severity, State
+from aosp_plugin.report.document import DeviceReport, Known, Problem, ResourceReport, Severity, State
 from aosp_plugin.report.resource_report import GONE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from aosp_plugin.report.document import DeviceReport, Known, ResourceReport
 
 NAMED_DEVICES = 10
 """Devices, and pods, that a problem names."""

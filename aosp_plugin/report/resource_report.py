@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aosp_plugin.binder.devices.sets import natural_key
+from aosp_plugin.framework.inventory import Snapshot
+from aosp_plugin.framework.podresources_client import Allocations, Owner
+from aosp_plugin.framework.resource_server import DriverState
 from aosp_plugin.report.document import (
     Counts,
     DeviceReport,
@@ -18,11 +22,6 @@ from aosp_plugin.report.document import (
 from aosp_plugin.report.history import Since
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from aosp_plugin.framework.inventory import Snapshot
-    from aosp_plugin.framework.podresources_client import Allocations, Owner
-    from aosp_plugin.framework.resource_server import DriverState
     from aosp_plugin.report.leaks import Holder, Leaks
 
 TRUNCATED, GONE = "truncated", "gone"

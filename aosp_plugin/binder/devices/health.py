@@ -5,17 +5,11 @@ members. All are functions of their arguments; ``store`` keeps what they need fr
 adds what else has a say.
 """
 
-from __future__ import annotations
-
 import enum
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from aosp_plugin.binder.devices.scanner import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Kind
 
 
 class Reason(enum.StrEnum):

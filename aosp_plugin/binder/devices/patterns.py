@@ -4,18 +4,13 @@ The wildcards ``*``, ``?`` and ``[...]`` stand for characters of one part of a p
 and no dot at the beginning of a part.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices.sets import natural_sort
-
-if TYPE_CHECKING:
-    from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.driver.host import Host
 
 _WILDCARD = re.compile(r"[*?[]")
 

@@ -7,13 +7,11 @@ wants a phone to run.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from aosp_plugin.binder.devices.sets import last_number, replica_ids
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 NumaNodes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 """NUMA nodes by device ID. Devices without one may be left out."""

@@ -3,25 +3,19 @@
 ``health`` evaluates the result, ``store`` remembers what is required of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import enum
+import os
 import posixpath
 import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from aosp_plugin.binder.devices.sets import name_problem
+from aosp_plugin.binder.devices.sets import Layout, name_problem
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from aosp_plugin.binder.devices.sets import Layout
-    from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.binder.driver.host import Driver, Host
 
 
 class Kind(enum.StrEnum):

@@ -1,20 +1,15 @@
 """Names of binder devices, and device sets: which binder devices form one device. Functions of names."""
 
-from __future__ import annotations
-
 import abc
 import re
+from collections.abc import Iterable, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import TypeAlias
-
-    NaturalKey: TypeAlias = tuple[tuple[str | int, ...], str]
-    """Sorts in natural order; see ``natural_key``."""
+NaturalKey: TypeAlias = tuple[tuple[str | int, ...], str]
+"""Sorts in natural order; see ``natural_key``."""
 
 PHONE_BINDER_DEVICES = ("binder", "hwbinder", "vndbinder")
 """Names of a phone's binder devices, in its binderfs and below /dev in Android."""

@@ -1,24 +1,18 @@
 """The binder devices of one resource as of the last scan, and what health requires of the scans before."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from aosp_plugin.binder.devices import health, scanner
 from aosp_plugin.binder.devices.health import Reason, Verify
-from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Kind
+from aosp_plugin.binder.devices.sets import Layout
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, NotPermittedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from aosp_plugin.binder.devices.scanner import FileSystem
-    from aosp_plugin.binder.devices.sets import Layout
-    from aosp_plugin.binder.driver.host import Driver, Host
 
 LOG = logging.getLogger(__name__)
 

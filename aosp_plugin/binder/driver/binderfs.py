@@ -5,17 +5,17 @@ A binderfs is a file system that contains binder devices; each mount is an insta
 Documentation/admin-guide/binderfs.rst of the kernel.
 """
 
-from __future__ import annotations
-
 import contextlib
+import ctypes
 import enum
 import errno
 import fcntl
 import os
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from aosp_plugin.binder.driver import mounts
+from aosp_plugin.binder.driver.mounts import Mount
 from aosp_plugin.binder.errors import (
     BinderfsError,
     BinderMissingError,
@@ -24,12 +24,6 @@ from aosp_plugin.binder.errors import (
     DevicesExhaustedError,
     NotPermittedError,
 )
-
-if TYPE_CHECKING:
-    import ctypes
-    from collections.abc import Iterator
-
-    from aosp_plugin.binder.driver.mounts import Mount
 
 CONTROL_NAME = "binder-control"
 """The control file of a binderfs, whose ioctl adds binder devices. Never allocated."""

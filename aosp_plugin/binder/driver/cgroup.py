@@ -1,7 +1,5 @@
 """Which pod and container a process is in, according to its cgroup."""
 
-from __future__ import annotations
-
 import re
 
 _UID = r"[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"

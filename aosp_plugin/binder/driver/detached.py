@@ -9,18 +9,13 @@ The system calls exist since Linux 5.2 (fs/fsopen.c, fs/namespace.c). Their numb
 include/uapi/linux/mount.h.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.binderfs import Step, call, refusals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
 _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 1, 1

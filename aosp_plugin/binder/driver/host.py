@@ -5,17 +5,13 @@ Discovery accesses the file system through a ``Host`` only. In a container the h
 ``process_path``. Each call may hang with the file system that it accesses.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from aosp_plugin.binder.driver import mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MISC_MAJOR = 10
 """Major number of all misc devices (include/uapi/linux/major.h)."""

@@ -3,8 +3,6 @@
 Reading it accesses no mounted file system, so that it never hangs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import NamedTuple

@@ -9,13 +9,12 @@ the device directory. A device is recognised by its name, the prefix and a numbe
 So an interrupted command leaves nothing that the next one does not recognise: ``create`` continues, ``delete`` removes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.devices.sets import name_problem, natural_key
@@ -30,9 +29,6 @@ from aosp_plugin.binder.provision.device_provisioner import (
     set_mode,
     translated_errors,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DEVICE_DIR = "/dev"
 PREFIX = "aosp_binder"

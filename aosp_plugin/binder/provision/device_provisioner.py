@@ -4,21 +4,15 @@ The mounted binderfs is the only record of what was created. Nothing is removed 
 daemon ends: containers may hold the devices.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from aosp_plugin.binder.driver import binderfs, detached, mounts
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, HostError, NotPermittedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from aosp_plugin.binder.driver.host import Host
 
 LOCK_TIMEOUT = 5.0
 """Seconds to wait for another resource that provisions in the same directory."""

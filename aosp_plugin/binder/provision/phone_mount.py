@@ -4,23 +4,17 @@ A binderfs is filled before it is attached (``driver.detached``), so that a dire
 none, whenever the process is killed. All paths are those of this process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS
+from aosp_plugin.binder.driver.mounts import Mount
 from aosp_plugin.binder.errors import BinderfsError
 from aosp_plugin.binder.provision.device_provisioner import MODE, set_mode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from aosp_plugin.binder.driver.mounts import Mount
 
 SOURCE = "aosp-phone"
 """The source of the mounts for pods that get a phone through the device plugin API. A binderfs with neither this source

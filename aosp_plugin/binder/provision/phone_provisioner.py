@@ -4,27 +4,20 @@ The mounts are the only record of which phones exist. Their source identifies th
 configuration. ``phone_mount`` handles one of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from aosp_plugin.binder.devices.scanner import DeviceReader
+from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached
-from aosp_plugin.binder.driver.host import Driver
+from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.binder.driver.mounts import Mount
 from aosp_plugin.binder.errors import HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.device_provisioner import exclusive, translated_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.binder.driver.mounts import Mount
 
 LOG = logging.getLogger(__name__)
 

@@ -6,8 +6,6 @@ configuration. So a plugin in the hands of an attacker gets no other file system
 what they have.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -17,16 +15,13 @@ import socket
 import socketserver
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from aosp_plugin.binder.devices.sets import phone_id, phone_number
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import HostError, ProvisionerError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from aosp_plugin.binder.driver.host import Host
 
 LOG = logging.getLogger(__name__)
 

@@ -18,29 +18,21 @@ meanwhile, because the kernel inserts new files at the front. A lookup of the na
 listing of links to the devices.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from aosp_plugin.binder.devices.scanner import Kind
-from aosp_plugin.binder.devices.sets import natural_sort
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
+from aosp_plugin.binder.devices.sets import DeviceSet, natural_sort
+from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
 from aosp_plugin.binder.provision.device_provisioner import MODE, exclusive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.devices.store import DeviceStore
-    from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)
 

@@ -1,17 +1,13 @@
 """The plugin of the demo: ``aosp-plugin serve`` in a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
 
 from aosp_plugin.errors import PluginError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
 START_TIMEOUT = STOP_TIMEOUT = 20.0
 """Seconds in which the plugin has to register, and to end. Both take a small part of one second on an idle machine."""

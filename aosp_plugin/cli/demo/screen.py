@@ -1,21 +1,14 @@
 """The lines of ``demo --stay``: one for each event, with time and source."""
 
-from __future__ import annotations
-
+import asyncio
 import datetime
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import click
 
-from kubelet_standin import ContainerAllocation
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Mapping
-
-    from kubelet_standin import Event
+from kubelet_standin import ContainerAllocation, Event
 
 RESOURCE = "aosp.io/phone"
 

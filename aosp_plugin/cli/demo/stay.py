@@ -4,8 +4,6 @@ Everything but devices and kubelet is real: the plugin, its page, its metrics an
 line for each event, until ``q``, SIGINT, SIGTERM or the end of the terminal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -18,7 +16,7 @@ import tempfile
 import termios
 import time
 import tty
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import click
 import yaml
@@ -27,9 +25,6 @@ from aosp_plugin.cli.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
 from aosp_plugin.cli.demo.screen import RESOURCE, Screen
 from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 BINDER_DEVICES = ("binder", "hwbinder", "vndbinder")
 """The files of a phone, which is a directory: a stand-in without a driver."""

@@ -4,26 +4,19 @@ The plugin is the real one, in a process of its own and on real unix sockets. It
 kubelet is ``kubelet_standin``. The demo verifies each step on the kubelet's side; if a step fails, it exits with 1.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import os
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 import click
 
 from aosp_plugin.cli.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
 from aosp_plugin.framework.aio import background_task
-from kubelet_standin import AdmissionError, Container, Kubelet, Pod
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from kubelet_standin import ContainerAllocation
+from kubelet_standin import AdmissionError, Container, ContainerAllocation, Kubelet, Pod
 
 RESOURCE = "aosp.io/binder"
 _DONE = click.style("✓", fg="green")

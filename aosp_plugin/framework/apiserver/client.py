@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import os
 import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 from yarl import URL
 
+from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.apiserver.protocol import (
     ApiError,
     ApiUnavailableError,
@@ -35,11 +37,6 @@ from aosp_plugin.framework.apiserver.protocol import (
     resource_of,
 )
 from aosp_plugin.framework.timings import Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-
-    from aosp_plugin.framework.apiserver.credentials import Credentials
 
 T = TypeVar("T")
 

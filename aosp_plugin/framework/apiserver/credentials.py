@@ -13,14 +13,12 @@ import os
 import re
 import ssl
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, Request
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import LastingProblem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 LOG = logging.getLogger(__name__)
 

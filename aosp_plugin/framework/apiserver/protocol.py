@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import http
 import urllib.parse
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from aosp_plugin.framework.errors import PluginError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 T = TypeVar("T")
 

@@ -11,17 +11,13 @@ The spec has no device numbers: the runtime reads them from the device node when
 All functions here are pure; ``spec_file`` writes the file.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.devices import ContainerEdits
 
 DIRECTORY = "/var/run/cdi"
 """Directory for generated specs; it takes precedence over /etc/cdi (pkg/cdi/spec-dirs.go)."""

@@ -5,18 +5,13 @@ its directory survives a reboot, which /run does not, a container that starts be
 the path now, or does not start because there is none. The first host update of a plugin replaces the file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.errors import CdiError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def spec_path(directory: str, resource_name: str) -> str:

@@ -13,18 +13,16 @@ then counts as registered while the kubelet's stream is open, and ``Confirmation
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, working_for
+from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, Observer, working_for
+from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.podresources_client import PodResources
 
 LOG = logging.getLogger(__name__)
 

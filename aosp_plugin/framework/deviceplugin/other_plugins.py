@@ -13,23 +13,15 @@ in the names of the sockets decide, so that two plugins never both consider the 
 back between their starts, the kubelet has the one that counts as overridden; this ends when the other one does.
 """
 
-from __future__ import annotations
-
 import logging
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from aosp_plugin.framework.observer import NULL_OBSERVER
+from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
+from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
 from aosp_plugin.framework.registration import Loss
-from aosp_plugin.framework.sockets import socket_number
+from aosp_plugin.framework.sockets import OtherPlugin, socket_number
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.sockets import OtherPlugin
 
 LOG = logging.getLogger(__name__)
 

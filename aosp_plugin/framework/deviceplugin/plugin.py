@@ -1,24 +1,17 @@
 """A device plugin: one backend, kept current and registered with the kubelet of this host."""
 
-from __future__ import annotations
+import asyncio
+from collections.abc import Coroutine
 
-from typing import TYPE_CHECKING
-
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, Supervisor
-from aosp_plugin.framework.observer import NULL_OBSERVER
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
+from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Coroutine
-
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.registration import Loss
 
 
 class DevicePlugin(ResourceServer):

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import (
     AllocationError,
     InvalidRequestError,
@@ -26,19 +29,12 @@ from aosp_plugin.framework.errors import (
     UnknownDeviceError,
     WorkerTimeoutError,
 )
-from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
+from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.observer import NULL_OBSERVER, Observer, milliseconds
 from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.worker import Worker
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.devices import ContainerEdits
-    from aosp_plugin.framework.inventory import Inventory
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.worker import Worker
-
-    Context = grpc.aio.ServicerContext[bytes, bytes]
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 LOG = logging.getLogger(__name__)
 

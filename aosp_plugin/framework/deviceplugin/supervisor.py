@@ -4,37 +4,35 @@ A kubelet never calls ListAndWatch a second time by itself (pkg/kubelet/cm/devic
 stream has ended for any reason, the node has no devices until the plugin registers again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import re
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import grpc
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
-from aosp_plugin.framework.observer import NULL_OBSERVER
-from aosp_plugin.framework.registration import Loss, Registration
-from aosp_plugin.framework.sockets import SocketDirectory, open_channel, socket_name
+from aosp_plugin.framework.events.file_events import Subscription
+from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
+from aosp_plugin.framework.registration import Handlers, Loss, Registration
+from aosp_plugin.framework.sockets import (
+    DirectoryView,
+    OtherPlugin,
+    SocketDirectory,
+    SocketIdentity,
+    open_channel,
+    socket_name,
+)
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.events.file_events import Subscription
-    from aosp_plugin.framework.inventory import Inventory
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.registration import Handlers
-    from aosp_plugin.framework.sockets import DirectoryView, OtherPlugin, SocketIdentity
-    from aosp_plugin.framework.worker import Worker
+from aosp_plugin.framework.worker import Worker
 
 VERSION = "v1beta1"
 """The only version that kubelets support (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""

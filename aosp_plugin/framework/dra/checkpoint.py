@@ -5,21 +5,17 @@ ID of the host and the claims. It is read once, at the start of a process, and r
 records it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.dra.claim_records import ClaimRecord  # noqa: TC001 - msgspec evaluates annotations
+from aosp_plugin.framework.dra.claim_records import ClaimRecord
 from aosp_plugin.framework.errors import ClaimRecordError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LOG = logging.getLogger(__name__)
 

@@ -20,20 +20,20 @@ holds a lock, and reads the directory first. A process that hangs with the lock 
 thread waits, requests end at their deadline, and ``/readyz`` says what hangs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
 import logging
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from aosp_plugin.framework import atomic_file
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi.spec import CdiDevice, encode, qualified_name, spec_of
 from aosp_plugin.framework.cdi.spec_file import translate_errors
 from aosp_plugin.framework.devices import ContainerEdits
@@ -41,12 +41,7 @@ from aosp_plugin.framework.dra import checkpoint
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, PreparedDevice
 from aosp_plugin.framework.dra.driver_names import claim_kind
 from aosp_plugin.framework.errors import BackendError, ClaimRecordError, PluginError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.observer import Repaired
+from aosp_plugin.framework.observer import Repaired
 
 LOG = logging.getLogger(__name__)
 

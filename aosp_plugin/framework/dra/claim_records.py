@@ -3,21 +3,16 @@
 All functions here but ``get_claim`` are pure.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.errors import ClaimError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from aosp_plugin.framework.apiserver.client import ApiClient
 
 MAX_RECORD_BYTES = 64 * 1024
 """Length of the JSON of a record, with the parameters of class and claim for each request. The API server limits each

@@ -6,26 +6,22 @@ import asyncio
 import itertools
 import logging
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import grpc
 
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
-from aosp_plugin.framework.dra.claim_records import ClaimReference
+from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
+from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import REQUEST, milliseconds
 from aosp_plugin.framework.timings import DEFAULT
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-
-    from aosp_plugin.framework.dra.claim_records import PreparedDevice
-    from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
-
-    Context = grpc.aio.ServicerContext[bytes, bytes]
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 LOG = logging.getLogger(__name__)
 

@@ -5,33 +5,34 @@ may pass are therefore retried within the time that the kubelet waits: an API se
 that another claim still has.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import math
 import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from aosp_plugin.framework.aio import call_in_loop, wait_any
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimSpecs, Conflict, uid_problem
-from aosp_plugin.framework.dra.claim_records import device_ids, is_needed, record_of
+from aosp_plugin.framework.dra.claim_records import (
+    Claim,
+    ClaimRecord,
+    ClaimReference,
+    PreparedDevice,
+    device_ids,
+    is_needed,
+    record_of,
+)
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, LastingProblem, milliseconds
+from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, LastingProblem, Repaired, milliseconds
 from aosp_plugin.framework.timings import DEFAULT, Timings
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.dra.claim_records import Claim, ClaimRecord, ClaimReference, PreparedDevice
-    from aosp_plugin.framework.inventory import Inventory
-    from aosp_plugin.framework.observer import DraObserver, Repaired
-    from aosp_plugin.framework.worker import Worker
+from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
 

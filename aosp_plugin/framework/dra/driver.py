@@ -1,29 +1,23 @@
 """A DRA driver: one backend, kept current, published in ResourceSlices, and prepared for claims."""
 
-from __future__ import annotations
-
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.claim_records import get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.reconciler import Reconciler
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, NULL_OBSERVER
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, NULL_OBSERVER, DraObserver, Observer
 from aosp_plugin.framework.resource_server import DriverState, ResourceServer
 from aosp_plugin.framework.timings import DEFAULT
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from aosp_plugin.framework.apiserver.credentials import Credentials
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.observer import DraObserver, Observer
 
 RESTORE_TIMEOUT = 10.0
 """Seconds for restoring the claims before the kubelet is served. The kubelet's requests wait for it anyway."""

@@ -3,16 +3,11 @@
 The API server's rules are in pkg/apis/resource/validation/validation.go. All functions here are pure.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.cdi.spec import kind_problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 DEVICES_PER_SLICE = 64
 """The most devices of a slice in which devices may have taints (staging/src/k8s.io/api/resource/v1/types.go,

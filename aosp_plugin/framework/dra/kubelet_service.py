@@ -8,34 +8,26 @@ The end of a kubelet shows in no call: its connection to the driver may be idle,
 Its podresources socket, which then refuses connections, shows it at no cost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import grpc
 
 from aosp_plugin.framework.api import pluginregistration_pb2 as pb
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
+from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.driver_names import socket_stem
 from aosp_plugin.framework.errors import KubeletDirectoryError
-from aosp_plugin.framework.observer import NULL_OBSERVER
-from aosp_plugin.framework.registration import Loss, Registration
-from aosp_plugin.framework.sockets import SocketDirectory, listener
+from aosp_plugin.framework.events.file_events import Subscription
+from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
+from aosp_plugin.framework.registration import Handlers, Loss, Registration
+from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, listener
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aosp_plugin.framework.dra.claims import Claims
-    from aosp_plugin.framework.events.file_events import Subscription
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.registration import Handlers
-    from aosp_plugin.framework.sockets import DirectoryView
-
-    Context = grpc.aio.ServicerContext[bytes, bytes]
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 LOG = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ At the end nothing is deleted: in an update, the next process takes the slices o
 scheduled meanwhile wait for it. If none comes, the kubelet deletes them 30 s after its last connection to the driver.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import random
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
 from aosp_plugin.framework.aio import complete_unless, wait_any
+from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import (
     NODES,
     RESOURCE_API,
@@ -33,22 +33,19 @@ from aosp_plugin.framework.apiserver.protocol import (
     object_path,
 )
 from aosp_plugin.framework.dra.slices import (
+    Attributes,
     Identity,
+    Json,
+    StoredSlice,
     has_taints,
     replacement,
     stored_slice,
     taint_probe,
     wanted_slices,
 )
+from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, LastingProblem
 from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping, Sequence
-
-    from aosp_plugin.framework.apiserver.client import ApiClient
-    from aosp_plugin.framework.dra.slices import Attributes, Json, StoredSlice
-    from aosp_plugin.framework.inventory import Inventory
 
 LOG = logging.getLogger(__name__)
 

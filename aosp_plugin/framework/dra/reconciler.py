@@ -5,18 +5,13 @@ within one boot, no kubelet asks for it again. A claim that is gone is unprepare
 lost its own record of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import debounce, wait_any
+from aosp_plugin.framework.dra.claims import Claims
+from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.timings import DEFAULT, Timings
-
-if TYPE_CHECKING:
-    from aosp_plugin.framework.dra.claims import Claims
-    from aosp_plugin.framework.events.file_events import Subscription
 
 QUIET, CAP = 0.05, 1.0
 """Seconds without a file event that end a burst, and seconds after which claims are repaired although it goes on."""

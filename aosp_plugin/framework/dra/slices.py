@@ -5,15 +5,15 @@ that every change is one request: a change of two slices of a pool would require
 is allocated from the pool until both are written.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from aosp_plugin.framework.backend import Version
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.driver_names import (
     DEVICES_PER_SLICE,
     block_of,
@@ -23,14 +23,9 @@ from aosp_plugin.framework.dra.driver_names import (
     slice_name,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from aosp_plugin.framework.devices import Device
-
-    AttributeValue: TypeAlias = bool | int | str | Version
-    Json: TypeAlias = dict[str, Any]
-    Attributes: TypeAlias = Callable[[str], Mapping[str, AttributeValue]]
+AttributeValue: TypeAlias = "bool | int | str | Version"
+Json: TypeAlias = dict[str, Any]
+Attributes: TypeAlias = Callable[[str], Mapping[str, AttributeValue]]
 
 ID_ATTRIBUTE = "id"
 """The device's ID, whose name in a slice may differ from it."""

@@ -12,17 +12,12 @@ import contextlib
 import logging
 import select
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from aosp_plugin.framework.aio import call_in_loop
-from aosp_plugin.framework.events.inotify import Inotify
+from aosp_plugin.framework.events.inotify import DirectoryWatch, Inotify
 from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.timings import DEFAULT, Timings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from aosp_plugin.framework.events.inotify import DirectoryWatch
 
 LOG = logging.getLogger(__name__)
 

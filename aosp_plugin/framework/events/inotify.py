@@ -10,14 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyEvent, InotifyFD, Mask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from watchdog.observers.inotify_c import WatchDescriptor
+from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyEvent, InotifyFD, Mask, WatchDescriptor
 
 _MASK = Mask(
     InotifyConstants.IN_CREATE

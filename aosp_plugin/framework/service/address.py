@@ -1,16 +1,11 @@
 """The address that an HTTP server listens on. It is taken before the plugin starts; ``http`` is imported later."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
 
 from aosp_plugin.framework.errors import ServiceError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 QUEUE_LENGTH = socket.SOMAXCONN
 """Connections that wait to be accepted. A client that finds the queue full retries after a second, and a flood of

@@ -9,8 +9,6 @@ oldest one, so that slow or many clients cannot lock out a probe.
 To be imported after the start: the standard library's parser of requests loads that of e-mail, which takes a megabyte.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -23,14 +21,12 @@ import sys
 import threading
 import time
 import urllib.parse
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-
-    Route = Callable[[], "Answer"]
+Route: TypeAlias = "Callable[[], Answer]"
 
 T = TypeVar("T")
 

@@ -5,8 +5,6 @@ at the end of the text. The resource comes from the context (``observer.RESOURCE
 ``docs/logs.md`` lists all events and keys.
 """
 
-from __future__ import annotations
-
 import datetime
 import logging
 import re

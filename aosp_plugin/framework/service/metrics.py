@@ -12,19 +12,17 @@ import itertools
 import platform
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from aosp_plugin import __version__
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.observer import DraObserver, Observer, Repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import GaugeMetricFamily
-
-    from aosp_plugin.framework.inventory import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus text format (prometheus.io/docs/instrumenting/exposition_formats)."""

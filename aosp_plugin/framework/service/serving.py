@@ -11,10 +11,12 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import leaves
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi.spec import DIRECTORY as CDI_DIRECTORY
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
@@ -24,6 +26,7 @@ from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
+from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.metrics import Metrics
@@ -31,10 +34,6 @@ from aosp_plugin.framework.service.systemd import notify
 from aosp_plugin.framework.service.termination import stop_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-
-    from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.service.http import Route
 
 LOG = logging.getLogger(__name__)

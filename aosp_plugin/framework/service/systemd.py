@@ -1,17 +1,12 @@
 """Tells systemd that the process is ready, and that its event loop turns."""
 
-from __future__ import annotations
-
+import asyncio
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
 from aosp_plugin.framework.aio import wait_any
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterable, Mapping
 
 LOG = logging.getLogger(__name__)
 

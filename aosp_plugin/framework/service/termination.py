@@ -5,8 +5,6 @@ prefers the main thread, which runs no handler while it waits for a file system 
 in time, because the event loop, a worker thread or a library hangs, the thread ends it by force.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -16,12 +14,9 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from aosp_plugin.framework import worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 LOG = logging.getLogger(__name__)
 

@@ -3,18 +3,13 @@
 ``index.html`` refers to the other files, and nothing is loaded from elsewhere. A file is read when it is requested.
 """
 
-from __future__ import annotations
-
 import os
 import pkgutil
 import posixpath
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.service.http import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
