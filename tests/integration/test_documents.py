@@ -40,10 +40,8 @@ EXPECTED = {
     "Several resources": {PHONE: (120, 121), "aosp.io/sidecar": (2, 2)},
     "Provisioned devices": {BINDER: (COUNT, COUNT)},
     "A fresh device for every start of a container": {BINDER: (0, COUNT)},
-    "Leaks": {BINDER: (COUNT, COUNT)},
     "CDI": {PHONE: (120, 121)},
     "NUMA": {BINDER: (COUNT, COUNT)},
-    "Sharing": {BINDER: (2 * COUNT, 2 * COUNT)},
 }
 """The healthy and total devices that each example advertises, given 361 numbered devices, two devices of a sidecar and
 the directories of two phones. Plain files cannot be recreated."""
