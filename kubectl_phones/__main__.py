@@ -1,7 +1,5 @@
 """The command ``kubectl-phones``, which kubectl runs for ``kubectl phones``."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json
@@ -10,15 +8,12 @@ import shutil
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING
 
 from kubectl_phones import __version__, text
 from kubectl_phones.fleet import Selection, fleet, has_problems
 from kubectl_phones.gather import gather
 from kubectl_phones.kubectl import Kubectl, KubectlError
-
-if TYPE_CHECKING:
-    from kubectl_phones.report import Fleet
+from kubectl_phones.report import Fleet
 
 PROBLEMS, FAILED = 1, 2
 """Exit codes; 0 is success."""

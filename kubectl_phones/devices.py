@@ -1,17 +1,11 @@
 """The devices of nodes, and the pods that have them, from slices, claims and pods. Everything here is pure."""
 
-from __future__ import annotations
-
 import collections
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
-from kubectl_phones.objects import seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from kubectl_phones.gather import Cluster
-    from kubectl_phones.objects import Object
+from kubectl_phones.gather import Cluster
+from kubectl_phones.objects import Object, seconds
 
 DOMAIN: Final = "aosp.io"
 """Of the resources that are recognized without further information."""

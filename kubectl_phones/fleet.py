@@ -1,20 +1,14 @@
 """From what was read of a cluster to the document. Everything here is pure."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from kubectl_phones.devices import devices, resources
+from kubectl_phones.gather import Cluster
 from kubectl_phones.nodes import node_views
 from kubectl_phones.phones import phone_rows
 from kubectl_phones.problems import problems as all_problems
-from kubectl_phones.report import Fleet, Kind, PhoneState, Problem, Totals
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kubectl_phones.gather import Cluster
-    from kubectl_phones.report import NodeRow, PhoneRow
+from kubectl_phones.report import Fleet, Kind, NodeRow, PhoneRow, PhoneState, Problem, Totals
 
 _NOTHING = "no node has phones, and there is no pod of the plugin; --resource names resources outside aosp.io"
 _ORDER = {kind: number for number, kind in enumerate(Kind)}

@@ -1,17 +1,13 @@
 """Lists of the API server by ``kubectl get --raw``: kubectl finds the cluster and authenticates, as for any command."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 PAGE: Final = 2000
 """Objects of a request. A pod is some 6 kB of JSON, and many times that when it is decoded."""

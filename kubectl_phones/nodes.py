@@ -1,19 +1,13 @@
 """The rows of nodes. Everything here is pure."""
 
-from __future__ import annotations
-
 import collections
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from kubectl_phones.report import NodeRow, PhoneState, PluginState
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from kubectl_phones.devices import Devices, Place
-    from kubectl_phones.gather import Cluster
-    from kubectl_phones.objects import Node, Object, Pod
-    from kubectl_phones.report import PhoneRow
+from kubectl_phones.devices import Devices, Place
+from kubectl_phones.gather import Cluster
+from kubectl_phones.objects import Node, Object, Pod
+from kubectl_phones.report import NodeRow, PhoneRow, PhoneState, PluginState
 
 
 class NodeView(NamedTuple):

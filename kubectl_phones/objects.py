@@ -1,14 +1,10 @@
 """What is needed of the objects of the API server, from their JSON. Times are seconds since the epoch. No I/O."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 Object = dict[str, Any]
 """An object of the API server as JSON."""

@@ -1,18 +1,12 @@
 """The rows of phones: pods that have or request phones, and devices without a pod. Everything here is pure."""
 
-from __future__ import annotations
+from collections.abc import Collection, Iterator
 
-from typing import TYPE_CHECKING
-
+from kubectl_phones.devices import Device, Devices
+from kubectl_phones.gather import Cluster
+from kubectl_phones.objects import Pod
 from kubectl_phones.pods import PodState, pod_state
 from kubectl_phones.report import PhoneRow, PhoneState
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from kubectl_phones.devices import Device, Devices
-    from kubectl_phones.gather import Cluster
-    from kubectl_phones.objects import Pod
 
 
 def phone_rows(cluster: Cluster, devices: Devices, names: Collection[str], *, subset: bool) -> Iterator[PhoneRow]:

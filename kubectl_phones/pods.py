@@ -1,14 +1,9 @@
 """The state of a pod, as the API server describes it. Everything here is pure."""
 
-from __future__ import annotations
+from typing import Final, NamedTuple
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from kubectl_phones.objects import joined
+from kubectl_phones.objects import Node, Pod, joined
 from kubectl_phones.report import PhoneState
-
-if TYPE_CHECKING:
-    from kubectl_phones.objects import Node, Pod
 
 PATIENCE: Final = 300.0
 """Seconds after which it is a problem that a pod starts, ends, or is not ready."""

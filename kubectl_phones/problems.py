@@ -1,22 +1,15 @@
 """What is wrong with a node. Everything here is pure."""
 
-from __future__ import annotations
-
 import collections
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator
+from typing import Final
 
-from kubectl_phones.devices import DOMAIN, current_slices, driver_name
-from kubectl_phones.objects import joined, seconds
+from kubectl_phones.devices import DOMAIN, Devices, current_slices, driver_name
+from kubectl_phones.gather import Cluster
+from kubectl_phones.nodes import NodeView
+from kubectl_phones.objects import Object, joined, seconds
 from kubectl_phones.pods import pod_state
 from kubectl_phones.report import Kind, PluginState, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from kubectl_phones.devices import Devices
-    from kubectl_phones.gather import Cluster
-    from kubectl_phones.nodes import NodeView
-    from kubectl_phones.objects import Object
 
 _EVENTS: Final = {
     "PluginNotRegistered": (Kind.PLUGIN_NOT_READY, "PluginRegistered"),

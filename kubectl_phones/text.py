@@ -1,15 +1,9 @@
 """Renders the document as text: problems, nodes, phones. Everything here is pure."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from kubectl_phones.report import PhoneState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kubectl_phones.report import Fleet, NodeRow, PhoneRow, Problem
+from kubectl_phones.report import Fleet, NodeRow, PhoneRow, PhoneState, Problem
 
 BOLD, RED, YELLOW = "1", "31", "33"
 """Parameters of the escape sequence SGR."""

@@ -3,11 +3,11 @@
 pkg/kubelet/cm/devicemanager/manager.go: Allocate, allocateContainerResources, GetDeviceRunContainerOptions.
 """
 
-from __future__ import annotations
-
 import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kubelet_standin.allocation import (
     AllocationRequest,
@@ -18,17 +18,11 @@ from kubelet_standin.allocation import (
     sample,
     start_selection,
 )
+from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.checkpoint import CheckpointEntry
-from kubelet_standin.endpoint import CallError
+from kubelet_standin.endpoint import CallError, Endpoint
 from kubelet_standin.pods import AdmissionError, AdmittedPod, Container, ContainerAllocation, Pod
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Mapping, Sequence
-
-    from kubelet_standin.behaviour import Behaviour
-    from kubelet_standin.endpoint import Endpoint
-    from kubelet_standin.resources import ManagerState
+from kubelet_standin.resources import ManagerState
 
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 CONFIG_ERROR: Final = "CreateContainerConfigError"

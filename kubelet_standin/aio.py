@@ -1,13 +1,9 @@
 """Tasks that run inside a context."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from typing import TypeVar
 
 T = TypeVar("T")
 

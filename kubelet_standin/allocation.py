@@ -4,22 +4,17 @@ pkg/kubelet/cm/devicemanager/manager.go (devicesToAllocate) and pod_devices.go (
 with the topology manager's policy ``none``: NUMA nodes do not influence the selection.
 """
 
-from __future__ import annotations
-
 import logging
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.behaviour import Behaviour
+from kubelet_standin.checkpoint import CheckpointEntry
 from kubelet_standin.pods import ContainerAllocation, DeviceSpec, Mount
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from kubelet_standin.checkpoint import CheckpointEntry
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

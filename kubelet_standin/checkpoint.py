@@ -4,15 +4,11 @@ pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go and pkg/util/hash: the che
 the text that go-spew prints for the data with ``%#v``.
 """
 
-from __future__ import annotations
-
 import base64
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 FILE_NAME: Final = "kubelet_internal_checkpoint"
 

@@ -6,8 +6,6 @@ event of their own, and a command that fails with an ``error`` event. The kubele
 ``quit``, SIGINT or SIGTERM stop it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses
@@ -21,20 +19,17 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from kubelet_standin.aio import background_task
+from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.directory import socket_path
 from kubelet_standin.events import Event
 from kubelet_standin.faults import Faults
 from kubelet_standin.kubelet import Kubelet
 from kubelet_standin.podresources_server import PodResources
 from kubelet_standin.pods import AdmissionError, Container, ContainerAllocation, Pod
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from kubelet_standin.behaviour import Behaviour
 
 _CONTAINER = "main"
 """The name of the container of each pod."""

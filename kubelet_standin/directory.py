@@ -1,20 +1,15 @@
 """The kubelet's plugin directory on disk: its clean-up at start, its socket paths and the checkpoint file."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging
 import os
 import tempfile
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from kubelet_standin import checkpoint as cp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kubelet_standin.behaviour import Behaviour
+from kubelet_standin.behaviour import Behaviour
 
 SOCKET_NAME: Final = "kubelet.sock"
 MAX_SOCKET_PATH: Final = 107

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from kubelet_standin.api import dra_pb2 as pb
-from kubelet_standin.dra_drivers import DriverError
+from kubelet_standin.dra_drivers import DriverError, Drivers, Setup
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-
-    from kubelet_standin.dra_drivers import Drivers, Setup
-
-    Fetch = Callable[[str, str], Awaitable["DraClaim"]]
+Fetch = Callable[[str, str], Awaitable["DraClaim"]]
 
 
 class ClaimsError(Exception):

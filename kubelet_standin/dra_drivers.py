@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from kubelet_standin.aio import background_task
 from kubelet_standin.api import dra_health_pb2 as health_pb
-from kubelet_standin.dra_versions import DRA_SERVICES, HEALTH_V1ALPHA1
+from kubelet_standin.dra_health import HealthCache
+from kubelet_standin.dra_settings import DraFaults, DraTimings
+from kubelet_standin.dra_versions import DRA_SERVICES, HEALTH_V1ALPHA1, DraVersion
+from kubelet_standin.events import Emit
 from kubelet_standin.sockets import open_channel
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from google.protobuf.message import Message
-
-    from kubelet_standin.dra_health import HealthCache
-    from kubelet_standin.dra_settings import DraFaults, DraTimings
-    from kubelet_standin.dra_versions import DraVersion
-    from kubelet_standin.events import Emit
-
-    Wipe = Callable[[str], Awaitable[None]]
+Wipe = Callable[[str], Awaitable[None]]
 
 Response = TypeVar("Response", bound="Message")
 

@@ -1,15 +1,10 @@
 """The stand-in kubelet's memory of the health of DRA devices (pkg/kubelet/cm/dra/healthinfo.go)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from kubelet_standin.api import dra_health_pb2 as pb
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kubelet_standin.dra_versions import DraVersion
+from kubelet_standin.dra_versions import DraVersion
 
 UNKNOWN = "Unknown"
 _NAMES = {pb.HEALTHY: "Healthy", pb.UNHEALTHY: "Unhealthy"}

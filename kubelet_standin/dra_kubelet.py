@@ -31,24 +31,28 @@ import contextlib
 import os
 import random
 import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
-from kubelet_standin.dra_claims import ClaimDevice, ClaimInfo, ClaimsError, DraClaim, DraManager, DraPod, devices_of
-from kubelet_standin.dra_drivers import Drivers, DriverView, Setup
+from kubelet_standin.dra_claims import (
+    ClaimDevice,
+    ClaimInfo,
+    ClaimsError,
+    DraClaim,
+    DraManager,
+    DraPod,
+    Fetch,
+    devices_of,
+)
+from kubelet_standin.dra_drivers import Drivers, DriverView, Setup, Wipe
 from kubelet_standin.dra_health import HealthCache, HealthView
 from kubelet_standin.dra_registration import PluginManager
 from kubelet_standin.dra_settings import DraFaults, DraRegistration, DraTimings
 from kubelet_standin.dra_versions import DraVersion
 from kubelet_standin.events import Event
 from kubelet_standin.registry_watcher import RegistryWatcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from types import TracebackType
-
-    from kubelet_standin.dra_claims import Fetch
-    from kubelet_standin.dra_drivers import Wipe
 
 __all__ = [
     "ClaimDevice",

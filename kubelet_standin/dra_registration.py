@@ -1,23 +1,17 @@
 """The stand-in kubelet's plugin manager (pkg/kubelet/pluginmanager): registers the sockets that the watcher finds."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import grpc
 
 from kubelet_standin.api import pluginregistration_pb2 as pb
-from kubelet_standin.dra_drivers import DriverError
+from kubelet_standin.dra_drivers import DriverError, Drivers, Setup
 from kubelet_standin.dra_settings import DraRegistration
 from kubelet_standin.sockets import open_channel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from kubelet_standin.dra_drivers import Drivers, Setup
 
 PLUGIN_TYPE = "DRAPlugin"
 _SERVICE = "/pluginregistration.Registration"

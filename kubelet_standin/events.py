@@ -1,11 +1,7 @@
 """Events of the stand-in kubelet, for logs and for programs that follow it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 
 class Event(NamedTuple):

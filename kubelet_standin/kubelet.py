@@ -7,8 +7,10 @@ import contextlib
 import os
 import random
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 from kubelet_standin import directory as disk
 from kubelet_standin.admission import Admission
@@ -17,16 +19,10 @@ from kubelet_standin.checkpoint import FILE_NAME, Checkpoint
 from kubelet_standin.events import Event
 from kubelet_standin.faults import Faults
 from kubelet_standin.plugins import PluginManager, PluginSettings
-from kubelet_standin.pods import AdmissionError
+from kubelet_standin.pods import AdmissionError, AdmittedPod, ContainerAllocation, Pod
 from kubelet_standin.registration import Registration, RegistrationService
 from kubelet_standin.resources import ManagerState, ResourceState, ResourceView
 from kubelet_standin.socket_server import listen
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from types import TracebackType
-
-    from kubelet_standin.pods import AdmittedPod, ContainerAllocation, Pod
 
 GRACE_PERIOD: Final = 300.0
 DIAL_TIMEOUT: Final = 10.0

@@ -4,27 +4,22 @@ pkg/kubelet/cm/devicemanager/manager.go (addEndpoint, runEndpoint) in 1.20, plug
 (connectClient, runClient) in newer versions.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kubelet_standin.api import deviceplugin_pb2 as pb
+from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.directory import endpoint_path
 from kubelet_standin.endpoint import CallError, Endpoint
+from kubelet_standin.events import Emit
+from kubelet_standin.faults import Faults
+from kubelet_standin.registration import Registration
+from kubelet_standin.resources import ManagerState
 from kubelet_standin.tracking import Tracker, tracker_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from kubelet_standin.api import deviceplugin_pb2 as pb
-    from kubelet_standin.behaviour import Behaviour
-    from kubelet_standin.events import Emit
-    from kubelet_standin.faults import Faults
-    from kubelet_standin.registration import Registration
-    from kubelet_standin.resources import ManagerState
 
 _log = logging.getLogger(__name__)
 

@@ -12,23 +12,18 @@ UNAVAILABLE, as gRPC does for the socket that a killed kubelet leaves behind.
 Not modelled: pods without devices, CPUs, memory, DRA, and the kubelet's rate limit.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Self
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
 
 import grpc
 
 from kubelet_standin.api import podresources_pb2 as pb
 from kubelet_standin.api import podresources_pb2_grpc as rpc
+from kubelet_standin.kubelet import Kubelet
 from kubelet_standin.resources import HEALTHY
 from kubelet_standin.sockets import socket_address
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping
-    from types import TracebackType
-
-    from kubelet_standin.kubelet import Kubelet
 
 
 class PodResources(rpc.PodResourcesListerServicer):

@@ -1,14 +1,9 @@
 """Value types: pods, and what their containers were given."""
 
-from __future__ import annotations
-
 import hashlib
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)

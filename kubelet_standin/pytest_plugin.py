@@ -19,18 +19,14 @@
 pytest loads this module at its start, in each of its processes: it imports pytest, and all else on first use.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from kubelet_standin import Behaviour, Kubelet
+from kubelet_standin import Behaviour, Kubelet
 
 
 def pytest_configure(config: pytest.Config) -> None:

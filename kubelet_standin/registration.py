@@ -1,22 +1,17 @@
 """The Registration service on kubelet.sock, and the record of its requests."""
 
-from __future__ import annotations
-
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from kubelet_standin.events import Emit
-    from kubelet_standin.faults import Faults
+from kubelet_standin.events import Emit
+from kubelet_standin.faults import Faults
 
 SUPPORTED_VERSION: Final = "v1beta1"
 PENDING: Final = "pending"

@@ -6,17 +6,13 @@ moved away are not noticed, nor is a directory that replaces the watched one. Na
 and so are files that are no sockets.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Final
 
 _IN_CREATE: Final = 0x100
 _IN_DELETE: Final = 0x200

@@ -3,18 +3,13 @@
 pkg/kubelet/cm/devicemanager/manager.go: healthyDevices, unhealthyDevices, allocatedDevices and podDevices.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.checkpoint import Checkpoint, CheckpointEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from collections.abc import Set as AbstractSet
-
-    from kubelet_standin.api import deviceplugin_pb2 as pb
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"

@@ -1,17 +1,12 @@
 """The listener on kubelet.sock: the Registration service, or a server that does not speak gRPC."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import grpc
 
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
 from kubelet_standin.directory import SOCKET_NAME, alias
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 GARBAGE = b"220 this is not gRPC\r\n" * 8
 

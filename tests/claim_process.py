@@ -4,22 +4,16 @@
 tests must not fork: gRPC's objects wait for threads when they are collected, which a child does not have.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-from tests.claims import make_node, prepare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tests.claims import Node
+from tests.claims import Node, make_node, prepare
 
 _KILLED: Final = 17
 _DONE: Final = 0

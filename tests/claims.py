@@ -1,36 +1,28 @@
 """Helpers of the tests of claims: a backend whose devices are directories, and claims as the API server has them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
-from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.backend import Backend, ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.dra import driver_names
-from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
-from aosp_plugin.framework.dra.claim_records import Claim, ClaimReference, device_ids, record_of
+from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs, Conflict
+from aosp_plugin.framework.dra.claim_records import Claim, ClaimReference, PreparedDevice, device_ids, record_of
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import DraObserver
 from aosp_plugin.framework.timings import Timings
 from aosp_plugin.framework.worker import Worker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from aosp_plugin.framework.backend import ClaimParameters
-    from aosp_plugin.framework.dra.claim_host import Conflict
-    from aosp_plugin.framework.dra.claim_records import PreparedDevice
 
 PATIENCE = 30.0
 """Seconds after which a test gives up waiting."""

@@ -1,14 +1,12 @@
 """Fixtures shared by all tests, and the table of healing times at the end of a run."""
 
-from __future__ import annotations
-
 import errno
 import signal
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -16,9 +14,6 @@ from hypothesis import settings
 from aosp_plugin.framework.events.file_events import MountEvents
 from tests import hanging_fs, own_mounts
 from tests.support import Clock, DeviceDirectory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # Every run uses the same examples, without a deadline, and writes nothing into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal, cast
 
-from aosp_plugin.framework.dra.claim_records import PreparedDevice
+from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
+from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraClaim, DraPod, DraTimings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from typing import Literal
-
-    from aosp_plugin.framework.dra.claim_records import ClaimReference
-    from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 
 DRIVER = "phone.example.com"
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
+from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraVersion
 from tests.claims import DRIVER, NODE, claim_object
 from tests.support import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
-
-    from aosp_plugin.framework.backend import Backend
-    from kubelet_standin.apiserver import ApiServer
 
 CLAIMS = protocol.resource_claims("default")
 ON_NODE = f"spec.nodeName={NODE}"

@@ -1,17 +1,12 @@
 """A binderfs made of plain files, for machines without binderfs: it replaces functions of the driver module."""
 
-from __future__ import annotations
-
 import errno
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+
+import pytest
 
 from aosp_plugin.binder.driver import binderfs, mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
 
 
 def binderfs_mount(

@@ -17,10 +17,8 @@ import stat
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import NamedTuple
 
 DEVICE = "/dev/fuse"
 MOUNT_OPTIONS = "rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other"

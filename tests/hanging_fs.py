@@ -10,19 +10,14 @@ that kills the process. With ``killable=False`` not even SIGKILL does (state D),
 its hands: such a process stays until the hang ends. Requires CAP_SYS_ADMIN (in a user namespace too) and /dev/fuse.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-    from typing import Self
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
 
 SERVER = os.path.join(os.path.dirname(__file__), "fuse_server.py")
 

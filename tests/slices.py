@@ -1,28 +1,23 @@
 """A publisher of ResourceSlices with the stand-in API server, for tests."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.publisher import SlicePublisher
+from aosp_plugin.framework.dra.slices import Attributes
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import DraObserver
 from aosp_plugin.framework.timings import Timings
+from kubelet_standin.apiserver import ApiServer
 from tests.support import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from aosp_plugin.framework.dra.slices import Attributes
-    from kubelet_standin.apiserver import ApiServer
 
 DRIVER, NODE = "phone.aosp.io", "worker"
 NODE_PATH = protocol.object_path(protocol.NODES, NODE)

@@ -4,18 +4,19 @@ The devices are plain files (``--verify file``), so that the tests need no root.
 unix sockets: ``running`` runs it in this process, ``Serve`` in a process of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
 import logging
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
 
 from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
@@ -23,16 +24,9 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.service.address import listen
-from aosp_plugin.framework.service.http import serving
+from aosp_plugin.framework.service.http import Route, serving
 from aosp_plugin.framework.timings import Timings
-
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from aosp_plugin.framework.service.http import Route
-    from kubelet_standin import Kubelet
+from kubelet_standin import Kubelet
 
 RESOURCE = "aosp.io/binder"
 IN_LIFE = Timings(stop=0.5)

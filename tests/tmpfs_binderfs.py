@@ -4,19 +4,15 @@ Only what binderfs itself does is replaced: the type of the file system, the dev
 instead of which a null device is created. Requires root.
 """
 
-from __future__ import annotations
-
 import collections
 import os
 import stat
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from aosp_plugin.binder.driver import binderfs, mounts
-
-if TYPE_CHECKING:
-    import pytest
 
 _NULL = os.makedev(1, 3)
 

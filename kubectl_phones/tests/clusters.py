@@ -1,15 +1,11 @@
 """Small clusters, as the API server describes them."""
 
-from __future__ import annotations
-
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kubectl_phones import objects
 from kubectl_phones.gather import Cluster
-
-if TYPE_CHECKING:
-    from kubectl_phones.objects import Object
+from kubectl_phones.objects import Object
 
 NOW = 1_700_000_000.0
 PHONE = "aosp.io/phone"

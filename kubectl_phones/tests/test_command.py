@@ -1,23 +1,19 @@
 """``kubectl phones`` as a process, with a stand-in for kubectl."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from kubectl_phones.kubectl import PAGE
 from kubectl_phones.tests import stand_in_kubectl
 from kubectl_phones.tests.clusters import node, plugin_pod, pod
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"

@@ -1,12 +1,11 @@
 """Rows and problems from the objects of a cluster."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kubectl_phones.fleet import Selection, fleet, has_problems
+from kubectl_phones.gather import Cluster
 from kubectl_phones.report import Fleet, Kind, PhoneState, PluginState
 from kubectl_phones.tests.clusters import (
     DRIVER,
@@ -24,9 +23,6 @@ from kubectl_phones.tests.clusters import (
     slice_of,
     time,
 )
-
-if TYPE_CHECKING:
-    from kubectl_phones.gather import Cluster
 
 TAINT = {"key": f"{DRIVER}/unhealthy", "value": "missing", "effect": "NoSchedule", "timeAdded": time(30)}
 

@@ -1,16 +1,11 @@
 """Fixtures for the tests of the stand-in kubelet."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from kubelet_standin import Behaviour, Kubelet
 from kubelet_standin.tests.stub import Clock, Plugins
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """A stub plugin for the tests of the stand-in kubelet, and functions to register it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import grpc
 import pytest
@@ -13,9 +12,6 @@ import pytest
 from kubelet_standin import Behaviour, Kubelet
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 R = "example.com/thing"
 OTHER = "example.com/other"

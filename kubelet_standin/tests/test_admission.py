@@ -1,12 +1,9 @@
 """The stand-in kubelet on real sockets: pod admission, container start, and the memory of both."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -17,6 +14,7 @@ from kubelet_standin.tests.stub import (
     OTHER,
     PRE_STARTS,
     PREFERS,
+    Clock,
     Plugins,
     R,
     fail,
@@ -25,9 +23,6 @@ from kubelet_standin.tests.stub import (
     new_kubelet,
     old_kubelet,
 )
-
-if TYPE_CHECKING:
-    from kubelet_standin.tests.stub import Clock
 
 NO_HEALTHY = f"no healthy devices present; cannot allocate unhealthy devices {R}"
 

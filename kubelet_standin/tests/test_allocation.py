@@ -1,10 +1,9 @@
 """Device lists, device selection, and the merge of several plugin responses."""
 
-from __future__ import annotations
-
 import logging
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,9 +20,6 @@ from kubelet_standin.allocation import (
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.checkpoint import CheckpointEntry
 from kubelet_standin.resources import ResourceState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def rng(seed: int = 1) -> random.Random:

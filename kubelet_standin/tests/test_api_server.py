@@ -1,18 +1,14 @@
 """The stand-in API server: what its operator does, and what it answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
 
 from kubelet_standin.apiserver import ApiServer, Hang, Kind, Refuse, Slow, StatusError, Throttle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 NODES = "/api/v1/nodes"
 RESOURCE_API = "/apis/resource.k8s.io/v1"

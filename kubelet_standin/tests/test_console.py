@@ -1,7 +1,5 @@
 """``kubelet-standin``: the stand-in kubelet as a command."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import datetime
@@ -9,7 +7,8 @@ import json
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -26,9 +25,6 @@ from kubelet_standin.tests.stub import (
     new_kubelet,
     register_ignoring_errors,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "kubelet_standin"]
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Sequence
 
 import grpc
 import pytest
@@ -21,9 +21,6 @@ from kubelet_standin.dra_health import HealthCache
 from kubelet_standin.dra_kubelet import ClaimsError
 from kubelet_standin.registry_watcher import RegistryWatcher
 from kubelet_standin.tests.stub import PATIENCE, Clock
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
 
 DRIVER = "gpu.example.com"
 FAST = DraTimings(reconcile=0.01, health_retry=0.01, first_retry=0.01, last_retry=0.02, claim_reconcile=0.02)

@@ -1,7 +1,5 @@
 """The stand-in kubelet on real sockets: start and stop, Register, ListAndWatch, lost plugins, faults."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -10,19 +8,20 @@ import stat
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
 
 import kubelet_standin
-from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
+from kubelet_standin import AdmissionError, Behaviour, Container, Event, Kubelet, Pod
 from kubelet_standin import socket_server as kubelet_server
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.checkpoint import Checkpoint, decode
 from kubelet_standin.tests.stub import (
     OTHER,
     PATIENCE,
+    Clock,
     Plugins,
     R,
     buggy_kubelet,
@@ -37,12 +36,6 @@ from kubelet_standin.tests.stub import (
     register_ignoring_errors,
     register_until_deadline,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from kubelet_standin import Event
-    from kubelet_standin.tests.stub import Clock
 
 CANCELED = "rpc error: code = Canceled desc = context canceled"
 

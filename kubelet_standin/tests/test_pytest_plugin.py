@@ -1,14 +1,9 @@
 """The pytest fixtures, as pytest loads them for a user."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 TESTS = """
 import os

@@ -1,13 +1,8 @@
 """A test of this directory fails where the fast tests skip: without root, /dev/fuse, namespaces or strace."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Generator
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,23 +1,18 @@
 """What a process without any right does to blind leak detection, or to exhaust the plugin that runs it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
 import resource
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kubelet_standin import Kubelet
 from tests.support import DeviceDirectory, Serve, free_port, http_get, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 LEAK = "leaked device: held open by a process outside its pod"
 MIB = 1024 * 1024

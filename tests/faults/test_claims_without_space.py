@@ -1,21 +1,15 @@
 """Claims on file systems without any space."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import PluginError
 from tests.claims import PATIENCE, Node, make_node, reference
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aosp_plugin.framework.dra.claims import Claims
 
 
 @contextlib.contextmanager

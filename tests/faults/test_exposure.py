@@ -4,8 +4,6 @@ Two network namespaces stand for two pods, joined by a veth pair. A NetworkPolic
 port further, if the cluster implements it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -13,17 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 from kubelet_standin import Kubelet
 from tests.support import PATIENCE, DeviceDirectory, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 (CONTAINER,) = yaml.safe_load((DEPLOY / "base/daemonset.yaml").read_text())["spec"]["template"]["spec"]["containers"]

@@ -1,20 +1,15 @@
 """The file system of the tests of hangs: what it shows, and that exactly the right calls wait."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.hanging_fs import HangingFileSystem, available
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STAT = "import os, sys; os.stat(sys.argv[1])"
 

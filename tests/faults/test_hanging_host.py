@@ -1,12 +1,10 @@
 """Plugins in one process while a file system that one of them uses hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -18,9 +16,6 @@ from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import IN_LIFE, PATIENCE, DeviceDirectory, listed, problem, ready, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SUFFERING, OTHER = "example.com/suffering", "example.com/other"
 

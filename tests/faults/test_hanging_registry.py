@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,9 +13,6 @@ from kubelet_standin import DraKubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OTHER = "tablet.example.com"
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +19,6 @@ from kubelet_standin import DraKubelet, Kubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, running_driver
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, listed, problem, ready, running, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ERRORS = [errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOSPC]
 

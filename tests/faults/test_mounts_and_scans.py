@@ -4,8 +4,6 @@ Random operations, selected by a seed, on a small host: files, directories, link
 above the places of devices. A failure prints the last ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes
@@ -13,7 +11,9 @@ import errno
 import os
 import random
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +24,6 @@ from aosp_plugin.config import NamedSets, Resource
 from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.timings import Timings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TIMEOUT = 20
 EVENTS_ONLY = Timings(safety=3600.0, poll=0.05, retry=0.05)

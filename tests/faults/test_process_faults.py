@@ -1,7 +1,5 @@
 """``aosp-plugin serve`` under faults of the process and of the host: what is survived, and what ends the process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -11,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
+from tests.hanging_fs import HangingFileSystem
 from tests.support import (
     PATIENCE,
     RESOURCE,
@@ -27,12 +27,6 @@ from tests.support import (
     sockets,
     without_descriptors,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from tests.hanging_fs import HangingFileSystem
 
 LEAK = "leaked device: held open by a process outside its pod"
 LEAK_DETECTION = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "1"}

@@ -1,7 +1,5 @@
 """Reloads of ``aosp-plugin serve`` by SIGHUP: a configuration that cannot be served changes nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -10,18 +8,15 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 
 from kubelet_standin import Kubelet
+from tests.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
-    from tests.hanging_fs import HangingFileSystem
 
 REJECTED = "configuration reload rejected, keeping the current configuration"
 RELOADED = "configuration reloaded"

@@ -3,27 +3,21 @@
 The resource has no scans until it answers. Its devices stay published as they are, and containers get them.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import NamedSets, Provision, SharedDevice
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Container, Kubelet, Pod
 from tests.backends import binder_backend
+from tests.hanging_fs import HangingFileSystem
 from tests.support import IN_LIFE, RESOURCE, listed, problem, ready, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aosp_plugin.backend import BinderBackend
-    from tests.hanging_fs import HangingFileSystem
 
 PAIR = ("binder", "hwbinder")
 

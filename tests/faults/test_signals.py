@@ -9,9 +9,11 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import grpc
 import pytest
@@ -24,10 +26,6 @@ from kubelet_standin.podresources_server import PodResources
 from tests.e2e.deploy import items_faults
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, http_get, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-    from contextlib import AbstractAsyncContextManager
 
 DOCUMENT = Path(__file__).with_name("signals.md").read_text(encoding="utf-8")
 

@@ -1,7 +1,5 @@
 """Allocate and GetPreferredAllocation answer from memory: strace sees no call on a file of the host."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -9,7 +7,8 @@ import re
 import shutil
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -18,10 +17,6 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet
 from tests.support import PATIENCE, DeviceDirectory, Serve, listed, sockets
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 OF_GRPC = "/sys/devices/system/cpu/"
 """gRPC reads the frequency of the clock there once, at any time. It is no file of a device or of the configuration."""

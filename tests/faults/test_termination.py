@@ -1,12 +1,10 @@
 """SIGTERM ends a process whatever hangs in it: a worker thread, the event loop, an exit handler, standard error."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
@@ -14,12 +12,8 @@ import pytest
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Container, Kubelet, Pod
+from tests.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, listed, sockets
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.hanging_fs import HangingFileSystem
 
 PROGRAM = """
 import os, sys

@@ -1,22 +1,17 @@
 """Two plugins of one resource on a node: processes that override each other at the kubelet."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from kubelet_standin import Behaviour, Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.support import RESOURCE, DeviceDirectory, Serve, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 NEW = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.NEW])
 BEFORE_NEW = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.OLD, Behaviour.BUGGY])

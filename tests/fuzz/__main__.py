@@ -3,21 +3,17 @@
 The inputs are in build/fuzz/<target>. An input that fails is stored beside that directory, and the exit code is 1.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.common.report import say
 from tests.fuzz import seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TARGETS: Final[dict[str, Callable[[], tuple[list[bytes], list[bytes]]]]] = {
     "configuration": seeds.of_configuration,

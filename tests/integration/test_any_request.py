@@ -3,27 +3,21 @@
 By hypothesis, against one running plugin for all examples of a test; ``tests/fuzz`` does the same guided by coverage.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.served import DOCUMENTED, HEALTHY, UNHEALTHY, ServedPlugin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from google.protobuf.message import Message
-    from hypothesis.strategies import SearchStrategy
-
-    from tests.support import DeviceDirectory
+from tests.support import DeviceDirectory
 
 REQUESTS: dict[str, type[Message]] = {
     "GetDevicePluginOptions": pb.Empty,

@@ -1,11 +1,10 @@
 """The client of the API server with the stand-in API server, on a TCP socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,13 +18,9 @@ from aosp_plugin.framework.apiserver.protocol import (
     ConflictError,
     InvalidObjectError,
     NotFoundError,
+    WatchEvent,
 )
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes, Refuse, Throttle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from aosp_plugin.framework.apiserver.protocol import WatchEvent
 
 DRIVER = "phone.example.com"
 SLICES = protocol.RESOURCE_SLICES

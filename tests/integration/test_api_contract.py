@@ -1,8 +1,6 @@
 """The stand-in API server behaves as kube-apiserver in all checks of the contract, in two versions."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 
@@ -10,11 +8,7 @@ from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, Ap
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from kubelet_standin.apiserver import ApiServer, Throttle
 from tests.api_contract.checks import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.api_contract.common import Check
+from tests.api_contract.common import Check
 
 ADMINISTRATOR = "administrator"
 

@@ -1,12 +1,11 @@
 """A pod's credentials: token and CA from files that change while the process runs, over TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import ssl
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +15,7 @@ from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import ServiceAccount, ServiceAccountMissingError, in_cluster
 from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError
 from kubelet_standin.apiserver import ApiServer, certificates
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.support import Clock
+from tests.support import Clock
 
 
 @pytest.fixture

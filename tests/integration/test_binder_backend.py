@@ -1,16 +1,15 @@
 """The binder backend over real directories: plain files, device nodes made with mknod, and links between them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.store import SHORTEST_PAUSE
 from aosp_plugin.binder.driver import binderfs
@@ -27,13 +26,7 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceNode, Mount
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, listed, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from aosp_plugin.backend import BinderBackend
-    from tests.support import Clock
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, Clock, listed, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates device nodes, which requires root")
 

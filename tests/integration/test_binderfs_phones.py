@@ -1,33 +1,27 @@
 """Phones with a binderfs each, through the plugin and a kubelet; a tmpfs, really mounted, stands in for binderfs."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
+import logging
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aosp_plugin.backend import Allocated, BinderBackend
 from aosp_plugin.backend.offered_phones import REMOVALS, SURPLUS_INTERVAL
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.driver.mounts import Mount
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.config import PHONE_DEFAULTS, Isolation, Phones, Recreate, Resource
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import IN_LIFE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
-
-if TYPE_CHECKING:
-    import logging
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aosp_plugin.binder.driver.mounts import Mount
-    from aosp_plugin.framework.devices import ContainerEdits
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.daemon.allocations import yield_to_device_plugins
 from aosp_plugin.framework import DevicePlugin, ListedDevices
+from aosp_plugin.framework.backend import Version
+from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import ApiServer
@@ -16,13 +19,6 @@ from kubelet_standin.podresources_server import PodResources as PodResourcesServ
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
 from tests.support import listed, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from aosp_plugin.framework.backend import Version
-    from aosp_plugin.framework.dra.driver import DraDriver
 
 PHONE = "aosp.io/phone"
 

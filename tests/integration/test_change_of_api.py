@@ -1,11 +1,11 @@
 """A node that moves between the device plugin API and DRA: pods keep their devices, and no other pod gets them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -23,14 +23,8 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
-from tests.support import listed, problem, ready, run
+from tests.support import DeviceDirectory, listed, problem, ready, run
 from tests.tmpfs_binderfs import Mounts
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from tests.support import DeviceDirectory
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 

@@ -1,11 +1,10 @@
 """Preparations of claims while the API server fails."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,9 @@ from aosp_plugin.framework.apiserver.protocol import (
     Request,
 )
 from aosp_plugin.framework.dra.claim_records import ClaimReference, get_claim
+from aosp_plugin.framework.dra.claims import Claims
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
+from kubelet_standin.apiserver.faults import Fault
 from tests.claims import (
     TIMINGS,
     Node,
@@ -29,13 +30,6 @@ from tests.claims import (
     reference,
     refusal,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from aosp_plugin.framework.dra.claims import Claims
-    from kubelet_standin.apiserver.faults import Fault
 
 
 @pytest.fixture

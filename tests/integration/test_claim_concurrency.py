@@ -1,20 +1,14 @@
 """Many pods at once, against two processes of a driver: no device is in two pods, and nothing is left at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError
+from aosp_plugin.framework.dra.claims import Claims
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference, unprepare
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aosp_plugin.framework.dra.claims import Claims
 
 PODS, AT_ONCE = 100, 12
 

@@ -3,20 +3,16 @@
 The process that is killed is one of ``tests.claim_process``; its successor is a ``ClaimHost`` of this process.
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from aosp_plugin.framework.dra.claim_host import ClaimHost, Conflict
 from tests.claim_process import ClaimProcesses
 from tests.claims import Node, make_node, prepare
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

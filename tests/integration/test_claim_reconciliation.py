@@ -1,26 +1,21 @@
 """Repairs of what a DRA driver has on the host, and claims that are gone without the kubelet's Unprepare."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
+from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.reconciler import Reconciler
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from aosp_plugin.framework.dra.claims import Claims
 
 FAST = Timings(claim_round=0.05, claim_ask=0.05, claim_answer=0.5, claim_retry=0.05)
 """Frequent rounds."""

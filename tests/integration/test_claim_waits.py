@@ -1,14 +1,14 @@
 """Devices that another claim has, and calls that end early."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.framework.dra.claim_host import ClaimSpecs
+from aosp_plugin.framework.dra.claims import Claims
 from tests.claims import (
     PATIENCE,
     TIMINGS,
@@ -22,12 +22,6 @@ from tests.claims import (
     refusal,
     unprepare,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from aosp_plugin.framework.dra.claims import Claims
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """Found devices for ResourceClaims. Plain files stand in for binder devices, so their recreation is faked."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from aosp_plugin.backend import create_backend
 from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
 from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
@@ -19,12 +18,7 @@ from aosp_plugin.config import Api, NumberedSets, Recreate, Resource
 from aosp_plugin.errors import UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import ClaimParameters
 from tests.backends import scan
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from tests.support import DeviceDirectory
+from tests.support import DeviceDirectory
 
 PATHS = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "containerPaths": ["/dev/a", "/dev/b"]}
 

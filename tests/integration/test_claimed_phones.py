@@ -1,12 +1,12 @@
 """Phones for ResourceClaims, mounted on demand; a tmpfs, really mounted, stands in for binderfs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,14 +17,9 @@ from aosp_plugin.binder.errors import BinderMissingError
 from aosp_plugin.config import PHONE_DEFAULTS, Api, Isolation, Phones, Resource, SharedDevice
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import ClaimParameters
+from aosp_plugin.framework.devices import ContainerEdits
 from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from aosp_plugin.framework.devices import ContainerEdits
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 

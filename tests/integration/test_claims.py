@@ -1,13 +1,14 @@
 """Claims prepared and unprepared for the kubelet, on real files."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aosp_plugin.framework.dra.claims import Claims
 from tests.claims import (
     DRIVER,
     PATIENCE,
@@ -23,12 +24,6 @@ from tests.claims import (
     refusal,
     unprepare,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from aosp_plugin.framework.dra.claims import Claims
 
 
 @pytest.fixture

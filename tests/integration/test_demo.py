@@ -1,19 +1,14 @@
 """``aosp-plugin demo``."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support import unprivileged
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEMO = [sys.executable, "-m", "aosp_plugin", "demo"]
 

@@ -1,7 +1,5 @@
 """``aosp-plugin demo --stay``, used as a person uses it: in a terminal, with keys."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,16 +12,13 @@ import sys
 import termios
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DEMO = [sys.executable, "-m", "aosp_plugin", "demo", "--stay", "--devices", "10"]
 LIST_OF_KEYS = "q  end, also Ctrl-C"

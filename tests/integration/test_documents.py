@@ -1,26 +1,19 @@
 """Serves the examples of docs/phones.md. Those that need a binderfs also run in ``tests/e2e/kernel``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 import socket
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.cli.status import fetch
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import Container, ContainerAllocation, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.documents import examples, status
 from tests.support import PATIENCE, DeviceDirectory, Serve, listed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kubelet_standin import ContainerAllocation
 
 EXAMPLES = examples()
 PHONE = "aosp.io/phone"

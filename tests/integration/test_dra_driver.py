@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from aosp_plugin.framework.dra.driver import DraDriver
 from kubelet_standin.apiserver import ApiServer, Hang
 from kubelet_standin.dra_claims import ClaimsError
 from kubelet_standin.dra_kubelet import DraPod, DraVersion
 from tests.claims import DRIVER, PATIENCE, DirectoryBackend
 from tests.dra_node import DraNode
 from tests.support import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from aosp_plugin.framework.dra.driver import DraDriver
 
 
 @pytest.fixture

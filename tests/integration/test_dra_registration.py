@@ -7,7 +7,8 @@ import errno
 import os
 import socket
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraKubelet, DraVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
 from tests.support import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 import grpc
 import pytest
 
 from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
+from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
 from aosp_plugin.framework.dra.claim_servicer import CLAIM_SERVICES, ClaimServicer
-from aosp_plugin.framework.dra.claims import DeviceHealth
+from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import REQUEST
 from kubelet_standin import DraKubelet, DraVersion
 from kubelet_standin.dra_kubelet import ClaimsError
 from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, Handler, pod, running_driver
 from tests.support import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
-    from aosp_plugin.framework.dra.claims import Claims
 
 
 @contextlib.asynccontextmanager

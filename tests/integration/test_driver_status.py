@@ -7,7 +7,8 @@ import contextlib
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import yaml
 
@@ -18,10 +19,6 @@ from aosp_plugin.framework.dra import driver_names
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraKubelet
 from tests.support import PATIENCE, free_port, http_get
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 RESOURCE = "aosp.io/binder"
 DRIVER = driver_names.driver_name(RESOURCE)

@@ -1,7 +1,5 @@
 """The HTTP endpoints of running plugins: status, metrics, probes and page."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -10,7 +8,11 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config import Config, NumberedSets, Resource
@@ -18,6 +20,7 @@ from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.service.http import Answer
 from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.report import endpoints
 from aosp_plugin.report.leak_detector import LeakDetector
@@ -25,14 +28,6 @@ from aosp_plugin.report.observation import Observation
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as PodResourcesServer
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    import pytest
-
-    from aosp_plugin.framework.service.http import Answer
 
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 ALLOCATED = f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0'

@@ -8,8 +8,9 @@ import signal
 import sys
 import tempfile
 import urllib.request
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraKubelet
 from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, free_port, listed, sockets
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SERIAL, KVM = "example.com/serial", "example.com/kvm"

@@ -1,7 +1,5 @@
 """File events with the real inotify and the real mount table."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib
@@ -14,7 +12,9 @@ import subprocess
 import sys
 import textwrap
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -23,10 +23,6 @@ from aosp_plugin.framework.events import inotify
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.events.inotify import DirectoryWatch
 from aosp_plugin.framework.timings import DEFAULT
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 ROOT = os.geteuid() == 0
 OTHER = 65534

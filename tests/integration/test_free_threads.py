@@ -1,17 +1,11 @@
 """The process may start no further thread, for example because of ``pids.max``, while the kubelet restarts."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kubelet_standin import Kubelet
-from tests.support import RESOURCE, listed, running, sockets
-
-if TYPE_CHECKING:
-    from tests.support import DeviceDirectory
+from tests.support import RESOURCE, DeviceDirectory, listed, running, sockets
 
 
 async def test_plugin_that_may_start_no_thread_registers_again(

@@ -1,17 +1,16 @@
 """Updates of the host, recreation and provisioning, with a binderfs made of plain files."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
 import stat
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.provision import recreation
 from aosp_plugin.config import Provision, Recreate
@@ -22,11 +21,6 @@ from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.fake_binderfs import FakeBinderfs
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, run, until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aosp_plugin.backend import BinderBackend
 
 DEVICES = ("aosp_binder0", "aosp_binder1")
 

@@ -1,7 +1,5 @@
 """The HTTP server over real sockets: probes, headers, entity tags, and limits for clients."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client
@@ -12,8 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -25,13 +24,8 @@ from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, pro
 from aosp_plugin.framework.service.http import serving as serving_socket
 from aosp_plugin.report import page
 from kubelet_standin import Kubelet
-from tests.support import PATIENCE, Serve, free_port, listed, without_descriptors
+from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, listed, without_descriptors
 from tests.support import http_serving as serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support import DeviceDirectory
 
 LOCAL = ("127.0.0.1", 0)
 REQUEST = b"GET / HTTP/1.0\r\n\r\n"

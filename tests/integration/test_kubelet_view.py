@@ -1,15 +1,15 @@
 """The comparison of the kubelet's devices with those that a plugin published, on real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc
 import pytest
 
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
@@ -19,6 +19,7 @@ from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as Server
 from kubelet_standin.tests.stub import Plugins, buggy_kubelet, new_kubelet, old_kubelet
+from tests.hanging_fs import HangingFileSystem
 from tests.support import (
     IN_LIFE,
     PATIENCE,
@@ -33,12 +34,6 @@ from tests.support import (
     run,
     until,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from aosp_plugin.framework import DevicePlugin
-    from tests.hanging_fs import HangingFileSystem
 
 TIMINGS = Timings(
     view_interval=0.1,

@@ -1,7 +1,5 @@
 """The leak detector with real processes that hold devices open, and the kubelet's checkpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -10,12 +8,13 @@ import re
 import resource
 import sys
 import threading
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from aosp_plugin.binder.devices.scanner import BinderDevice
 from aosp_plugin.config import Api
 from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.aio import background_task
@@ -24,13 +23,8 @@ from aosp_plugin.report.leak_detector import CHECKPOINT, CLAIMS_CHECKPOINT, Leak
 from aosp_plugin.report.leaks import Gap, Leaks
 from kubelet_standin.checkpoint import Checkpoint, CheckpointEntry, encode
 from tests.backends import binder_backend
+from tests.hanging_fs import HangingFileSystem
 from tests.support import RESOURCE, DeviceDirectory, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from tests.hanging_fs import HangingFileSystem
 
 APPEARED, RELEASED = "leaked device: held open by a process outside its pod", "leaked device released"
 FAILED, RECOVERED = "leak scan failed, retrying", "leak scan recovered"

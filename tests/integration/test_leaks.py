@@ -1,22 +1,17 @@
 """Leak detection on real processes and the real /proc."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, Identity, Kind
 from aosp_plugin.report.leaks import Holder, compare, scan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HOLD = """
 import os, sys

@@ -1,21 +1,16 @@
 """A change of the real mount table wakes every subscription."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.framework.events.file_events import FileEvents
 from tests.support import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems, which requires root")
 

@@ -1,9 +1,8 @@
 """Events on the Node: what an API server has of them after repetitions, failures and floods."""
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -16,9 +15,6 @@ from aosp_plugin.report.node_events import NodeEvents, Occurrence
 from aosp_plugin.report.node_reporter import keep_written
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
 from tests.support import Clock, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 RESOURCE = "aosp.io/binder"
 EVENTS = protocol.events("default")

@@ -1,16 +1,15 @@
 """The feature file for Node Feature Discovery: its lines, when it is written, and what happens if it cannot be."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import os
 import time
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,13 +22,8 @@ from aosp_plugin.report import node_features
 from aosp_plugin.report.node_features import Feature, FeatureFile, labels
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
 from tests.backends import binder_backend, scan
-from tests.support import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from tests.hanging_fs import HangingFileSystem
-    from tests.support import DeviceDirectory
+from tests.hanging_fs import HangingFileSystem
+from tests.support import Clock, DeviceDirectory
 
 START = 1767323045.0  # 2026-01-02T03:04:05Z
 SELINUX = "true" if "selinuxfs" in Path("/proc/filesystems").read_text() else "false"

@@ -1,12 +1,11 @@
 """The startup taint: when it is removed from the Node, what stays, and what happens to it later."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,9 +21,6 @@ from aosp_plugin.framework.timings import Backoff
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
 from aosp_plugin.report.node_taint import StartupTaint, TaintTimings, is_ready
 from kubelet_standin.apiserver import ApiServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 RESOURCE = "aosp.io/binder"
 KEY = "aosp.io/starting"

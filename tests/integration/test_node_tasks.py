@@ -1,12 +1,11 @@
 """The whole plugin with stand-ins for kubelet and API server: what it writes for its Node, and what it survives."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -15,12 +14,8 @@ from aosp_plugin.framework.apiserver import protocol
 from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import ApiServer, Hang
 from kubelet_standin.podresources_server import PodResources
+from tests.hanging_fs import HangingFileSystem
 from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.hanging_fs import HangingFileSystem
 
 KEY = "aosp.io/starting"
 NODE = protocol.object_path(protocol.NODES, "worker")

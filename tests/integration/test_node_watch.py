@@ -1,22 +1,15 @@
 """What is recorded of real plugins for Events on the Node: devices, registration, and a second plugin."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.timings import Timings
-from aosp_plugin.report.node_events import ResourceWatch
+from aosp_plugin.report.node_events import Occurrence, ResourceWatch
 from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, RESOURCE, Clock, DeviceDirectory, listed, make_plugin, ready, run, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aosp_plugin.framework import DevicePlugin
-    from aosp_plugin.report.node_events import Occurrence
 
 
 class Watched:

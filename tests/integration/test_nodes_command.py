@@ -1,7 +1,5 @@
 """``aosp-plugin nodes``: real processes and files, as an operator uses them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,8 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -18,9 +17,6 @@ import yaml
 from aosp_plugin.binder.provision.bulk import BINDERFS_DIR
 from kubelet_standin import Kubelet
 from tests.support import RESOURCE, DeviceDirectory, Serve, unprivileged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHECKOUT = Path(__file__).parents[2]
 NODES = (sys.executable, "-m", "aosp_plugin", "nodes")

@@ -1,26 +1,20 @@
 """Phones: device sets, container paths, replicas, NUMA nodes and CDI, over real directories of plain files."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.config import NamedSets, NumberedSets, Recreate
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, RESOURCE, listed, names, problem, ready, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.framework.devices import ContainerEdits
 
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")

@@ -1,13 +1,12 @@
 """The client of the podresources API, and the stand-in server, over a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
+from collections.abc import AsyncIterator, Callable, Iterator
 from socket import AF_UNIX
 from socket import socket as Socket  # noqa: N812 - fixtures have the name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -26,9 +25,6 @@ from aosp_plugin.framework.timings import DEFAULT
 from kubelet_standin import Behaviour, Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, running
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 PATIENT = DEFAULT._replace(answer=PATIENCE, list_patience=PATIENCE)
 

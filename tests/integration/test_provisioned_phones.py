@@ -1,7 +1,5 @@
 """Phones that `aosp-plugin provision` mounts, and a plugin that serves them; a tmpfs, really mounted, stands in."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -9,8 +7,9 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 import pytest
 
@@ -25,9 +24,6 @@ from aosp_plugin.framework import DevicePlugin
 from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 

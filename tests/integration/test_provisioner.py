@@ -1,7 +1,5 @@
 """A plugin without privileges, and the privileged process that mounts its phones; a tmpfs stands in for binderfs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -12,8 +10,10 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Never
 
 import pytest
 
@@ -27,12 +27,6 @@ from aosp_plugin.errors import BackendError, NotPermittedError, UnhealthyDeviceE
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import Clock, listed
 from tests.tmpfs_binderfs import Mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import Never
-
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 

@@ -3,15 +3,14 @@
 Plain files are no binderfs, so the replacement of a device is faked here. ``tests/e2e/kernel`` tests the real one.
 """
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.devices import scanner
-from aosp_plugin.binder.devices.scanner import Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import recreation
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
 from aosp_plugin.config import NumberedSets, Provision, Recreate
@@ -20,13 +19,7 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
-from tests.support import IN_LIFE, RESOURCE, run
-
-if TYPE_CHECKING:
-    from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.binder.devices.scanner import BinderDevice
-    from aosp_plugin.binder.driver.host import Host
-    from tests.support import DeviceDirectory
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run
 
 
 class Recreations:

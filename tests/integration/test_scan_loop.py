@@ -1,10 +1,9 @@
 """Which scans follow changes of files, triggers and timers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +12,6 @@ from aosp_plugin.framework.listed import ListedDevice, ListedDevices
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.timings import Timings
 from tests.support import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
 

@@ -3,12 +3,12 @@
 ``tests/e2e/kernel`` tests attacks from containers on a real kernel. ``docs/security.md`` lists both.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -25,10 +25,6 @@ from tests.backends import binder_backend, scan
 from tests.integration.test_binder_backend import needs_root
 from tests.integration.test_http import LOCAL, raw
 from tests.support import DeviceDirectory, http_serving, listed, names, running, sockets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 BLOCK = os.makedev(8, 0)
 """/dev/sda."""

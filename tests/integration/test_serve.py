@@ -1,23 +1,18 @@
 """``aosp-plugin serve`` as a process: signals, reloads, exit codes and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
 import socket
 import tempfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, sockets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 WAITING = "waiting for kubelet"
 

@@ -1,22 +1,17 @@
 """``serve``: a device plugin as a whole program."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.framework import ListedDevices, serve
 from kubelet_standin import Kubelet
 from tests.support import PATIENCE, free_port, listed, sockets
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROGRAM = """
 import sys

@@ -1,18 +1,13 @@
 """Several resources in one process, each with its own binder devices and registration."""
 
-from __future__ import annotations
-
 import re
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import DeviceDirectory, Serve, listed, sockets
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PHONE, SIDECAR = "aosp.io/phone", "aosp.io/sidecar"
 

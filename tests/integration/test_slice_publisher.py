@@ -1,15 +1,15 @@
 """The publisher of ResourceSlices with the stand-in API server: what it publishes, and what it repairs."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.apiserver.protocol import ObjectList, WatchEvent
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Hang
@@ -24,11 +24,6 @@ from tests.slices import (
     slice_name,
     slice_path,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-
-    from aosp_plugin.framework.apiserver.protocol import ObjectList, WatchEvent
 
 SOON = Timings(slice_relist=0.2, watch_pause=(0.0, 0.1))
 

@@ -1,10 +1,9 @@
 """The publisher of ResourceSlices while the API server refuses, breaks, forgets, hangs or is away."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.slices import NODE, NODE_PATH, SLICES, Publishing, phones, publishing, slice_name, slice_path
 from tests.support import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
 
 SOON = Timings(slice_relist=0.2, watch_pause=(0.0, 0.1))
 SHORT = ApiLimits(request=0.5, watch=(1.0, 1.0), grace=0.1)

@@ -3,11 +3,9 @@
 The model is the definition of what should be: ``wanted_slices`` of the devices and the Node of that moment.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -19,9 +17,6 @@ from aosp_plugin.framework.dra.slices import Identity, stored_slice, wanted_slic
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Slow, Throttle
 from tests.slices import DRIVER, NODE, NODE_PATH, SLICES, Publishing, publishing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STEPS = 40
 QUIET = 3

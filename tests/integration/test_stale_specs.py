@@ -1,21 +1,16 @@
 """CDI specs stay when the plugin ends, whatever ends it, and go when their resource leaves the configuration."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from kubelet_standin import Kubelet
 from tests.support import DeviceDirectory, Serve, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 PHONE, SIDECAR, OTHER = "aosp.io/phone", "aosp.io/sidecar", "aosp.io/other"
 PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder", OTHER: "other_binder"}

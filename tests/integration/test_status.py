@@ -1,7 +1,5 @@
 """``aosp-plugin status``: prints the status report of a running plugin."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -13,9 +11,10 @@ import shlex
 import signal
 import sys
 import termios
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,15 +22,10 @@ from aosp_plugin.cli import status
 from aosp_plugin.cli.summary import summary
 from aosp_plugin.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.http import Answer
-from aosp_plugin.report.document import Counts
+from aosp_plugin.report.document import Counts, ResourceReport
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, http_serving, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from aosp_plugin.report.document import ResourceReport
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
 REFRESH_OFTEN = "from aosp_plugin.cli import main, status; status.WATCH_INTERVAL = 0.05; raise SystemExit(main.main())"

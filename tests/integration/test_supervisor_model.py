@@ -4,17 +4,15 @@ The plugin, the stand-in kubelet and their sockets are real. Only the time is si
 lets it pass, and then all deadlines and pauses are over.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.errors import RegistrationFailedError
 from aosp_plugin.framework.aio import background_task, wait_any
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin import supervisor as real
 from aosp_plugin.framework.deviceplugin.supervisor import register
 from aosp_plugin.framework.timings import Clock
@@ -23,9 +21,6 @@ from kubelet_standin.registration import PENDING
 from tests.model.events import Event, happen, quiet, reachable
 from tests.model.supervisor import Manner, Phase, State
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, make_plugin, sockets
-
-if TYPE_CHECKING:
-    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 
 LONG = 100.0
 """Seconds; longer than any deadline or pause."""

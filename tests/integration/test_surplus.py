@@ -1,21 +1,16 @@
 """What the kubelet's podresources API says about allocated devices, as their backend gets it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import Collection
+from typing import cast
 
 import pytest
 
+from aosp_plugin.backend import Allocated, BinderBackend
 from aosp_plugin.config import Api
 from aosp_plugin.daemon.allocations import report_allocations, report_once
 from aosp_plugin.framework.podresources_client import Allocations, Owner, PodResources
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from aosp_plugin.backend import Allocated, BinderBackend
 
 PHONE = "aosp.io/phone"
 OWNERS = {PHONE: {"phone7": (Owner("games", "phone-1", "android"),)}}

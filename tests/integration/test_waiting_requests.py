@@ -1,12 +1,10 @@
 """Requests that wait, over a real socket: they delay none that can be answered."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Sequence
 
 import grpc
 import pytest
@@ -16,9 +14,6 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, PATIENCE, listed, run
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
 
 RESOURCE = "example.com/thing"
 MANY = 90

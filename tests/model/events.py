@@ -3,15 +3,10 @@
 An event may come between any two steps. One of the events is time: all running deadlines and pauses are then over.
 """
 
-from __future__ import annotations
-
 import enum
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from tests.model.supervisor import SERVED, Call, Manner, Phase, Socket, State, end, steps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 
 class Event(enum.StrEnum):

@@ -6,13 +6,9 @@
 ``tests/integration/test_supervisor_model.py`` compares the model with the real supervisor.
 """
 
-from __future__ import annotations
-
 import enum
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 
 class Phase(enum.StrEnum):

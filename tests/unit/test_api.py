@@ -1,10 +1,9 @@
 """The generated protocol modules match the .proto files and the kubelet's wire format."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import dra_health_pb2 as health
@@ -12,11 +11,6 @@ from aosp_plugin.framework.api import dra_pb2 as dra
 from aosp_plugin.framework.api import pluginregistration_pb2 as registration
 from hack.proto import ROOT, generate, modules
 from kubelet_standin.api import deviceplugin_pb2 as standin
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from google.protobuf.message import Message
 
 
 def test_the_generated_modules_are_current(tmp_path: Path) -> None:

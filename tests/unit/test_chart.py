@@ -1,10 +1,9 @@
 """Generated files and values schema of the Helm chart. ``make test-deploy`` renders the chart with Helm."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,9 +11,6 @@ from jsonschema import Draft7Validator
 
 from aosp_plugin import config
 from hack.chart import CHART, DEPLOY, files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))

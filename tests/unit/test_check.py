@@ -1,17 +1,12 @@
 """``aosp-plugin check``: the findings for a container's files and environment."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin import config
 from aosp_plugin.cli import check, main
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PHONE = """\
 version: v1

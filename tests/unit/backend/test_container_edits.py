@@ -1,8 +1,7 @@
 """What a container gets for its binder devices: device nodes, mounts and environment."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,12 +9,7 @@ from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices.scanner import BinderDevice, Identity, Kind
 from aosp_plugin.config import OWN_BINDERFS, Isolation, Resource
-from aosp_plugin.framework.devices import DeviceNode, Mount
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
 
 PHONE = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 

@@ -1,9 +1,8 @@
 """The opaque parameters of claims and classes: errors name where they are, the key, and what is allowed."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,9 +20,6 @@ from aosp_plugin.backend.parameters import (
 from aosp_plugin.errors import InvalidRequestError
 from aosp_plugin.framework.backend import ClaimParameters
 from hack import configuration_docs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 VISIBLE = "BINDER_VISIBLE_DEVICES"
 

@@ -1,11 +1,9 @@
 """Shared and spread devices: each change of the files that concerns them is in a directory that is watched."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +13,6 @@ from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Resource, SharedDevice
 from aosp_plugin.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEVICES = ["/dev/fuse", "/gpu/card0", "/dev/dri/*", "/dev/*/card0", "/gpu/card?", "/dev/dri/by-path/*"]
 DIRECTORIES = st.sampled_from(["dev", "dev/dri", "dev/dri/by-path", "dev/other", "gpu"])

@@ -1,15 +1,13 @@
 """binderfs operations: exact requests to the kernel, errors for its refusals, and the mount table."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,9 +22,6 @@ from aosp_plugin.errors import (
     NotPermittedError,
 )
 from tests.fake_binderfs import binderfs_mount
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates devices or mounts, which requires root")
 

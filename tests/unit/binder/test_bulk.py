@@ -1,12 +1,11 @@
 """Many binder devices on a test host: real files, and a fake binderfs instead of the kernel's."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,12 +21,7 @@ from aosp_plugin.binder.errors import (
 )
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.binder.provision.bulk import DevicePool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.fake_binderfs import FakeBinderfs
+from tests.fake_binderfs import FakeBinderfs
 
 CHAR = stat.S_IFCHR | 0o666
 NULL, KVM = os.makedev(1, 3), os.makedev(10, 232)

@@ -1,20 +1,15 @@
 """The host's files below a root, and what /proc and /sys contain about the binder driver."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.binder.driver import host as host_module
 from aosp_plugin.binder.driver.host import Driver, Host, binder_majors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEVICES = """\
 Character devices:

@@ -1,16 +1,11 @@
 """The search for paths and patterns below a root, and the directories on which its result depends."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.binder.devices.patterns import PathSearch
 from aosp_plugin.binder.driver.host import Host
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

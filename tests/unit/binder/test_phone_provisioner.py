@@ -1,12 +1,12 @@
 """The binderfs mounts of phones: mounted, found, completed, replaced and removed, with real mounts of a tmpfs."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +17,6 @@ from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_mount import SOURCE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from tests.tmpfs_binderfs import Mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 

@@ -1,13 +1,13 @@
 """Provisioning by the daemon: real files, and a fake binderfs instead of the kernel's."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +16,8 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import device_provisioner
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
-from tests.fake_binderfs import binderfs_mount
+from tests.fake_binderfs import FakeBinderfs, binderfs_mount
 from tests.support import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.fake_binderfs import FakeBinderfs
 
 MAX = 100
 MODES = dict.fromkeys(("a0", "a1", "a2"), 0o666)

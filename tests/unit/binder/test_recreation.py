@@ -1,15 +1,15 @@
 """Recreation of a binder device: real files and the real scanner, and a fake binderfs instead of the kernel's."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools
 import gc
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,13 +22,7 @@ from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, NotPermittedError
 from aosp_plugin.binder.provision.recreation import TEMPORARY_PREFIX, recreate_device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from tests.fake_binderfs import FakeBinderfs
+from tests.fake_binderfs import FakeBinderfs
 
 TEMPORARY = f"{TEMPORARY_PREFIX}a1"
 OPERATIONS = ("lstat", "unlink", "chmod", "rename")

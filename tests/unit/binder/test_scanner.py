@@ -1,14 +1,13 @@
 """Scans of a host's files: names, links, kinds, and the directories to watch."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
 import posixpath
 import shutil
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,9 +15,6 @@ from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader, Identity, Kind, Scan, kind_of
 from aosp_plugin.binder.devices.sets import Layout, Named, Single, natural_sort
 from aosp_plugin.binder.driver.host import Driver, Host
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FLAT = Single("aosp_binder")
 NESTED = Named(["binder", "hwbinder"])

@@ -1,17 +1,12 @@
 """The history of binder devices from scan to scan."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from aosp_plugin.binder.devices.health import Reason, Verify
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Identity, Kind
 from aosp_plugin.binder.devices.store import Past, track
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TTL = 300.0
 FS, NEW_FS = (70, 1), (70, 2)

@@ -1,15 +1,11 @@
 """Values of every key, and helpers that load configuration files."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from aosp_plugin.config import KEYS, RESOURCE_KEYS, Config, load
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXAMPLES: dict[str, Any] = {name: yaml.safe_load(key.example) for name, key in KEYS.items()}
 """The example of each key, as YAML reads it."""

@@ -1,23 +1,18 @@
 """Any file is a configuration, or an error of one line."""
 
-from __future__ import annotations
-
 import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from aosp_plugin.config import KEYS, RESOURCE_KEYS, Config, as_yaml, load
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import EXAMPLES, INVALID, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hypothesis.strategies import SearchStrategy
 
 VALUES = {name: [example, *INVALID[name]] for name, example in EXAMPLES.items()}
 SCALARS = (

@@ -1,15 +1,10 @@
 """docs/configuration.md."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from aosp_plugin.config import load
 from hack import configuration_docs
 from tests.unit.config.tables import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_page_is_up_to_date() -> None:

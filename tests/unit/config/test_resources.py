@@ -1,9 +1,7 @@
 """The list of resources in a file, and keys whose value is a mapping."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +17,6 @@ from aosp_plugin.config import (
 )
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import loaded, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_entry_inherits_keys_of_the_top_level(file: Path) -> None:

@@ -1,9 +1,7 @@
 """Rules across keys: conflicts within a resource, between resources, and what is no conflict."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +19,6 @@ from aosp_plugin.config import (
 )
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import loaded, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PHONES = "phones: {count: 1, directory: /srv/phones}\n"
 LEAKED = "is not allowed: all containers would get the binder devices of all phones, which are in "

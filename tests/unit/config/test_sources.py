@@ -1,8 +1,7 @@
 """Flags, variables and the file: precedence, errors of each, and the printed configuration."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,9 +16,6 @@ from aosp_plugin.config import (
 )
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import EXAMPLES, value_of, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def as_text(value: Any) -> str:

@@ -1,15 +1,14 @@
 """CDI: names of devices, the content of a spec, and its file."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import random
 import re
 import resource
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,10 +25,6 @@ from aosp_plugin.framework.cdi.spec import (
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
 from tests.support import run_without_rights
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 RESOURCE = "example.com/gpu"
 FILE = "example.com_gpu.json"

@@ -1,8 +1,6 @@
 """Snapshots of the devices, their encoding, the check of IDs, and the wait for the next snapshot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +9,6 @@ from hypothesis import strategies as st
 from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
 from aosp_plugin.framework.devices import Device, valid_devices
 from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Inventory, Snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DEVICES = st.builds(
     Device,

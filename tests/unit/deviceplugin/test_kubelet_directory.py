@@ -1,7 +1,5 @@
 """The kubelet's plugin directory: its check, the names of sockets, the sweep, and Register."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -9,8 +7,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -22,9 +21,6 @@ from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, register
 from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, OtherPlugin, identify, socket_address
 from tests.support import run_without_rights
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 RESOURCE = "aosp.io/binder"
 STEM = "aosp-aosp.io_binder"

@@ -1,15 +1,10 @@
 """When a plugin registers again because of what the kubelet has."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -1,18 +1,13 @@
 """ListedDevices: IDs, slots, health and edits of listed device nodes."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.framework import ContainerEdits, Device, DeviceNode, ListedDevice, ListedDevices, Mount
 from aosp_plugin.framework.devices import valid_devices
 from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
-
-if TYPE_CHECKING:
-    from tests.support import Clock
+from tests.support import Clock
 
 RESOURCE = "example.com/thing"
 TTL = 300.0

@@ -1,22 +1,17 @@
 """What a plugin does about other plugins of its resource."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
+from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
 from aosp_plugin.framework.sockets import OtherPlugin
 from aosp_plugin.framework.timings import Timings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
 
 NUMBER = int(time.time() * 1000) - 1000
 

@@ -1,13 +1,11 @@
 """Calls in a worker thread: results, order, deadlines, cancellation, and what outlives the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import threading
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +13,6 @@ from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.observer import RESOURCE, working_for
 from aosp_plugin.framework.worker import Worker, running_calls
 from tests.support import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

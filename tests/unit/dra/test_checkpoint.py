@@ -1,19 +1,15 @@
 """From and to earlier versions, which had the prepared claims in a checkpoint as well."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from aosp_plugin.framework.dra.claim_host import Conflict
 from tests.claims import DRIVER, NODE, Node, make_node, prepare
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHECKPOINT = (
     '{"format":1,"checksum":"435b5326394d879f3cdeb3a381f057e6fd9e93f11cd9a71378213ee7256a518b",'

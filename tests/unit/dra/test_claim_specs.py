@@ -1,13 +1,12 @@
 """CDI specs of claims, which are their records: what is in them, and what is read from them."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import shutil
 import threading
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,16 +18,12 @@ from aosp_plugin.framework.dra.claim_records import (
     MAX_RECORD_BYTES,
     ClaimRecord,
     DeviceRecord,
+    PreparedDevice,
     RequestRecord,
 )
 from aosp_plugin.framework.dra.driver_names import driver_name_problem
 from aosp_plugin.framework.errors import BackendError, CdiError, ClaimRecordError
 from tests.claims import make_node, prepare
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aosp_plugin.framework.dra.claim_records import PreparedDevice
 
 DRIVER = "phone.aosp.io"
 UID = "1a9af5f0-0c39-4ebb-9d29-6fa7b8f44b4d"

@@ -1,11 +1,10 @@
 """The ResourceSlices that a driver wants, and their comparison with those of the API server."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +16,7 @@ from aosp_plugin.framework.dra.driver_names import DEVICES_PER_SLICE, label_valu
 from aosp_plugin.framework.dra.slices import (
     NUMA_ATTRIBUTE,
     Identity,
+    StoredSlice,
     WantedSlices,
     has_taints,
     replacement,
@@ -25,11 +25,6 @@ from aosp_plugin.framework.dra.slices import (
     typed_attributes,
     wanted_slices,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from aosp_plugin.framework.dra.slices import StoredSlice
 
 WHO = Identity("phone.aosp.io", "node-a", "11111111-uid")
 IDS = st.one_of(

@@ -1,15 +1,13 @@
 """Leak detection on a simulated /proc: cgroups, the kubelet's checkpoint, decisions, and comparison of scans."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import stat
 import tempfile
 import tracemalloc
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -27,9 +25,6 @@ from aosp_plugin.report.leaks import (
     is_leak,
     scan,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 ROOT = os.geteuid() == 0
 TICKS = os.sysconf("SC_CLK_TCK")

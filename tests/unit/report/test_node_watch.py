@@ -1,9 +1,8 @@
 """Which conditions and which devices of a resource an Event on the Node reports, and when their end."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import Device
@@ -11,9 +10,6 @@ from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.report.node_events import AGGREGATION, Occurrence, ResourceWatch
 from tests.backends import binder_backend
 from tests.support import Clock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RESOURCE = "aosp.io/binder"
 

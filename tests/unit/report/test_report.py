@@ -1,8 +1,7 @@
 """The status report: device states, counts, allocations and leaks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +13,6 @@ from aosp_plugin.report.document import Counts, Report, ResourceReport
 from aosp_plugin.report.history import Since
 from aosp_plugin.report.leaks import Gap, Holder, Leaks
 from aosp_plugin.report.resource_report import LeakScans, ResourceStatus, leak_detection_state, resource_report
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RESOURCE = "aosp.io/binder"
 PHONE = Owner("games", "phone-1", "android")

@@ -1,24 +1,20 @@
 """Log lines as text and as JSON, and the list of events in docs/logs.md."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import json
 import logging
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from aosp_plugin.framework.observer import working_for
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.worker import Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 TIME = "2026-01-02T03:04:05.678Z"

@@ -1,14 +1,13 @@
 """The metrics for Prometheus."""
 
-from __future__ import annotations
-
 import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
@@ -20,14 +19,10 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.observer import Repaired
 from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics, StateGauge
+from aosp_plugin.report.leaks import Leaks
 from aosp_plugin.report.observation import gauges
 from aosp_plugin.report.resource_report import LeakDetectionState
 from tests.support import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aosp_plugin.report.leaks import Leaks
 
 A, B = "aosp.io/a", "aosp.io/b"
 REASONS = ("missing", "replaced")

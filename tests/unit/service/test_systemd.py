@@ -1,21 +1,16 @@
 """Notifications to systemd, over a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.service.systemd import notify, watchdog_timeout
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SHORT = 0.001
 """Seconds between two checks in these tests."""
