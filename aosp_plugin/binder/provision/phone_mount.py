@@ -109,15 +109,19 @@ def mounted_device(path: str) -> int | None:
 def attach_new(path: str, source: str = SOURCE) -> int:
     """Mount a new binderfs on a directory in place of those that are mounted there. Return its number (st_dev).
 
-    The directory is created if it does not exist, after everything that usually fails. Raises BinderfsError and
-    OSError.
+    The directory is created if it does not exist, and removed if the mount fails, as it does beyond fs.mount-max: a
+    directory is a phone that may have a binderfs. Raises BinderfsError and OSError.
     """
     with detached.create(path, source) as mount:
         root = f"/proc/self/fd/{mount}"
         fill(root, path)
         os.makedirs(path, exist_ok=True)
         unmount_all(path)
-        detached.attach(mount, path)
+        try:
+            detached.attach(mount, path)
+        except BinderfsError:
+            os.rmdir(path)
+            raise
         return os.stat(root).st_dev
 
 

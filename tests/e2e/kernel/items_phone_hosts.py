@@ -78,6 +78,7 @@ async def files_removed(world: World) -> None:
     binderfs.remove_device(path("phone0"), "hwbinder")
     binderfs.add_device(path("phone0"), "extra")
     os.chmod(path("phone0", "vndbinder"), 0)
+    await until(lambda: os.path.lexists(path("phone0", "hwbinder")), "the plugin restores the device")
     await world.healthy(COUNT)
     await _starts(world, "after-removal", "phone0")
 
