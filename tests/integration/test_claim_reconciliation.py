@@ -6,28 +6,19 @@ import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
 from aosp_plugin.framework.dra.claims import Claims
-from aosp_plugin.framework.dra.reconciler import Reconciler
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
 
-FAST = Timings(claim_round=0.05, claim_ask=0.05, claim_answer=0.5, claim_retry=0.05)
+FAST = TIMINGS._replace(claim_round=0.05, claim_ask=0.05, claim_answer=0.5, claim_retry=0.05)
 """Frequent rounds."""
-EVENTS_ONLY = Timings(claim_round=3600.0)
+EVENTS_ONLY = TIMINGS._replace(claim_round=3600.0)
 """No round after the first: what is repaired is repaired because of a file event."""
-
-
-class Running(NamedTuple):
-    """A running reconciler."""
-
-    claims: Claims
-    reconciler: Reconciler
 
 
 @pytest.fixture
@@ -36,16 +27,15 @@ def node(tmp_path: Path) -> Node:
 
 
 @contextlib.asynccontextmanager
-async def reconciled(node: Node, timings: Timings = FAST, gone: float = 0.1) -> AsyncIterator[Running]:
-    """Run the claims of a new process with their reconciler."""
-    async with node.claims(timings=TIMINGS._replace(claim_gone=gone)) as claims:
+async def reconciled(node: Node, timings: Timings = FAST, gone: float = 0.1) -> AsyncIterator[Claims]:
+    """Run the claims of a new process."""
+    async with node.claims(timings=timings._replace(claim_gone=gone)) as claims:
         await claims.repair()
         stop, files = asyncio.Event(), FileEvents()
-        reconciler = Reconciler(claims, files.subscribe(), stop, timings)
-        task = asyncio.create_task(reconciler.run())
+        task = asyncio.create_task(claims.run(files.subscribe(), stop))
         try:
-            await until(lambda: not reconciler._requested.is_set())
-            yield Running(claims, reconciler)
+            await until(lambda: not claims._requested.is_set())
+            yield claims
         finally:
             node.backend.resume.set()
             stop.set()
@@ -68,8 +58,8 @@ async def prepare(node: Node, claims: Claims, uid: str, *ids: str) -> None:
 
 
 async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
-    async with reconciled(node, EVENTS_ONLY) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node, EVENTS_ONLY) as claims:
+        await prepare(node, claims, "a", "phone1")
         content = node.spec("a").read_bytes()
         node.spec("a").unlink()
         await until(node.spec("a").exists)
@@ -78,23 +68,23 @@ async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
 
 
 async def test_a_deleted_directory_of_specs_is_made_again(node: Node) -> None:
-    async with reconciled(node, EVENTS_ONLY) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node, EVENTS_ONLY) as claims:
+        await prepare(node, claims, "a", "phone1")
         node.cdi.rename(node.root / "moved")
         await until(node.spec("a").exists)
 
 
 async def test_a_changed_spec_is_written_again(node: Node) -> None:
-    async with reconciled(node) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node) as claims:
+        await prepare(node, claims, "a", "phone1")
         content = node.spec("a").read_bytes()
         node.spec("a").write_text("{}")
         await until(lambda: node.spec("a").read_bytes() == content)
 
 
 async def test_lost_devices_are_prepared_again_with_a_new_spec(node: Node) -> None:
-    async with reconciled(node) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node) as claims:
+        await prepare(node, claims, "a", "phone1")
         written = node.spec("a").stat().st_ino
         (node.backend.directory / "phone1").rmdir()
         await until(lambda: ("reconciled", "mount", "ok") in node.observer.events)
@@ -103,15 +93,15 @@ async def test_lost_devices_are_prepared_again_with_a_new_spec(node: Node) -> No
 
 
 async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    async with reconciled(node) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node) as claims:
+        await prepare(node, claims, "a", "phone1")
         node.backend.fail = {"prepare"}
         (node.backend.directory / "phone1").rmdir()
-        await until(lambda: "prepare fails" in running.claims.notice)
+        await until(lambda: "prepare fails" in claims.notice)
         await until(lambda: node.observer.events.count(("reconciled", "mount", "failed")) > 2)
         node.backend.fail = set()
-        assert not running.claims.problem
-        await until(lambda: not running.claims.notice)
+        assert not claims.problem
+        await until(lambda: not claims.notice)
         assert node.backend.mounted == {"phone1"}
     levels = [record.levelno for record in caplog.records if "reconciliation" in record.message]
     assert levels.count(logging.ERROR) == 1
@@ -188,9 +178,9 @@ async def test_nothing_is_repaired_before_the_first_scan(node: Node) -> None:
 
 @pytest.mark.parametrize("change", ["deleted", "replaced", "deallocated", "moved"])
 async def test_a_claim_that_is_gone_is_unprepared(node: Node, change: str) -> None:
-    async with reconciled(node) as running:
-        await prepare(node, running.claims, "a", "phone1")
-        await prepare(node, running.claims, "b", "phone2")
+    async with reconciled(node) as claims:
+        await prepare(node, claims, "a", "phone1")
+        await prepare(node, claims, "b", "phone2")
         if change == "deleted":
             node.source.remove("a")
         elif change == "replaced":
@@ -199,23 +189,23 @@ async def test_a_claim_that_is_gone_is_unprepared(node: Node, change: str) -> No
             node.source.objects["claim-a"]["status"] = {}
         else:
             node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-2/00000"
-        await until(lambda: set(running.claims.prepared) == {"b"})
+        await until(lambda: set(claims.prepared) == {"b"})
         assert node.backend.mounted == {"phone2"}
         await until(lambda: ("reconciled", "claim", "ok") in node.observer.events)
 
 
 async def test_a_claim_that_is_gone_only_once_stays(node: Node) -> None:
-    async with reconciled(node, gone=0.0) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node, gone=0.0) as claims:
+        await prepare(node, claims, "a", "phone1")
         node.source.errors = [NotFoundError(None, "404", reason="NotFound", status=404)]
         await node.source.requested("claim-a", len(node.source.requests) + 4)
-        assert set(running.claims.prepared) == {"a"}
+        assert set(claims.prepared) == {"a"}
 
 
 @pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
 async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fault: str) -> None:
-    async with reconciled(node, gone=0.0) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node, gone=0.0) as claims:
+        await prepare(node, claims, "a", "phone1")
         node.source.remove("a")
         if fault == "away":
             node.source.down = True
@@ -224,20 +214,20 @@ async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fa
         else:
             node.source.errors = [NotFoundError(None, "404 page not found", status=404)] * 1000
         await node.source.requested("claim-a", len(node.source.requests) + 4)
-        assert set(running.claims.prepared) == {"a"}
+        assert set(claims.prepared) == {"a"}
 
 
 async def test_a_claim_that_is_gone_and_cannot_be_unprepared_is_tried_again(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with reconciled(node) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node) as claims:
+        await prepare(node, claims, "a", "phone1")
         node.backend.fail = {"unprepare"}
         node.source.remove("a")
-        await until(lambda: "is gone, and cannot be unprepared: [Errno 5] unprepare fails" in running.claims.notice)
+        await until(lambda: "is gone, and cannot be unprepared: [Errno 5] unprepare fails" in claims.notice)
         await until(lambda: node.observer.events.count(("reconciled", "claim", "failed")) > 2)
         node.backend.fail = set()
-        await until(lambda: not running.claims.prepared and not running.claims.notice)
+        await until(lambda: not claims.prepared and not claims.notice)
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
 
@@ -261,49 +251,49 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
 async def test_claims_that_cannot_be_read_keep_no_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin may read those of some namespaces only."""
     forbidden = ApiError(Request("get", "/claims"), "403", status=403)
-    async with reconciled(node) as running:
+    async with reconciled(node) as claims:
         for number in range(8):
-            await prepare(node, running.claims, f"u{number}", f"phone{number}")
-        unreadable = [*running.claims.prepared][:2]
+            await prepare(node, claims, f"u{number}", f"phone{number}")
+        unreadable = [*claims.prepared][:2]
 
         def refuse() -> None:
             node.source.errors = [forbidden] if node.source.requests[-1].removeprefix("claim-") in unreadable else []
 
         monkeypatch.setattr(node.source, "before", refuse)
         node.source.objects.clear()
-        await until(lambda: set(running.claims.prepared) == set(unreadable))
+        await until(lambda: set(claims.prepared) == set(unreadable))
 
 
 async def test_all_claims_are_asked_for_rarely_and_those_that_were_gone_in_each_round(node: Node) -> None:
-    async with node.claims() as claims:
+    async with node.claims(timings=TIMINGS._replace(claim_round=1e-9, claim_ask=3600.0)) as claims:
         for number in range(8):
             await prepare(node, claims, f"u{number}", f"phone{number}")
-        files = FileEvents()
-        reconciler = Reconciler(claims, files.subscribe(), asyncio.Event(), Timings(claim_round=1e-9, claim_ask=3600.0))
+        files, stop = FileEvents(), asyncio.Event()
+        subscription = files.subscribe()
         node.source.remove("u3")
         counts = []
         for _ in range(3):
             node.source.requests.clear()
-            await reconciler.round()
+            await claims.round(subscription, stop)
             counts.append(len(node.source.requests))
         assert counts == [8, 1, 1]
-        reconciler.trigger()
+        claims.check()
         node.source.requests.clear()
-        await reconciler.round()
+        await claims.round(subscription, stop)
         assert len(node.source.requests) == 8
         files.close()
 
 
 async def test_records_that_cannot_be_locked_are_reported_until_they_can(node: Node) -> None:
-    async with reconciled(node) as running:
-        await prepare(node, running.claims, "a", "phone1")
+    async with reconciled(node) as claims:
+        await prepare(node, claims, "a", "phone1")
         link = node.state / "link"
         link.symlink_to("elsewhere")
         link.rename(node.state / "lock")
-        await until(lambda: "cannot lock" in running.claims.problem)
+        await until(lambda: "cannot lock" in claims.problem)
         (node.state / "lock").unlink()
-        await until(lambda: not running.claims.problem)
-        assert set(running.claims.prepared) == {"a"}
+        await until(lambda: not claims.problem)
+        assert set(claims.prepared) == {"a"}
 
 
 # -- two processes, as in a rolling update
@@ -345,8 +335,8 @@ async def test_a_process_with_an_outdated_memory_reads_what_the_other_one_has_do
 
 async def test_two_processes_do_not_write_their_specs_in_turns(node: Node) -> None:
     async with reconciled(node, EVENTS_ONLY) as old, reconciled(node, EVENTS_ONLY) as new:
-        await prepare(node, old.claims, "a", "phone1")
-        await prepare(node, new.claims, "a", "phone1")
-        await old.claims.repair()
-        await until(lambda: set(old.claims.prepared) == set(new.claims.prepared) == {"a"})
+        await prepare(node, old, "a", "phone1")
+        await prepare(node, new, "a", "phone1")
+        await old.repair()
+        await until(lambda: set(old.prepared) == set(new.prepared) == {"a"})
     assert ("reconciled", "spec", "ok") not in node.observer.events

@@ -26,9 +26,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -254,16 +254,22 @@ class Conflict(NamedTuple):
     other: ClaimRecord
 
 
+class Repairs(NamedTuple):
+    """What a repair has done."""
+
+    failed: Mapping[str, Exception]
+    """What could not be repaired or released, by the UID of the claim; an empty one is for devices of no claim."""
+    done: Sequence[tuple[Repaired, Literal["ok", "failed"]]]
+    """What was lost, or was of claims that are gone, with how its repair ended."""
+
+
 class ClaimHost:
     """The claims of one driver on this host. To be used in the worker thread."""
 
-    def __init__(
-        self, backend: Backend, specs: ClaimSpecs, repaired: Callable[[Repaired, bool], None] = lambda _kind, _ok: None
-    ) -> None:
-        """``repaired`` is called after each repair, with whether it succeeded. The host is not accessed."""
+    def __init__(self, backend: Backend, specs: ClaimSpecs) -> None:
+        """Create it without an access to the host."""
         self._backend = backend
         self.specs = specs
-        self._repaired = repaired
         self._restored = False
 
     def prepare(self, wanted: ClaimRecord, check: Callable[[], None]) -> tuple[PreparedDevice, ...] | Conflict:
@@ -300,31 +306,32 @@ class ClaimHost:
                 self._release(record)
             return record is not None
 
-    def repair(self, ended: Mapping[str, ClaimRecord] = MappingProxyType({})) -> Mapping[str, Exception]:
-        """Make devices and specs match the records, and release what has none; return what failed.
+    def repair(self, ended: Mapping[str, ClaimRecord] = MappingProxyType({})) -> Repairs:
+        """Make devices and specs match the records, and release what has none; the next call retries what failed.
 
         ``ended`` are claims that do not exist any more, by UID; those whose record still is this one are released. The
-        errors are by UID, with an empty one for devices of no claim; the next call tries again. The first call of a
-        process prepares every claim again, also those of the checkpoint of an earlier version. Raises OSError and
-        PluginError if no claim can be repaired, because the records cannot be read.
+        first call of a process prepares every claim again, also those of the checkpoint of an earlier version. Raises
+        OSError and PluginError if no claim can be repaired, because the records cannot be read.
         """
         with self.specs.locked():
             first, self._restored = not self._restored, True
             self.specs.sweep()
             problems: dict[str, Exception] = {}
+            done: list[tuple[Repaired, Literal["ok", "failed"]]] = []
             claims = list(self.specs.records.values())
             try:
                 claims += self._of_earlier_version() if first else ()
             except (OSError, PluginError) as error:
                 problems[""] = error
             for record in claims:
+                kind: Repaired | None = None
                 try:
-                    if ended.get(record.uid) == record:
-                        self._release_ended(record)
-                    else:
-                        self._repair(record, first=first)
+                    kind = "claim" if ended.get(record.uid) == record else None if first else self._lost(record)
+                    self._repair(record, kind, first=first)
                 except (OSError, PluginError) as error:
                     problems[record.uid] = error
+                if kind is not None:
+                    done.append((kind, "failed" if record.uid in problems else "ok"))
             try:
                 if first and not problems:
                     checkpoint.remove(self.specs.state_directory)
@@ -335,7 +342,7 @@ class ClaimHost:
                 self._backend.retain([device_id for record in claims for device_id in record.ids])
             except (OSError, PluginError) as error:
                 problems[""] = error
-            return problems
+            return Repairs(problems, done)
 
     def _of_earlier_version(self) -> list[ClaimRecord]:
         """Return the claims that an earlier version has prepared without a record in their spec."""
@@ -368,35 +375,26 @@ class ClaimHost:
 
     def _release_ended(self, record: ClaimRecord) -> None:
         try:
-            with self._reporting("claim"):
-                self._release(record)
+            self._release(record)
         except (OSError, PluginError) as error:
             raise BackendError(f"claim {record.label} is gone, and cannot be unprepared: {error}") from error
-        fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
-        LOG.warning("claim does not exist any more, unprepared", extra=fields)
 
-    def _repair(self, record: ClaimRecord, *, first: bool) -> None:
-        if first:
-            self._prepare(record)
+    def _lost(self, record: ClaimRecord) -> Repaired | None:
+        """Return what of a prepared claim is lost."""
+        if not self._backend.is_prepared(record.ids):
+            return "mount"
+        return "spec" if self.specs.is_lost(record.uid) else None
+
+    def _repair(self, record: ClaimRecord, kind: Repaired | None, *, first: bool) -> None:
+        fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
+        if kind == "claim":
+            self._release_ended(record)
+            LOG.warning("claim does not exist any more, unprepared", extra=fields)
             return
-        are_prepared = self._backend.is_prepared(record.ids)
-        if are_prepared and not self.specs.is_lost(record.uid):
-            return
-        with self._reporting("spec" if are_prepared else "mount"):
+        if kind is not None or first:
             self._prepare(record)
-        if are_prepared:
+        if kind == "mount":
+            LOG.warning("devices of a claim lost, prepared again", extra=fields)
+        elif kind == "spec":
             fields = {"uid": record.uid, "path": self.specs.path(record.uid)}
             LOG.warning("CDI spec of a claim lost, written again", extra=fields)
-        else:
-            fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
-            LOG.warning("devices of a claim lost, prepared again", extra=fields)
-
-    @contextlib.contextmanager
-    def _reporting(self, kind: Repaired) -> Iterator[None]:
-        """Report the repair in the context."""
-        try:
-            yield
-        except (OSError, PluginError):
-            self._repaired(kind, False)  # noqa: FBT003 - a callback
-            raise
-        self._repaired(kind, True)  # noqa: FBT003 - a callback

@@ -1,5 +1,9 @@
 """The ResourceClaims of one driver: prepares and unprepares them for the kubelet, and repairs what it has prepared.
 
+Repairs follow file events and starts of the kubelet, and are periodic. Each round makes devices and specs match the
+records. A lost spec is written again as soon as its file event arrives: within one boot, no kubelet asks for it again.
+A claim that is gone is unprepared without the kubelet, which may have lost its own record of it.
+
 A failed preparation costs the pod 60 to 90 s until the kubelet tries again (pkg/kubelet/pod_workers.go). Errors that
 may pass are therefore retried within the time that the kubelet waits: an API server that does not answer, and a device
 that another claim still has.
@@ -14,11 +18,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
-from aosp_plugin.framework.aio import call_in_loop, wait_any
+from aosp_plugin.framework.aio import call_in_loop, debounce, wait_any
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimSpecs, Conflict, uid_problem
+from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimSpecs, Conflict, Repairs, uid_problem
 from aosp_plugin.framework.dra.claim_records import (
     Claim,
     ClaimRecord,
@@ -29,12 +33,16 @@ from aosp_plugin.framework.dra.claim_records import (
     record_of,
 )
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
+from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, LastingProblem, Repaired, milliseconds
+from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, LastingProblem, milliseconds
 from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
+
+QUIET, CAP = 0.05, 1.0
+"""Seconds without a file event that end a burst, and seconds after which claims are repaired although it goes on."""
 
 
 class DeviceHealth(NamedTuple):
@@ -104,9 +112,7 @@ class Claims:
             changed=partial(call_in_loop, loop, self._records_changed),
             boot_id_file=boot_id_file,
         )
-        self._host = ClaimHost(backend, self._specs, lambda kind, ok: call_in_loop(loop, self._repaired, kind, ok))
-        self.directory = cdi_directory
-        """The directory of the specs, as a path of this process."""
+        self._host = ClaimHost(backend, self._specs)
         self.withheld = ""
         """Why no further claim gets a device; empty if claims do."""
         self._superseded = asyncio.Event()
@@ -115,6 +121,9 @@ class Claims:
         self._gone: dict[str, tuple[ClaimRecord, float]] = {}
         self._ended: dict[str, ClaimRecord] = {}
         """Claims that have been gone for long enough. Repairs release them, until they have no record."""
+        self._requested = asyncio.Event()
+        self._requested.set()  # the process may have been away for long
+        self._repair_due = self._ask_due = self._ask_all_due = time.monotonic()
         self._problem, self._notice = (
             LastingProblem(
                 LOG, "claim reconciliation failed, retrying", "claim reconciliation recovered", logging.ERROR
@@ -137,11 +146,6 @@ class Claims:
         """Which single claims cannot be repaired or released; others can. May be read in any thread."""
         return self._notice.text
 
-    @property
-    def gone(self) -> set[str]:
-        """The UIDs of the prepared claims that the API server did not have when it was asked last."""
-        return set(self._gone)
-
     def health(self) -> tuple[Sequence[DeviceHealth], Sequence[asyncio.Event]]:
         """Return the health of each device of a prepared claim, according to the last scan.
 
@@ -155,6 +159,36 @@ class Claims:
             found.append(DeviceHealth(allocated.pool, allocated.name, problem))
         return found, (self._superseded, self._inventory.superseded(snapshot.revision))
 
+    def check(self) -> None:
+        """Request a round about all claims, for example after a restart of the kubelet."""
+        self._requested.set()
+
+    async def run(self, files: Subscription, stop: asyncio.Event) -> None:
+        """Repair until ``stop`` is set. Failures are logged, retried, and in ``problem`` or ``notice``.
+
+        ``files`` is used by this object alone.
+        """
+        while not stop.is_set():
+            pause = min(self._repair_due - time.monotonic(), files.interval)
+            await wait_any(files.changed, self._requested, stop, timeout=max(0.0, pause))
+            if stop.is_set():
+                return
+            if not self._requested.is_set():
+                await debounce(files.changed, QUIET, CAP)
+            await self.round(files, stop)
+
+    async def round(self, files: Subscription, stop: asyncio.Event) -> None:
+        """Repair what is on the host; ask the API server for the claims that are due, all of them after ``check``."""
+        if self._requested.is_set():
+            self._ask_due = self._ask_all_due = 0.0
+            self._requested.clear()
+        files.changed.clear()
+        is_repaired = await self.repair(before=lambda: files.watch([self._specs.directory]))
+        pause = self._timings.claim_round if is_repaired else min(self._timings.claim_retry, self._timings.claim_round)
+        self._repair_due = time.monotonic() + pause
+        if time.monotonic() >= self._ask_due:
+            await self._ask_for_claims(stop)
+
     async def repair(self, timeout: float | None = None, *, before: Callable[[], None] = lambda: None) -> bool:
         """Make devices and specs match the records; return whether that succeeded. See ``ClaimHost.repair``.
 
@@ -163,14 +197,16 @@ class Claims:
         """
         ended = dict(self._ended)
 
-        def repair() -> Mapping[str, Exception]:
+        def repair() -> Repairs:
             before()
             return self._host.repair(ended)
 
         failed: Mapping[str, Exception]
         try:
             self._check_scanned()
-            failed = await self._worker.run(repair, timeout, label="claim reconciliation")
+            failed, repaired = await self._worker.run(repair, timeout, label="claim reconciliation")
+            for kind, result in repaired:
+                self._observer.reconciled(kind, result)
         except (OSError, PluginError) as error:
             failed = {"": error}
         general = {uid: e for uid, e in failed.items() if not uid or isinstance(e, CdiError | ClaimRecordError)}
@@ -239,6 +275,21 @@ class Claims:
         elif now - since >= self._timings.claim_gone:
             self._ended[record.uid] = record
         return False
+
+    async def _ask_for_claims(self, stop: asyncio.Event) -> None:
+        """Ask for all claims, or between these times for those that were gone; one after another."""
+        now = time.monotonic()
+        everything, gone = now >= self._ask_all_due, {*self._gone}
+        self._ask_due = now + self._timings.claim_round
+        if everything:
+            self._ask_all_due = now + self._timings.claim_ask
+        for record in [*self.prepared.values()]:
+            if everything or record.uid in gone:
+                is_needed = await self.ask(record, self._timings.claim_answer)
+                if is_needed is False:
+                    self._repair_due = now  # which may release it
+                if is_needed is None or stop.is_set():
+                    return  # the API server does not answer
 
     async def _wanted(self, reference: ClaimReference, call: _Call) -> ClaimRecord:
         """Return what is to be prepared, according to the API server. Raises ApiError, OSError and PluginError.
@@ -321,9 +372,6 @@ class Claims:
         self._gone = {uid: gone for uid, gone in self._gone.items() if prepared.get(uid) == gone[0]}
         self._ended = {uid: record for uid, record in self._ended.items() if prepared.get(uid) == record}
         self._observer.claims_changed(len(prepared))
-
-    def _repaired(self, kind: Repaired, ok: bool) -> None:  # noqa: FBT001 - a callback
-        self._observer.reconciled(kind, "ok" if ok else "failed")
 
 
 @contextlib.contextmanager

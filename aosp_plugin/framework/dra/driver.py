@@ -13,7 +13,6 @@ from aosp_plugin.framework.dra.claim_records import get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.publisher import SlicePublisher
-from aosp_plugin.framework.dra.reconciler import Reconciler
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, NULL_OBSERVER, DraObserver, Observer
 from aosp_plugin.framework.resource_server import DriverState, ResourceServer
@@ -80,7 +79,7 @@ class DraDriver(ResourceServer):
             cdi_directory=directories.cdi,
             observer=dra_observer,
         )
-        self._reconciler = Reconciler(self._claims, self._scanned.subscribe(), self._stop)
+        self._claim_files = self._scanned.subscribe()
         self._registration = KubeletService(
             self.driver_name,
             directories.registry,
@@ -138,10 +137,10 @@ class DraDriver(ResourceServer):
         ]
 
     def _beside(self) -> list[Coroutine[None, None, None]]:
-        return [self._publish(), self._reconciler.run(), self._follow_kubelet()]
+        return [self._publish(), self._claims.run(self._claim_files, self._stop), self._follow_kubelet()]
 
     async def _start(self, *, require_devices: bool) -> None:
-        """Scan, and restore the claims before the kubelet asks for them. The reconciler retries what fails."""
+        """Scan, and restore the claims before the kubelet asks for them. Later rounds retry what fails."""
         await super()._start(require_devices=require_devices)
         await self._claims.repair(RESTORE_TIMEOUT)
 
@@ -162,7 +161,7 @@ class DraDriver(ResourceServer):
 
     def _compare(self) -> None:
         self._publisher.check()
-        self._reconciler.trigger()
+        self._claims.check()
 
     async def _close_connections(self, within: float) -> None:
         """End the work for claims, which uses the API client, before the client."""

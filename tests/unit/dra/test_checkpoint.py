@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Node:
 
 def test_claims_of_a_checkpoint_are_prepared_and_get_specs_that_record_them(node: Node) -> None:
     host = node.host()
-    assert not host.repair()
+    assert not host.repair().failed
     assert {uid: record.ids for uid, record in host.specs.records.items()} == {
         "a": ("phone1",),
         "b": ("phone2", "phone3"),
@@ -60,13 +60,13 @@ def test_claims_of_a_checkpoint_are_prepared_and_get_specs_that_record_them(node
 def test_a_checkpoint_that_cannot_be_converted_stays_for_the_next_start(node: Node) -> None:
     host = node.host()
     node.backend.fail = {"prepare"}
-    assert set(host.repair()) == {"a", "b"}
+    assert set(host.repair().failed) == {"a", "b"}
     assert node.checkpoint.exists()
     assert node.specs == {"a"}
     assert {"phone1", "phone2"} <= node.backend.mounted
     node.backend.fail = set()
     successor = node.host()
-    assert not successor.repair()
+    assert not successor.repair().failed
     assert set(successor.specs.records) == {"a", "b"}
     assert not node.checkpoint.exists()
 
@@ -74,7 +74,7 @@ def test_a_checkpoint_that_cannot_be_converted_stays_for_the_next_start(node: No
 def test_a_checkpoint_of_another_boot_has_no_claims(node: Node) -> None:
     node.boot("boot-2")
     host = node.host()
-    assert not host.repair()
+    assert not host.repair().failed
     assert not host.specs.records
     assert node.specs == node.backend.mounted == set()
     assert not node.checkpoint.exists()
@@ -84,7 +84,7 @@ def test_specs_count_more_than_the_checkpoint(node: Node) -> None:
     """An earlier version that still runs may have left it behind; its claim b has lost a device since."""
     host = node.host()
     prepare(node, host, "d", "phone3")
-    assert not host.repair()
+    assert not host.repair().failed
     assert set(host.specs.records) == {"a", "d"}
 
 
@@ -109,14 +109,14 @@ def test_any_changed_byte_is_noticed(node: Node) -> None:
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096])
 def test_a_file_without_content_is_one_that_a_crash_of_the_host_has_left(node: Node, content: bytes) -> None:
     node.checkpoint.write_bytes(content)
-    assert not node.host().repair()
+    assert not node.host().repair().failed
     assert not node.checkpoint.exists()
 
 
 def test_a_checkpoint_that_cannot_be_read_is_an_error_that_names_it(node: Node) -> None:
     node.checkpoint.unlink()
     node.checkpoint.mkdir()
-    problems = node.host().repair()
+    problems = node.host().repair().failed
     assert str(problems[""]) == f"cannot read the checkpoint {node.checkpoint}: Is a directory"
 
 
