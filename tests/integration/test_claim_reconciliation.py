@@ -284,6 +284,21 @@ async def test_all_claims_are_asked_for_rarely_and_those_that_were_gone_in_each_
         files.close()
 
 
+async def test_all_claims_are_asked_for_again_soon_if_the_api_server_did_not_answer(node: Node) -> None:
+    async with node.claims(timings=TIMINGS._replace(claim_round=1e-9, claim_ask=3600.0)) as claims:
+        for number in range(2):
+            await prepare(node, claims, f"u{number}", f"phone{number}")
+        files, stop = FileEvents(), asyncio.Event()
+        subscription = files.subscribe()
+        node.source.down = True
+        await claims.round(subscription, stop)
+        node.source.down = False
+        node.source.requests.clear()
+        await claims.round(subscription, stop)
+        assert len(node.source.requests) == 2
+        files.close()
+
+
 async def test_records_that_cannot_be_locked_are_reported_until_they_can(node: Node) -> None:
     async with reconciled(node) as claims:
         await prepare(node, claims, "a", "phone1")

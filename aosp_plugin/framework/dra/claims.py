@@ -281,15 +281,15 @@ class Claims:
         now = time.monotonic()
         everything, gone = now >= self._ask_all_due, {*self._gone}
         self._ask_due = now + self._timings.claim_round
-        if everything:
-            self._ask_all_due = now + self._timings.claim_ask
         for record in [*self.prepared.values()]:
             if everything or record.uid in gone:
                 is_needed = await self.ask(record, self._timings.claim_answer)
                 if is_needed is False:
                     self._repair_due = now  # which may release it
                 if is_needed is None or stop.is_set():
-                    return  # the API server does not answer
+                    return  # the API server does not answer: the next round asks again
+        if everything:
+            self._ask_all_due = now + self._timings.claim_ask
 
     async def _wanted(self, reference: ClaimReference, call: _Call) -> ClaimRecord:
         """Return what is to be prepared, according to the API server. Raises ApiError, OSError and PluginError.
