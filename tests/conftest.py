@@ -66,7 +66,7 @@ def no_mount_events(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make inotify unavailable, as if the limit of instances on this host were reached."""
 
-    def unavailable(*_: object) -> None:
+    def unavailable(_notify: object) -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.Inotify", unavailable)

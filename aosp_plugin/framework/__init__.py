@@ -31,7 +31,7 @@ An ``Observer`` receives the events of a plugin.
 
 **Testing it.** ``kubelet_standin`` has a stand-in kubelet.
 
-Names that require gRPC or protobuf are loaded on first use.
+Names that require gRPC, protobuf or watchdog are loaded on first use.
 """
 
 from __future__ import annotations

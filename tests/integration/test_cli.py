@@ -94,7 +94,7 @@ OTHER_COMMANDS = "testing cli.demo cli.status cli.device_directory cli.summary"
 @pytest.mark.parametrize(
     ("modules", "unused"),
     [
-        ("cli.main, aosp_plugin.cli.status", "grpc google.protobuf psutil prometheus_client yaml"),
+        ("cli.main, aosp_plugin.cli.status", "grpc google.protobuf watchdog psutil prometheus_client yaml"),
         (
             "cli, aosp_plugin.daemon.serve",
             f"importlib.resources zipfile {LATER} aosp_plugin.{OTHER_COMMANDS.replace(' ', ' aosp_plugin.')}",

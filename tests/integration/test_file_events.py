@@ -8,10 +8,10 @@ import json
 import logging
 import os
 import resource
-import select
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from aosp_plugin.framework.events import inotify
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+from aosp_plugin.framework.events.inotify import DirectoryWatch
 from aosp_plugin.framework.timings import DEFAULT
 
 ROOT = os.geteuid() == 0
@@ -50,13 +52,22 @@ async def change(subscription: Subscription) -> None:
     subscription.changed.clear()
 
 
-async def no_change(subscription: Subscription) -> None:
-    """Check that no change is pending: an event is in the queue when the call that causes it returns."""
-    assert subscription._inotify is not None
-    if select.select([subscription._inotify._descriptor], [], [], 0)[0]:
-        subscription._inotify._read()
-    await asyncio.sleep(0)
+async def no_change(subscription: Subscription, *directories: Path, barrier: Path) -> None:
+    """Check that no change is pending: events arrive in order, and one in the directory ``barrier`` arrives last."""
+    subscription.watch([str(path) for path in (*directories, barrier)])
     assert not subscription.changed.is_set()
+    files: list[str] = []
+    on_event = DirectoryWatch.on_event
+
+    def record(watch: DirectoryWatch, event: Any) -> None:
+        files.append(os.fsdecode(event.name))
+        on_event(watch, event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DirectoryWatch, "on_event", record)
+        (barrier / "barrier").touch()
+        await change(subscription)
+    assert files == ["barrier"]
 
 
 def subscribe(events: FileEvents, *directories: Path) -> Subscription:
@@ -85,7 +96,9 @@ async def test_created_removed_and_moved_files_are_changes(events: FileEvents, d
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_opening_writing_and_changing_modes_are_no_changes(events: FileEvents, directory: Path) -> None:
+async def test_opening_writing_and_changing_modes_are_no_changes(
+    events: FileEvents, directory: Path, tmp_path: Path
+) -> None:
     """Every container and every probe opens devices, and a scan each time would never end."""
     path = directory / "device"
     path.touch()
@@ -95,7 +108,7 @@ async def test_opening_writing_and_changing_modes_are_no_changes(events: FileEve
     path.chmod(0o600)
     os.utime(path)
     os.listdir(directory)
-    await no_change(subscription)
+    await no_change(subscription, directory, barrier=tmp_path)
 
 
 async def test_recreated_directory_is_watched_at_the_next_call(events: FileEvents, directory: Path) -> None:
@@ -113,11 +126,36 @@ async def test_recreated_directory_is_watched_at_the_next_call(events: FileEvent
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_end_of_a_watch_is_no_change(events: FileEvents, directory: Path) -> None:
-    """Or each watch that a scan ends would cause another scan."""
+async def test_recreated_directory_with_the_same_inode_number_is_watched(
+    events: FileEvents, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems reuse inode numbers at once, so the end of the watch must count."""
+    monkeypatch.setattr(inotify, "_identity", lambda _path: (1, 1))
     subscription = subscribe(events, directory)
-    subscription.watch([])
-    await no_change(subscription)
+    os.rmdir(directory)
+    await change(subscription)
+    os.mkdir(directory)
+    async with asyncio.timeout(TIMEOUT):  # the end of the watch arrives after the event of the removal
+        while not subscription._watches[str(directory)]._removed:
+            await subscription.changed.wait()
+            subscription.changed.clear()
+    subscription.watch([str(directory)])
+    subscription.changed.clear()
+    (directory / "a").touch()
+    await change(subscription)
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_end_of_a_watch_is_a_change_of_its_own(events: FileEvents, directory: Path) -> None:
+    """It arrives after the event with its cause, when the scan for that event may be running already."""
+    subscription = subscribe(events, directory)
+    watch = subscription._watches[str(directory)]
+    watch.stop()
+    watch.on_watch_deleted(watch._descriptor)
+    await change(subscription)
+    subscription.watch([str(directory)])
+    (directory / "a").touch()
+    await change(subscription)
 
 
 @pytest.mark.usefixtures("no_mount_events")
@@ -131,7 +169,7 @@ async def test_replaced_directory_is_no_longer_watched(events: FileEvents, direc
     assert subscription.interval == DEFAULT.safety
     subscription.changed.clear()
     (moved / "a").touch()
-    await no_change(subscription)
+    await no_change(subscription, directory, barrier=tmp_path)
     (directory / "a").touch()
     await change(subscription)
 
@@ -172,7 +210,9 @@ async def test_missing_directory_is_polled_until_it_exists(
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_subscriptions_to_the_same_directory_are_independent(events: FileEvents, directory: Path) -> None:
+async def test_subscriptions_to_the_same_directory_are_independent(
+    events: FileEvents, directory: Path, tmp_path: Path
+) -> None:
     ending, lasting = subscribe(events, directory), subscribe(events, directory)
     (directory / "a").touch()
     await change(ending)
@@ -181,7 +221,7 @@ async def test_subscriptions_to_the_same_directory_are_independent(events: FileE
     assert ending.interval == DEFAULT.safety
     (directory / "b").touch()
     await change(lasting)
-    await no_change(ending)
+    await no_change(ending, barrier=tmp_path)
 
 
 async def test_each_subscription_has_an_inotify_instance_from_its_first_directory(
@@ -196,7 +236,8 @@ async def test_each_subscription_has_an_inotify_instance_from_its_first_director
     assert fds()["anon_inode:inotify"] == before + 2
 
 
-async def test_closed_subscription_is_not_notified(events: FileEvents, directory: Path) -> None:
+async def test_closed_subscription_frees_its_thread_and_is_not_notified(events: FileEvents, directory: Path) -> None:
+    threads = set(threading.enumerate())
     subscription = subscribe(events, directory)
     events.unsubscribe(subscription)
     subscription.close()
@@ -204,6 +245,7 @@ async def test_closed_subscription_is_not_notified(events: FileEvents, directory
     (directory / "a").touch()
     await asyncio.sleep(0)
     assert not subscription.changed.is_set()
+    assert set(threading.enumerate()) <= threads
 
 
 async def test_pending_change_is_not_reported_to_the_loop_again(
@@ -231,16 +273,18 @@ def fds() -> collections.Counter[str]:
     return targets
 
 
-async def test_close_ends_files_and_changes(directory: Path) -> None:
-    files = fds()
+async def test_close_ends_threads_and_files_and_changes(directory: Path) -> None:
+    threads, files = set(threading.enumerate()), fds()
     events = FileEvents()
     subscription = subscribe(events, directory)
+    assert len(set(threading.enumerate()) - threads) == 1
     assert fds() - files
     subscription.changed.clear()
     events.close()
     (directory / "a").touch()
     await asyncio.sleep(0)
     assert not subscription.changed.is_set()
+    assert set(threading.enumerate()) <= threads
     assert not fds() - files
 
 
@@ -307,7 +351,7 @@ async def test_directories_are_polled_until_inotify_is_available(
 
 
 PREAMBLE = """
-import asyncio, json, logging, os, subprocess, sys
+import asyncio, gc, json, logging, os, subprocess, sys
 from aosp_plugin.framework.events.file_events import FileEvents
 
 logged = []
@@ -356,10 +400,7 @@ OWN_MOUNTS = ("unshare", "--mount") if ROOT else (*OWN_LIMITS, "--mount")
 
 @pytest.mark.parametrize(
     ("what", "error"),
-    [
-        ("instances", "[Errno 24] inotify instance limit reached"),
-        ("watches", "[Errno 28] inotify watch limit reached: {!r}"),
-    ],
+    [("instances", "[Errno 24] inotify instance limit reached"), ("watches", "[Errno 28] inotify watch limit reached")],
 )
 def test_exhausted_host_limits_cause_polling_until_they_are_raised(directory: Path, what: str, error: str) -> None:
     script = """
@@ -380,7 +421,7 @@ def test_exhausted_host_limits_cause_polling_until_they_are_raised(directory: Pa
         print(json.dumps({"logged": logged, "intervals": intervals}))
     """
     assert in_process(script, what, str(directory), wrapper=OWN_LIMITS) == {
-        "logged": [["WARNING", error.format(str(directory))], ["INFO", ""]],
+        "logged": [["WARNING", error], ["INFO", ""]],
         "intervals": [DEFAULT.poll] * 3 + [DEFAULT.safety],
     }
 
@@ -464,10 +505,12 @@ UNREADABLE = """
         subscription = events.subscribe()
         for _ in range(3):
             watch(subscription, directory)
+        gc.collect()
+        held = sum(type(thing).__name__ == "DirectoryWatch" for thing in gc.get_objects())
         subscription.changed.clear()
         events.close()
         await asyncio.sleep(0)
-        print(json.dumps({"logged": logged, "intervals": intervals,
+        print(json.dumps({"logged": logged, "intervals": intervals, "held": held,
                           "changed_at_the_end": subscription.changed.is_set()}))
 
     asyncio.run(main())
@@ -485,10 +528,11 @@ def unreadable(path: str) -> dict[str, Any]:
         os.chmod(path, 0o700)
 
 
-def test_unreadable_directory_is_polled_with_one_warning(kubelet_dir: str) -> None:
+def test_unreadable_directory_is_polled_with_one_warning_and_no_leftovers(kubelet_dir: str) -> None:
     """Attempts to watch it are repeated every second for the life of the process."""
     assert unreadable(kubelet_dir) == {
         "intervals": [DEFAULT.poll] * 3,
-        "logged": [["WARNING", f"[Errno 13] Permission denied: '{kubelet_dir}'"]],
+        "logged": [["WARNING", f"[Errno 13] inotify: permission denied: '{kubelet_dir}'"]],
+        "held": 0,
         "changed_at_the_end": False,
     }

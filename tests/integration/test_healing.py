@@ -409,10 +409,14 @@ async def test_ended_plugin_leaves_no_thread_and_no_open_file(
 
 
 def threads_and_files() -> tuple[list[str], int]:
-    """Return the threads of scans, and the number of pipes, inotify and epoll descriptors."""
+    """Return the threads of scans and of inotify, and the number of pipes, inotify and epoll descriptors."""
     links = [f"/proc/self/fd/{descriptor}" for descriptor in os.listdir("/proc/self/fd")]
     targets = [os.readlink(link) for link in links if os.path.lexists(link)]
-    threads = [thread.name for thread in threading.enumerate() if thread.name == "scan"]
+    threads = sorted(
+        type(thread).__name__
+        for thread in threading.enumerate()
+        if thread.name == "scan" or "Inotify" in type(thread).__name__
+    )
     return threads, sum(
         target.startswith(("pipe:", "anon_inode:inotify", "anon_inode:[eventpoll]")) for target in targets
     )

@@ -13,7 +13,7 @@ from aosp_plugin import framework
 @pytest.mark.parametrize(
     "script",
     [
-        "import sys, aosp_plugin.framework; assert not {'grpc', 'google.protobuf'} & sys.modules.keys()",
+        "import sys, aosp_plugin.framework; assert not {'grpc', 'google.protobuf', 'watchdog'} & sys.modules.keys()",
         "from aosp_plugin import framework; assert {*framework.__all__} <= {*dir(framework)}",
         "from aosp_plugin.framework import *; import aosp_plugin.framework as f; assert {*f.__all__} <= {*globals()}",
     ],

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from aosp_plugin.framework.aio import call_in_loop
-from aosp_plugin.framework.events.inotify import Inotify
+from aosp_plugin.framework.events.inotify import DirectoryWatch, Inotify
 from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.timings import DEFAULT, Timings
 
@@ -62,7 +62,8 @@ class Subscription:
     """Wakes one subscriber after changes in its directories, and after each change of a mount.
 
     ``watch`` and ``close`` block, and are to be called in one thread of the subscriber, a worker thread in most cases.
-    Each subscription has an inotify instance of its own, from its first directory on.
+    Each subscription has an inotify instance of its own: while ``watch`` hangs because a directory does, the thread of
+    its instance stops, and other subscriptions must not depend on it.
     """
 
     def __init__(self, timings: Timings) -> None:
@@ -76,6 +77,7 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._first_change: float | None = None
         self._inotify: Inotify | None = None
+        self._watches: dict[str, DirectoryWatch] = {}
         self._problem = LastingProblem(LOG, "inotify unavailable, falling back to polling", "inotify available again")
 
     def watch(self, directories: Iterable[str]) -> None:
@@ -86,30 +88,22 @@ class Subscription:
         on its path, may cause no event; a later call notices it.
         """
         wanted = frozenset(directories)
-        watches: dict[str, int] = {}
+        for path in [path for path, watch in self._watches.items() if path not in wanted or watch.stale()]:
+            self._watches.pop(path).stop()
         refused: dict[str, OSError] = {}
         """Why an existing directory cannot be watched, by its path; by "all" if there is no inotify instance."""
         try:
-            if self._inotify is None and wanted:
-                self._inotify = Inotify(self._loop, self.notify)
+            for path in sorted(wanted - self._watches.keys()):
+                self._add(path, refused)
         except OSError as error:
             refused["all"] = error
-        if self._inotify is not None:
-            for path in sorted(wanted):
-                try:
-                    watches[path] = self._inotify.watch(path)
-                except (FileNotFoundError, NotADirectoryError):
-                    pass  # polled until it exists
-                except OSError as error:
-                    refused[path] = error
-            self._inotify.keep(watches.values())
         if refused:
             path, refusal = next(iter(refused.items()))
             self._problem.set(str(refusal), path=path, error=str(refusal), interval=self._timings.poll)
         else:
             self._problem.set("")
         self.polling = bool(refused)
-        self.interval = self._timings.safety if wanted == watches.keys() else self._timings.poll
+        self.interval = self._timings.safety if wanted == self._watches.keys() else self._timings.poll
 
     def notify(self) -> None:
         """Report a change. May be called in any thread; cheap if a change is pending."""
@@ -125,9 +119,23 @@ class Subscription:
 
     def close(self) -> None:
         """Stop watching."""
+        watches, self._watches = self._watches, {}
+        for watch in watches.values():
+            watch.stop()
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None
+
+    def _add(self, path: str, refused: dict[str, OSError]) -> None:
+        """Watch a directory, or add why it cannot be watched. Raises OSError if there is no inotify instance."""
+        if self._inotify is None:
+            self._inotify = Inotify(self.notify)
+        try:
+            self._watches[path] = self._inotify.watch(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # polled until it exists
+        except OSError as error:
+            refused[path] = error
 
 
 MOUNTINFO = "/proc/self/mountinfo"

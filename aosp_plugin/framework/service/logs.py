@@ -31,7 +31,7 @@ def set_up(level: str, style: str) -> None:
     handler.addFilter(add_resource)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # At debug level these libraries log their own internals.
-    for name in ("asyncio", "grpc"):
+    for name in ("asyncio", "grpc", "watchdog"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

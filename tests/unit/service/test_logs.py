@@ -39,7 +39,7 @@ def record_with_traceback(message: str) -> logging.LogRecord:
 @pytest.fixture
 def logging_state() -> Iterator[None]:
     """Restore handlers and levels after the test; pytest has handlers of its own."""
-    names = (None, "asyncio", "grpc")
+    names = (None, "asyncio", "grpc", "watchdog")
     levels = [logging.getLogger(name).level for name in names]
     root = logging.getLogger()
     handlers = root.handlers[:]
@@ -136,7 +136,7 @@ def test_events_are_written_to_standard_error(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("logging_state")
-@pytest.mark.parametrize("name", ["asyncio", "grpc._cython.cygrpc"])
+@pytest.mark.parametrize("name", ["asyncio", "grpc._cython.cygrpc", "watchdog.observers"])
 def test_libraries_log_warnings_only(capsys: pytest.CaptureFixture[str], name: str) -> None:
     logs.set_up("debug", "text")
     logging.getLogger(name).info("internal")
