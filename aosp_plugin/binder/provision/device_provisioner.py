@@ -58,22 +58,24 @@ class DeviceProvisioner:
         Raises HostError; what was created stays. An attempt that fails again changes no file: that would cause the
         next scan, and with it the next attempt.
         """
-        with self._errors():
-            directory = self._directory()
-            with exclusive(directory):
-                mount_if_missing(directory, self._max_devices)
-                return sum(create_or_restore(directory, name) for name in self._names)
+        with self._path() as directory, exclusive(directory):
+            mount_if_missing(directory, self._max_devices)
+            return sum(create_or_restore(directory, name) for name in self._names)
 
     def check(self) -> None:
         """Check without effect that there is a binderfs, or that one could be mounted. Raises HostError."""
-        with self._errors():
-            check_mountable(self._directory())
+        with self._path() as directory:
+            check_mountable(directory)
 
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return translated_errors(f"provision binder devices in {self._host_directory}")
+    def _path(self) -> contextlib.AbstractContextManager[str]:
+        return provisioning("binder devices", self._host, self._host_directory)
 
-    def _directory(self) -> str:
-        return self._host.process_path(self._host.resolve(self._host_directory))
+
+@contextlib.contextmanager
+def provisioning(what: str, host: Host, directory: str) -> Iterator[str]:
+    """Yield the host's directory as a path of this process without links. Raises HostError instead of OSError."""
+    with translated_errors(f"provision {what} in {directory}"):
+        yield host.process_path(host.resolve(directory))
 
 
 def create_or_restore(directory: str, name: str) -> bool:

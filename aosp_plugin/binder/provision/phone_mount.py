@@ -152,17 +152,6 @@ def is_transient(error: BaseException) -> bool:
     return cause is not None and cause.errno in TRANSIENT_ERRORS
 
 
-def remove(path: str, *, mounted: bool) -> None:
-    """Remove a phone's directory, if it exists, and unmount what is ``mounted`` on it.
-
-    Raises BinderfsError and OSError.
-    """
-    if mounted:
-        unmount_all(path)
-    with contextlib.suppress(FileNotFoundError):
-        os.rmdir(path)
-
-
 def unmount_all(path: str) -> None:
     """Unmount everything that is mounted on a directory, if it exists. Raises BinderfsError."""
     parent = os.lstat(os.path.dirname(path)).st_dev

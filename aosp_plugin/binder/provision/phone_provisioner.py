@@ -7,7 +7,7 @@ configuration. ``phone_mount`` handles one of them.
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader
@@ -17,7 +17,7 @@ from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.driver.mounts import Mount
 from aosp_plugin.binder.errors import HostError
 from aosp_plugin.binder.provision import phone_mount
-from aosp_plugin.binder.provision.device_provisioner import exclusive, translated_errors
+from aosp_plugin.binder.provision.device_provisioner import exclusive, provisioning, translated_errors
 
 LOG = logging.getLogger(__name__)
 
@@ -211,12 +211,10 @@ class PhoneProvisioner:
         with self._path(), detached.create(self._host_directory, self._source) as mount:
             return binderfs.implementation(f"/proc/self/fd/{mount}")
 
-    @contextlib.contextmanager
-    def _path(self) -> Iterator[str]:
-        """Yield the directory as a path of this process without links; raise HostError instead of OSError."""
+    def _path(self) -> contextlib.AbstractContextManager[str]:
+        """Begin a call; see ``provisioning``."""
         self._own = None
-        with translated_errors(f"provision phones in {self._host_directory}"):
-            yield self._host.process_path(self._host.resolve(self._host_directory))
+        return provisioning("phones", self._host, self._host_directory)
 
     def _require_allowed(self, directory: str, table: Iterable[Mount]) -> None:
         """Raise HostError if nothing may be mounted in the directory of the phones."""
@@ -282,7 +280,10 @@ class PhoneProvisioner:
     def _remove(self, phone: str, path: str) -> None:
         mounted = self._own_device(phone, path) is not None
         with translated_errors(f"remove {path}"):
-            phone_mount.remove(path, mounted=mounted)
+            if mounted:
+                phone_mount.unmount_all(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(path)
         self.other_api -= {phone}
 
 
