@@ -214,12 +214,14 @@ def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
     a host with phones until q, Ctrl-C or SIGTERM, and prints the address of the plugin's page.
     """
     try:
-        from aosp_plugin.cli.demo import stay as permanent  # noqa: PLC0415
-        from aosp_plugin.cli.demo import steps  # noqa: PLC0415
+        from kubelet_standin.demo import stay as permanent  # noqa: PLC0415
+        from kubelet_standin.demo import steps  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if error.name not in {"aosp_plugin.cli.demo", "kubelet_standin"}:
+        if error.name != "kubelet_standin":
             raise
-        message = "the demo is not part of the image; elsewhere it requires the stand-in kubelet, kubelet-standin"
+        message = (
+            "the demo requires the stand-in kubelet, kubelet-standin, which is not installed; the image never has it"
+        )
         raise click.ClickException(message) from error
 
     sys.exit(asyncio.run(permanent.stay(devices or 120, seed, port) if stay else steps.demo(devices or 1000)))

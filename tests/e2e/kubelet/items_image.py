@@ -20,7 +20,7 @@ item = Items()
 PROGRAMS: Final = {"/opt/venv/bin/aosp-plugin", "/opt/venv/bin/python"}
 _NOT_HERE: Final = re.compile(
     r"/(?:pip|ensurepip|unittest|test|idlelib|tkinter|lib2to3|rich|pygments|pytest|hatchling|elftools|roots\.pem)(?:/|\.py|$)"
-    r"|/(?:kubelet_standin|kubectl_phones)/|/aosp_plugin/cli/demo\b|_test\w*\.cpython|\.(?:a|h|c|pyx|pyi|exe)$"
+    r"|/(?:kubelet_standin|kubectl_phones)/|_test\w*\.cpython|\.(?:a|h|c|pyx|pyi|exe)$"
 )
 """Paths below Python's directories of what the image leaves out."""
 _LIBRARIES: Final = r"/usr/lib/[\w-]+-linux-gnu/[\w.+-]+\.so[\d.]*|/usr/lib/ld-linux-aarch64\.so\.1"

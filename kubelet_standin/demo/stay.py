@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 import click
 import yaml
 
-from aosp_plugin.cli.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
-from aosp_plugin.cli.demo.screen import RESOURCE, Screen
 from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
+from kubelet_standin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
+from kubelet_standin.demo.screen import RESOURCE, Screen
 from kubelet_standin.podresources_server import PodResources
 
 BINDER_DEVICES = ("binder", "hwbinder", "vndbinder")

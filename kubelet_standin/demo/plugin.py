@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from aosp_plugin.errors import PluginError
+import click
 
 START_TIMEOUT = STOP_TIMEOUT = 20.0
 """Seconds in which the plugin has to register, and to end. Both take a small part of one second on an idle machine."""
 
 
-class DemoError(PluginError):
+class DemoError(click.ClickException):
     """A step of the demo failed."""
 
 
