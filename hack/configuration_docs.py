@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from aosp_plugin import config
 from aosp_plugin.backend.parameters import API_VERSION, KIND, PARAMETER_KEYS, PhoneParameters, camel_case
+from aosp_plugin.config import convert, keys
 from aosp_plugin.framework.dra.claim_records import MAX_RECORD_BYTES
 from hack import configuration_schema
 
@@ -122,9 +122,9 @@ def page() -> str:
     parts = [
         _HEAD.format(example=EXAMPLE),
         _RESOURCES,
-        _section(config.Resource),
+        _section(keys.Resource),
         _PROCESS,
-        _section(config.Config),
+        _section(keys.Config),
         _PARAMETERS.format(version=API_VERSION, kind=KIND, size=MAX_RECORD_BYTES // 1024),
         _parameters(),
     ]
@@ -133,8 +133,8 @@ def page() -> str:
 
 def _section(struct: type[msgspec.Struct]) -> str:
     """Return the table of a section's keys, and a table for each of their mappings."""
-    descriptions = config.descriptions(struct)
-    keys = config.keys_of(struct)
+    descriptions = convert.descriptions(struct)
+    keys = convert.keys_of(struct)
     rows = [
         f"| `{name}`{_sources(key)} | {descriptions[name]} Allowed: {key.allowed}. "
         f"| {_default(name)} | `{key.example}` |"
@@ -150,26 +150,26 @@ def _section(struct: type[msgspec.Struct]) -> str:
 
 
 def _default(name: str) -> str:
-    if name not in config.KEYS:
+    if name not in keys.KEYS:
         return "one resource with the keys of the top level"
-    special = f"; with `phones` {_code(config.PHONE_DEFAULTS[name])}" if name in config.PHONE_DEFAULTS else ""
-    return _code(config.DEFAULTS[name]) + special
+    special = f"; with `phones` {_code(keys.PHONE_DEFAULTS[name])}" if name in keys.PHONE_DEFAULTS else ""
+    return _code(keys.DEFAULTS[name]) + special
 
 
 def _mapping(struct: type[msgspec.Struct]) -> str:
     """Return a table of the keys of a mapping."""
-    descriptions = config.descriptions(struct)
+    descriptions = convert.descriptions(struct)
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     rows = [
         f"| `{name}` | {descriptions[name]} Allowed: {key.allowed}. "
         f"| {'required' if key.required else _code(fields[name].default)} | `{key.example}` |"
-        for name, key in config.keys_of(struct).items()
+        for name, key in convert.keys_of(struct).items()
     ]
     return "\n".join(["| key | meaning | default | example |", "|---|---|---|---|", *rows, ""])
 
 
 def _parameters() -> str:
-    descriptions = {camel_case(name): text for name, text in config.descriptions(PhoneParameters).items()}
+    descriptions = {camel_case(name): text for name, text in convert.descriptions(PhoneParameters).items()}
     rows = [
         f"| `{name}` | {descriptions[name]} Allowed: {key.allowed}. | `{key.example}` |"
         for name, key in PARAMETER_KEYS.items()
@@ -177,7 +177,7 @@ def _parameters() -> str:
     return "\n".join(["| key | description | example |", "|---|---|---|", *rows, ""])
 
 
-def _sources(key: config.Key) -> str:
+def _sources(key: convert.Key) -> str:
     if not key.variable:
         return " (file only)"
     return " (flag)" if key.flag else ""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aosp_plugin import config
 from aosp_plugin.backend.parameters import API_VERSION, KIND, PhoneParameters, camel_case
+from aosp_plugin.config import convert, keys
 from aosp_plugin.config.sources import FILE_VERSION
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 def configuration() -> dict[str, Any]:
     """Return the schema of a configuration file. It has no ``$ref``, so that it can be embedded in another schema."""
     version = {"const": FILE_VERSION, "description": "Version of the file format."}
-    resource, process = _properties(config.Resource), _properties(config.Config)
+    resource, process = _properties(keys.Resource), _properties(keys.Config)
     resources = {"type": "array", "minItems": 1, "items": _mapping(resource, ())} | process.pop("resources")
     top_level = _mapping({"version": version} | resource | process | {"resources": resources}, ["version"])
     return {"$schema": _DRAFT, "title": "aosp-plugin configuration"} | top_level
@@ -46,17 +46,17 @@ def _mapping(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str
 
 
 def _properties(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    descriptions = config.descriptions(struct)
+    descriptions = convert.descriptions(struct)
     return {
-        name: _key_schema(key) | {"description": descriptions[name]} for name, key in config.keys_of(struct).items()
+        name: _key_schema(key) | {"description": descriptions[name]} for name, key in convert.keys_of(struct).items()
     }
 
 
-def _key_schema(key: config.Key) -> dict[str, Any]:
-    if key.structs == (config.Resource,):
+def _key_schema(key: convert.Key) -> dict[str, Any]:
+    if key.structs == (keys.Resource,):
         return {}
     structs = [
-        _mapping(_properties(struct), [name for name, part in config.keys_of(struct).items() if part.required])
+        _mapping(_properties(struct), [name for name, part in convert.keys_of(struct).items() if part.required])
         for struct in key.structs
     ]
     if structs and key.is_list:

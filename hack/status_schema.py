@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aosp_plugin import config
+from aosp_plugin.config import convert
 from aosp_plugin.report import document as report
 from kubectl_phones import report as fleet
 
@@ -40,7 +40,7 @@ def _schema(module: ModuleType, root: type[Any], title: str) -> str:
     for name, definition in components.items():
         if "description" in definition:  # Python 3.13 removes the indentation of docstrings, earlier ones keep it
             definition["description"] = inspect.cleandoc(definition["description"])
-        descriptions = config.descriptions(getattr(module, name)) if "properties" in definition else {}
+        descriptions = convert.descriptions(getattr(module, name)) if "properties" in definition else {}
         for field, part in definition.get("properties", {}).items():
             if text := descriptions.get(field):
                 part["description"] = text.replace("``", "")

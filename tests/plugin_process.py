@@ -10,10 +10,10 @@ import contextlib
 import signal
 import sys
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import Config, Resource
+from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView

@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import Config, Resource
+from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Route, serving

@@ -15,9 +15,11 @@ from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.host_devices import HostDevices
 from aosp_plugin.binder.devices import preference
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import Api, Resource
-from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
+from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.config.keys import Resource
+from aosp_plugin.config.values import Api
 from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.errors import CdiError, UnhealthyDeviceError
 
 if TYPE_CHECKING:
     from aosp_plugin.backend.scanned import Scanned

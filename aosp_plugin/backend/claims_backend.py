@@ -21,18 +21,18 @@ from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, driver_of, kind_of
 from aosp_plugin.binder.devices.sets import DeviceSet, PhoneLayout, is_phone, last_number, natural_sort
 from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision.recreation import Recreator
-from aosp_plugin.config import Resource
-from aosp_plugin.errors import (
+from aosp_plugin.config.keys import Resource
+from aosp_plugin.framework.backend import ClaimParameters, Version
+from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.errors import (
     AllocationError,
     BackendError,
-    HostError,
     InvalidRequestError,
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
-from aosp_plugin.framework.backend import ClaimParameters, Version
-from aosp_plugin.framework.devices import ContainerEdits
 
 LOG = logging.getLogger(__name__)
 

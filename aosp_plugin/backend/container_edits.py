@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
-from aosp_plugin.config import OWN_BINDERFS, Isolation, Resource, shared_path
-from aosp_plugin.errors import InvalidRequestError
+from aosp_plugin.config.keys import Resource
+from aosp_plugin.config.values import OWN_BINDERFS, Isolation, shared_path
 from aosp_plugin.framework.cdi import spec as cdi
 from aosp_plugin.framework.devices import CDI, ContainerEdits, DeviceList, DeviceNode, Mount
+from aosp_plugin.framework.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from aosp_plugin.backend.parameters import Parameters

@@ -31,11 +31,13 @@ from aosp_plugin.binder.devices.scanner import BinderDevice
 from aosp_plugin.binder.devices.sets import DeviceSet, Layout, PhoneLayout, natural_sort
 from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
-from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate, Resource
-from aosp_plugin.errors import BackendError, CdiError, HostError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.config.keys import NumberedSets, Resource
+from aosp_plugin.config.values import Api, ProvisionedBy, Recreate
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.errors import BackendError, CdiError, UnhealthyDeviceError, UnknownDeviceError
 
 if TYPE_CHECKING:
     from aosp_plugin.backend.spec_writer import SpecWriter

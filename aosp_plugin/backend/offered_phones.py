@@ -17,7 +17,7 @@ from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, is_phone, phone_id, replica_ids
 from aosp_plugin.binder.devices.store import DeviceStore
-from aosp_plugin.binder.errors import HostError
+from aosp_plugin.binder.host_errors import HostError
 
 if TYPE_CHECKING:
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner

@@ -17,8 +17,8 @@ from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap
 from aosp_plugin.config.container_paths import reserved_path
 from aosp_plugin.config.convert import Key, Limit, Setting, keys_of, require_known, shown
 from aosp_plugin.config.values import AbsolutePath, are_different_paths, normalised
-from aosp_plugin.errors import ConfigError, InvalidRequestError
 from aosp_plugin.framework.backend import ClaimParameters
+from aosp_plugin.framework.errors import ConfigError, InvalidRequestError
 
 API_VERSION = "phone.aosp.io/v1alpha1"
 KIND = "PhoneParameters"

@@ -14,7 +14,7 @@ from aosp_plugin.binder.devices import health
 from aosp_plugin.binder.devices.health import Problem, Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet
-from aosp_plugin.binder.errors import HostError
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.framework.devices import Device
 
 NOT_PROVISIONED: Final = (

@@ -18,8 +18,9 @@ from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
 from aosp_plugin.binder.devices.sets import DeviceSet, natural_sort
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import OWN_BINDERFS, Resource, shared_device, shared_path
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.config.keys import Resource, shared_device
+from aosp_plugin.config.values import OWN_BINDERFS, shared_path
+from aosp_plugin.framework.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
 

@@ -16,9 +16,12 @@ import click
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.config import OWN_BINDERFS, Config, Isolation, Resource, shared_path, shown
-from aosp_plugin.errors import BinderfsError, ConfigError, HostError
+from aosp_plugin.binder.host_errors import BinderfsError, HostError
+from aosp_plugin.config.convert import shown
+from aosp_plugin.config.keys import Config, Resource
+from aosp_plugin.config.values import OWN_BINDERFS, Isolation, shared_path
 from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.errors import ConfigError
 
 _DEVICES = "/dev"
 _EVERYONE = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH

@@ -10,11 +10,13 @@ from typing import Any
 
 import click
 
-from aosp_plugin import __version__, config
+from aosp_plugin import __version__
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.cli.nodes import nodes
-from aosp_plugin.config import Config
-from aosp_plugin.errors import HostError, PluginError
+from aosp_plugin.config import convert, keys, sources
+from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.aio import leaves
+from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.report.document import Report
 
 LOG = logging.getLogger(__name__)
@@ -33,12 +35,12 @@ class _Configurable(click.Command):
         """Return the flags."""
         if not self.params:
             file = click.Option(["--config", "file"], metavar="FILE", help="Configuration file (YAML, version: v1).")
-            self.params = [file, *(_flag(name, key) for name, key in config.KEYS.items() if key.flag)]
+            self.params = [file, *(_flag(name, key) for name, key in keys.KEYS.items() if key.flag)]
         return super().get_params(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags with the descriptions of their keys, which only help needs."""
-        descriptions = config.descriptions(config.Resource) | config.descriptions(config.Config)
+        descriptions = convert.descriptions(keys.Resource) | convert.descriptions(keys.Config)
         for option in self.params:
             if isinstance(option, click.Option) and option.name in descriptions:
                 option.hidden = option.name in self.hidden_flags
@@ -52,14 +54,14 @@ class _Provisioning(_Configurable):
     hidden_flags = ("device_dir", "verify", "isolation", "kubelet_dir", "listen", "status_listen", "require_devices")
 
 
-def _flag(name: str, key: config.Key) -> click.Option:
-    default = config.DEFAULTS[name]
+def _flag(name: str, key: convert.Key) -> click.Option:
+    default = keys.DEFAULTS[name]
     if isinstance(default, bool):
-        return click.Option([config.flag(name)], is_flag=True, default=None)
+        return click.Option([sources.flag(name)], is_flag=True, default=None)
     shown_default = "null" if default is None else default
     # The value stays text here. ``config`` validates it, with the same errors as for a variable or a file.
     limits = f"[allowed: {key.allowed}; default: {shown_default}]"
-    return click.Option([config.flag(name)], metavar="VALUE", help=limits)
+    return click.Option([sources.flag(name)], metavar="VALUE", help=limits)
 
 
 @click.group(
@@ -93,7 +95,7 @@ def serve(file: str | None, **flags: Any) -> None:
     from aosp_plugin.daemon.serve import serve as run  # noqa: PLC0415
 
     def load() -> Config:
-        return config.load(flags, os.environ, file)[0]
+        return sources.load(flags, os.environ, file)[0]
 
     asyncio.run(run(load))
 
@@ -112,7 +114,7 @@ def provision(file: str | None, **flags: Any) -> None:
     """
     from aosp_plugin.cli import provision  # noqa: PLC0415
 
-    provision.provision(config.load(flags, os.environ, file)[0])
+    provision.provision(sources.load(flags, os.environ, file)[0])
 
 
 @cli.command(cls=_Provisioning)
@@ -130,7 +132,7 @@ def provisioner(file: str | None, **flags: Any) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     from aosp_plugin.cli import provisioner  # noqa: PLC0415
 
-    provisioner.run(config.load(flags, os.environ, file)[0])
+    provisioner.run(sources.load(flags, os.environ, file)[0])
 
 
 @cli.command(name="config", cls=_Configurable)
@@ -140,8 +142,8 @@ def show_config(file: str | None, **flags: Any) -> None:
     The output is a configuration file. Accepts the flags of serve. A configuration that serve would reject is an error
     with exit code 2.
     """
-    _, settings = config.load(flags, os.environ, file)
-    click.echo(config.as_yaml(settings), nl=False)
+    _, settings = sources.load(flags, os.environ, file)
+    click.echo(sources.as_yaml(settings), nl=False)
 
 
 @cli.command()
@@ -195,7 +197,7 @@ def check(file: str | None, resource: str | None) -> None:
     """
     from aosp_plugin.cli import check  # noqa: PLC0415
 
-    check.check(config.load({}, os.environ, file)[0], resource, os.environ)
+    check.check(sources.load({}, os.environ, file)[0], resource, os.environ)
 
 
 @cli.command()

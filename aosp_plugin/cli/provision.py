@@ -10,10 +10,11 @@ import logging
 from aosp_plugin.backend.host_devices import device_provisioner
 from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.config import Api, Config, Phones, Resource
+from aosp_plugin.config.keys import Config, Phones, Resource
+from aosp_plugin.config.values import Api
 from aosp_plugin.daemon.assembly import check_phone_directories
-from aosp_plugin.errors import HostError
 from aosp_plugin.framework.service import logs
 
 LOG = logging.getLogger(__name__)

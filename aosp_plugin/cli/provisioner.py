@@ -5,9 +5,9 @@ import logging
 from msgspec import structs
 
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision import provisioner_socket
-from aosp_plugin.config import Config
-from aosp_plugin.errors import HostError
+from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.service import logs
 
 LOG = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from http import HTTPStatus
 import click
 import msgspec
 
-from aosp_plugin import config
 from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, problem_lines, summary
-from aosp_plugin.config import shown
-from aosp_plugin.errors import ConfigError, ServiceError
+from aosp_plugin.config import keys, sources
+from aosp_plugin.config.convert import shown
+from aosp_plugin.framework.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.address import joined_address
 from aosp_plugin.report.document import DeviceReport, Report, Severity, State
 
@@ -126,8 +126,8 @@ def own_url(environment: Mapping[str, str]) -> str:
 
     Raises ConfigError for an invalid configuration, and ServiceError if the plugin does not serve its status.
     """
-    loaded = config.load({}, environment, None)[0]
-    address = config.status_address(loaded)
+    loaded = sources.load({}, environment, None)[0]
+    address = keys.status_address(loaded)
     if address is None:
         key = "listen" if loaded.status_listen is None else "status_listen"
         raise ServiceError(f"the plugin does not serve its status: {key} is empty; use --url for another address")

@@ -15,7 +15,7 @@ from aosp_plugin.binder.devices.sets import Named
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import NamedSets, Resource, SharedDevice, shared_device
 from aosp_plugin.config.values import Isolation, normalised, shared_path
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.framework.errors import ConfigError
 
 _DEVICE_DIRECTORY = "/dev"
 """Directory of binder devices in a container."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.framework.errors import ConfigError
 
 _MAX_LENGTH = 500
 _MAX_DECIMAL_BITS = 200

@@ -21,7 +21,7 @@ from aosp_plugin.config.keys import (
 )
 from aosp_plugin.config.rules import Entry, validate, validate_addresses
 from aosp_plugin.config.values import ProvisionedBy
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.framework.errors import ConfigError
 
 if TYPE_CHECKING:
     import yaml

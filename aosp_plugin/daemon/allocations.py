@@ -11,8 +11,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
-from aosp_plugin.backend import SURPLUS_INTERVAL, Allocated, BinderBackend
-from aosp_plugin.config import Api
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
+from aosp_plugin.config.values import Api
 from aosp_plugin.framework.podresources_client import Allocations, PodResources
 
 ATTEMPTS = 3

@@ -8,13 +8,15 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from aosp_plugin.backend import BinderBackend, create_backend
+from aosp_plugin.backend.binder_backend import BinderBackend, create_backend
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import Api, Config, Resource
-from aosp_plugin.errors import ConfigError, HostError, PluginError
+from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.config.keys import Config, Resource
+from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.errors import ConfigError, PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.scan_loop import check_devices

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from aosp_plugin import __version__
-from aosp_plugin.backend import BinderBackend
-from aosp_plugin.config import Config
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.config.keys import Config
 from aosp_plugin.daemon.allocations import report_allocations, report_once, yield_to_device_plugins
 from aosp_plugin.daemon.assembly import (
     check_overlap,
@@ -27,8 +27,8 @@ from aosp_plugin.daemon.assembly import (
     dra_drivers,
 )
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
-from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
+from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.podresources_client import PodResources

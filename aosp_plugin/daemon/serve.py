@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from aosp_plugin import __version__
-from aosp_plugin.config import Config, status_address
+from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.config.keys import Config, status_address
 from aosp_plugin.daemon.assembly import check
 from aosp_plugin.daemon.generation import Generation, Listeners
-from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
+from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.worker import Worker

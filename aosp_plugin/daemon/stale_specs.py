@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import Config
+from aosp_plugin.config.keys import Config
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.cdi.spec_file import spec_path
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory

@@ -3,6 +3,7 @@
 ::
 
     PluginError                      base class; exit_code is 1
+    ├── ConfigError                  a flag, variable or file is invalid: exit code 2
     ├── BackendError                 a scan of the host failed, or a backend could not clean up
     ├── CdiError                     the CDI spec file cannot be written or removed
     ├── ClaimRecordError             the records of the prepared claims cannot be read or locked
@@ -22,7 +23,8 @@
         └── PreStartTimeoutError     DEADLINE_EXCEEDED
 
 An error has a class of its own only if some caller handles it separately. An ``OSError`` is not wrapped if callers
-would handle the wrapper in the same way.
+would handle the wrapper in the same way. The command line catches ``PluginError``, and ``HostError`` of
+``binder.host_errors``, prints one line and exits.
 """
 
 from typing import ClassVar
@@ -33,6 +35,12 @@ class PluginError(Exception):
 
     exit_code: ClassVar[int] = 1
     """Exit code of a process that this error ends."""
+
+
+class ConfigError(PluginError):
+    """A flag, environment variable or configuration file has an invalid name or value."""
+
+    exit_code = 2
 
 
 class BackendError(PluginError):

@@ -14,7 +14,7 @@ import msgspec
 
 from aosp_plugin import __version__
 from aosp_plugin.binder.driver.host import has_selinux
-from aosp_plugin.config import Config, status_address
+from aosp_plugin.config.keys import Config, status_address
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.address import listen_address

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from aosp_plugin.backend import BinderBackend
-from aosp_plugin.config import Api
-from aosp_plugin.errors import HostError, WorkerTimeoutError
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.config.values import Api
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.leaks import Holder, Leaks

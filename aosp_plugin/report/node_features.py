@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.scanner import DriverKind, driver_kind
 from aosp_plugin.binder.driver.host import Host, has_selinux
 from aosp_plugin.framework import atomic_file

@@ -13,11 +13,12 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import Config
-from aosp_plugin.errors import HostError, PluginError
+from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.apiserver.protocol import ApiError
+from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.framework.timings import Backoff

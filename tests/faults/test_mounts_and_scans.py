@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import NamedSets, Resource
+from aosp_plugin.config.keys import NamedSets, Resource
 from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.timings import Timings

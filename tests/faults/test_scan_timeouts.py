@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import NamedSets, Provision, SharedDevice
+from aosp_plugin.config.keys import NamedSets, Provision, SharedDevice
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Container, Kubelet, Pod

@@ -14,8 +14,8 @@ import atheris
 with atheris.instrument_imports(include=["aosp_plugin", "yaml"]):
     import yaml  # noqa: F401 - instrumented here, before the plugin imports it to read a file
 
-    from aosp_plugin.config import as_yaml, load
-    from aosp_plugin.errors import ConfigError
+    from aosp_plugin.config.sources import as_yaml, load
+    from aosp_plugin.framework.errors import ConfigError
 
 FILE = Path(tempfile.mkdtemp()) / "config.yaml"
 

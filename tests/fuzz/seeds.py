@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aosp_plugin.config import KEYS
+from aosp_plugin.config.keys import KEYS
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.documents import examples
 from tests.served import HEALTHY, UNHEALTHY

@@ -9,21 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.store import SHORTEST_PAUSE
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.errors import (
-    BackendError,
-    BinderfsError,
-    ConfigError,
-    NotPermittedError,
-    UnhealthyDeviceError,
-    UnknownDeviceError,
-)
+from aosp_plugin.binder.host_errors import BinderfsError, NotPermittedError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceNode, Mount
+from aosp_plugin.framework.errors import BackendError, ConfigError, UnhealthyDeviceError, UnknownDeviceError
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, Clock, listed, run

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend import Allocated, BinderBackend
-from aosp_plugin.backend.offered_phones import REMOVALS, SURPLUS_INTERVAL
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.offered_phones import REMOVALS, SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.driver.mounts import Mount
 from aosp_plugin.binder.provision import phone_mount
-from aosp_plugin.config import PHONE_DEFAULTS, Isolation, Phones, Recreate, Resource
-from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
+from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.config.values import Isolation, Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
+from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import IN_LIFE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts

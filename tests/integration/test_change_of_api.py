@@ -10,17 +10,18 @@ from typing import Any
 import grpc
 import pytest
 
-from aosp_plugin.backend import BinderBackend, create_backend
+from aosp_plugin.backend.binder_backend import BinderBackend, create_backend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import PHONE_DEFAULTS, Api, Config, Phones, Recreate, Resource
+from aosp_plugin.config.keys import PHONE_DEFAULTS, Config, Phones, Resource
+from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.daemon.allocations import report_allocations
 from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories
-from aosp_plugin.errors import BackendError, ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
+from aosp_plugin.framework.errors import BackendError, ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
 from tests.support import DeviceDirectory, listed, problem, ready, run

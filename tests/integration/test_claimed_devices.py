@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend import create_backend
+from aosp_plugin.backend.binder_backend import create_backend
 from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
 from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.errors import DevicesExhaustedError, HostError
+from aosp_plugin.binder.host_errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
-from aosp_plugin.config import Api, NumberedSets, Recreate, Resource
-from aosp_plugin.errors import UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.config.keys import NumberedSets, Resource
+from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.framework.backend import ClaimParameters
+from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
 from tests.backends import scan
 from tests.support import DeviceDirectory
 

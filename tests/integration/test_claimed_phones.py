@@ -13,11 +13,12 @@ import pytest
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.errors import BinderMissingError
-from aosp_plugin.config import PHONE_DEFAULTS, Api, Isolation, Phones, Resource, SharedDevice
-from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.binder.host_errors import BinderMissingError
+from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource, SharedDevice
+from aosp_plugin.config.values import Api, Isolation
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
 from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aosp_plugin import __version__, config
+from aosp_plugin import __version__
 from aosp_plugin.cli import main
+from aosp_plugin.config import keys, sources
 
 COMMAND = [sys.executable, "-m", "aosp_plugin"]
 
@@ -52,8 +53,8 @@ def test_no_command_prints_the_help() -> None:
 def test_help_of_serve_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["serve", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for name, key in config.KEYS.items():
-        assert (config.flag(name) in shown) is key.flag
+    for name, key in keys.KEYS.items():
+        assert (sources.flag(name) in shown) is key.flag
 
 
 @pytest.mark.parametrize("command", ["provision", "provisioner"])
@@ -62,7 +63,7 @@ def test_help_of_provision_names_only_flags_with_an_effect(command: str, capsys:
     shown = capsys.readouterr().out
     assert [flag for flag in ("--host-root", "--resource-name", "--log-level") if flag not in shown] == []
     for name in ("kubelet_dir", "listen", "status_listen", "require_devices", "verify", "isolation", "device_dir"):
-        assert config.flag(name) not in shown
+        assert sources.flag(name) not in shown
 
 
 def test_provision_accepts_flags_of_serve() -> None:
@@ -77,7 +78,7 @@ def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
         "config", "--config", str(file), "--isolation", "shared", environment={"AOSP_PLUGIN_MISSING_DEVICE_TTL": "5"}
     )
     assert code == 0
-    assert yaml.safe_load(out).keys() == {"version", *config.KEYS}
+    assert yaml.safe_load(out).keys() == {"version", *keys.KEYS}
     lines = dict(line.split(": ", 1) for line in out.splitlines())
     assert lines["verify"] == f'"binder"  # file {file}: verify'
     assert lines["isolation"] == '"shared"  # flag --isolation'
@@ -125,7 +126,7 @@ def test_error_of_the_operating_system_is_one_line(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(config, "load", fail)
+    monkeypatch.setattr(sources, "load", fail)
     assert main.main(["config"]) == 1
     assert capsys.readouterr().err == f"aosp-plugin: {line}\n"
 

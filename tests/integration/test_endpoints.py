@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.config import Config, NumberedSets, Resource
+from aosp_plugin.config.keys import Config, NumberedSets, Resource
 from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.events.file_events import FileEvents

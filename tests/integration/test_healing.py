@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from aosp_plugin.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, register
+from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
 from kubelet_standin import Behaviour, Kubelet
 from tests.support import (
     FAST,

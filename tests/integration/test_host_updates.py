@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.provision import recreation
-from aosp_plugin.config import Provision, Recreate
-from aosp_plugin.errors import UnhealthyDeviceError
+from aosp_plugin.config.keys import Provision
+from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.errors import UnhealthyDeviceError
 from aosp_plugin.framework.worker import Worker
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from aosp_plugin.errors import ServiceError
+from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe

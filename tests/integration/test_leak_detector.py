@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from aosp_plugin.binder.devices.scanner import BinderDevice
-from aosp_plugin.config import Api
-from aosp_plugin.errors import WorkerTimeoutError
+from aosp_plugin.config.values import Api
 from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.report import leaks
 from aosp_plugin.report.leak_detector import CHECKPOINT, CLAIMS_CHECKPOINT, LeakDetector
 from aosp_plugin.report.leaks import Gap, Leaks

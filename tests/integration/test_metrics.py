@@ -17,13 +17,12 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.binder.devices.health import Reason, Verify
-from aosp_plugin.config import Config, Resource
+from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.daemon.assembly import create_backends
-from aosp_plugin.errors import BackendError, RegistrationRefusedError
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.errors import AllocationError
+from aosp_plugin.framework.errors import AllocationError, BackendError, RegistrationRefusedError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs

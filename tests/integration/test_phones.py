@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
-from aosp_plugin.config import NamedSets, NumberedSets, Recreate
-from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.config.keys import NamedSets, NumberedSets
+from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
+from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, RESOURCE, listed, names, problem, ready, run

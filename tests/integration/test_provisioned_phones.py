@@ -13,14 +13,16 @@ from typing import Any, Never
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.driver import detached, mounts
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.host_errors import NotPermittedError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.cli.main import main
-from aosp_plugin.config import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, ProvisionedBy, Resource
-from aosp_plugin.errors import NotPermittedError, UnhealthyDeviceError
+from aosp_plugin.config.keys import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.errors import UnhealthyDeviceError
 from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts

@@ -17,13 +17,15 @@ from typing import Any, Never
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver import detached
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.host_errors import NotPermittedError
 from aosp_plugin.binder.provision import phone_mount, provisioner_socket
-from aosp_plugin.config import PHONE_DEFAULTS, Phones, ProvisionedBy, Resource
-from aosp_plugin.errors import BackendError, NotPermittedError, UnhealthyDeviceError
+from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.config.values import ProvisionedBy
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import Clock, listed
 from tests.tmpfs_binderfs import Mounts

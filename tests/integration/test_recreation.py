@@ -7,16 +7,18 @@ import logging
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.host_errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
-from aosp_plugin.config import NumberedSets, Provision, Recreate
-from aosp_plugin.errors import BackendError, DevicesExhaustedError, HostError, UnhealthyDeviceError
+from aosp_plugin.config.keys import NumberedSets, Provision
+from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Behaviour, Container, Kubelet, Pod

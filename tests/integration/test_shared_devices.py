@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.driver import host as host_module
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import PHONE_DEFAULTS, NumberedSets, Phones, Resource, SharedDevice
-from aosp_plugin.errors import ConfigError, UnhealthyDeviceError
+from aosp_plugin.config.keys import PHONE_DEFAULTS, NumberedSets, Phones, Resource, SharedDevice
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList, DeviceNode
+from aosp_plugin.framework.errors import ConfigError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, names, run

@@ -20,7 +20,7 @@ import pytest
 
 from aosp_plugin.cli import status
 from aosp_plugin.cli.summary import summary
-from aosp_plugin.errors import ConfigError, ServiceError
+from aosp_plugin.framework.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.http import Answer
 from aosp_plugin.report.document import Counts, ResourceReport
 from kubelet_standin import Container, Kubelet, Pod

@@ -10,11 +10,11 @@ import random
 
 import pytest
 
-from aosp_plugin.errors import RegistrationFailedError
 from aosp_plugin.framework.aio import background_task, wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin import supervisor as real
 from aosp_plugin.framework.deviceplugin.supervisor import register
+from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.timings import Clock
 from kubelet_standin import Kubelet
 from kubelet_standin.registration import PENDING

@@ -7,8 +7,9 @@ from typing import cast
 
 import pytest
 
-from aosp_plugin.backend import Allocated, BinderBackend
-from aosp_plugin.config import Api
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.offered_phones import Allocated
+from aosp_plugin.config.values import Api
 from aosp_plugin.daemon.allocations import report_allocations, report_once
 from aosp_plugin.framework.podresources_client import Allocations, Owner, PodResources
 

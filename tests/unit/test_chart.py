@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from aosp_plugin import config
+from aosp_plugin.config import keys
 from hack.chart import CHART, DEPLOY, files
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ def test_the_schema_is_draft_7_which_every_helm_supports() -> None:
 
 def test_the_schema_accepts_every_key_of_the_configuration() -> None:
     part = SCHEMA["properties"]["config"]
-    assert part["properties"].keys() == {"version"} | config.KEYS.keys() | {"resources"}
+    assert part["properties"].keys() == {"version"} | keys.KEYS.keys() | {"resources"}
     assert part["additionalProperties"] is False
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin import config
 from aosp_plugin.cli import check, main
+from aosp_plugin.config import keys, sources
 
 PHONE = """\
 version: v1
@@ -19,13 +19,13 @@ NAMES = "aosp_binder3,aosp_binder4,aosp_binder5"
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[[str], config.Config]:
+def load(tmp_path: Path) -> Callable[[str], keys.Config]:
     """Return a function that loads the text of a configuration file."""
 
-    def loaded(text: str) -> config.Config:
+    def loaded(text: str) -> keys.Config:
         path = tmp_path / "config.yaml"
         path.write_text(text, encoding="utf-8")
-        return config.load({}, {}, str(path))[0]
+        return sources.load({}, {}, str(path))[0]
 
     return loaded
 
@@ -45,14 +45,14 @@ def container(tmp_path: Path) -> Callable[..., str]:
     return made
 
 
-def results(text: str, names: str | None, root: str, load: Callable[[str], config.Config]) -> dict[str, str]:
+def results(text: str, names: str | None, root: str, load: Callable[[str], keys.Config]) -> dict[str, str]:
     environment = {} if names is None else {"BINDER_VISIBLE_DEVICES": names}
     found = check.findings(load(text).resources[0], environment, root)
     return {finding.text.partition(":")[0]: finding.problem for finding in found}
 
 
 def test_a_set_has_its_devices_and_container_paths(
-    load: Callable[[str], config.Config], container: Callable[..., str]
+    load: Callable[[str], keys.Config], container: Callable[..., str]
 ) -> None:
     paths = ["/dev/binder", "/dev/hwbinder", "/dev/vndbinder", *(f"/dev/{name}" for name in NAMES.split(","))]
     found = results(PHONE, NAMES, container(*paths), load)
@@ -61,7 +61,7 @@ def test_a_set_has_its_devices_and_container_paths(
 
 @pytest.mark.parametrize("missing", ["/dev/hwbinder", "/dev/aosp_binder5"])
 def test_a_missing_device_is_found(
-    missing: str, load: Callable[[str], config.Config], container: Callable[..., str]
+    missing: str, load: Callable[[str], keys.Config], container: Callable[..., str]
 ) -> None:
     paths = ["/dev/binder", "/dev/hwbinder", "/dev/vndbinder", *(f"/dev/{name}" for name in NAMES.split(","))]
     found = results(PHONE, NAMES, container(*(path for path in paths if path != missing)), load)
@@ -71,13 +71,13 @@ def test_a_missing_device_is_found(
 
 @pytest.mark.parametrize("names", [None, ""])
 def test_a_container_without_the_variable_got_nothing(
-    names: str | None, load: Callable[[str], config.Config], container: Callable[..., str]
+    names: str | None, load: Callable[[str], keys.Config], container: Callable[..., str]
 ) -> None:
     found = results("version: v1\nverify: char\n", names, container("/dev/aosp_binder0"), load)
     assert "the container got nothing from the plugin" in found["BINDER_VISIBLE_DEVICES="]
 
 
-def test_a_file_is_no_device(load: Callable[[str], config.Config], container: Callable[..., str]) -> None:
+def test_a_file_is_no_device(load: Callable[[str], keys.Config], container: Callable[..., str]) -> None:
     root = container()
     Path(root, "dev", "aosp_binder0").touch()
     found = results("version: v1\nverify: char\n", "aosp_binder0", root, load)
@@ -85,13 +85,13 @@ def test_a_file_is_no_device(load: Callable[[str], config.Config], container: Ca
     assert results("version: v1\nverify: file\n", "aosp_binder0", root, load)["/dev/aosp_binder0"] == ""
 
 
-def test_a_stand_in_is_not_binder(load: Callable[[str], config.Config], container: Callable[..., str]) -> None:
+def test_a_stand_in_is_not_binder(load: Callable[[str], keys.Config], container: Callable[..., str]) -> None:
     found = results("version: v1\nverify: binder\n", "aosp_binder0", container("/dev/aosp_binder0"), load)
     assert "not a device of the binder driver" in found["/dev/aosp_binder0"]
 
 
 def test_a_phone_has_its_paths_and_its_binderfs(
-    load: Callable[[str], config.Config], container: Callable[..., str]
+    load: Callable[[str], keys.Config], container: Callable[..., str]
 ) -> None:
     names = ("binder", "hwbinder", "vndbinder")
     paths = [f"{directory}/{name}" for directory in ("/dev", "/dev/binderfs") for name in names]
@@ -104,7 +104,7 @@ def test_a_phone_has_its_paths_and_its_binderfs(
 
 
 def test_without_a_variable_the_paths_are_known_from_the_configuration(
-    load: Callable[[str], config.Config], container: Callable[..., str]
+    load: Callable[[str], keys.Config], container: Callable[..., str]
 ) -> None:
     root = container("/dev/binder", "/dev/aosp_binder0")
     sets = results(f"{PHONE}device_list: [volume-mounts]\n", None, root, load)
@@ -115,7 +115,7 @@ def test_without_a_variable_the_paths_are_known_from_the_configuration(
 
 
 def test_a_mode_that_excludes_android_s_users_is_a_remark(
-    load: Callable[[str], config.Config], container: Callable[..., str]
+    load: Callable[[str], keys.Config], container: Callable[..., str]
 ) -> None:
     root = container()
     Path(root, "dev", "aosp_binder0").touch(mode=0o600)

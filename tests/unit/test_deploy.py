@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from aosp_plugin import config
 from aosp_plugin.binder.provision import bulk, provisioner_socket
+from aosp_plugin.config import keys, sources, values
 from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.termination import EXIT_WITHIN
 from aosp_plugin.report.node_reporter import NODE_VARIABLE
@@ -36,7 +36,7 @@ VOLUMES = {volume["name"]: volume for volume in POD["volumes"]}
 MOUNTS = {mount["name"]: mount for mount in CONTAINER["volumeMounts"]}
 FLAGS = dict(argument.split("=", 1) for argument in CONTAINER["args"][1:])
 VARIABLES = {variable["name"]: variable.get("value", "") for variable in CONTAINER["env"]}
-LISTEN = config.variable("listen")
+LISTEN = sources.variable("listen")
 POLICY = load("base/networkpolicy.yaml")["spec"]
 
 PATCH_POD = load("privileged/daemonset.yaml")["spec"]["template"]["spec"]
@@ -66,7 +66,7 @@ def test_base_has_no_privilege() -> None:
 
 def test_base_writes_to_the_kubelet_s_plugin_directory_only() -> None:
     assert [mount["mountPath"] for mount in MOUNTS.values() if not mount.get("readOnly")] == [
-        config.DEFAULTS["kubelet_dir"]
+        keys.DEFAULTS["kubelet_dir"]
     ]
 
 
@@ -79,8 +79,8 @@ def test_host_directories_are_mounted_below_the_host_root_with_later_mounts(name
 def test_kubelet_directories_are_mounted_at_the_configured_paths() -> None:
     paths = {name: MOUNTS[name]["mountPath"] for name in ("device-plugins", "pod-resources")}
     assert paths == {name: VOLUMES[name]["hostPath"]["path"] for name in paths}
-    assert paths["device-plugins"] == config.DEFAULTS["kubelet_dir"]
-    assert paths["pod-resources"] == str(Path(config.DEFAULTS["pod_resources_socket"]).parent)
+    assert paths["device-plugins"] == keys.DEFAULTS["kubelet_dir"]
+    assert paths["pod-resources"] == str(Path(keys.DEFAULTS["pod_resources_socket"]).parent)
 
 
 def test_a_rollout_requires_no_resources_for_a_second_plugin() -> None:
@@ -112,13 +112,13 @@ def test_the_configuration_is_accepted_with_the_container_s_flags_and_variables(
     variables = {LISTEN: VARIABLES[LISTEN].replace("$(POD_IP)", "10.0.0.1")}
     if variant == "provision":
         variables |= {variable["name"]: variable["value"] for variable in PROVISION_PLUGIN["env"]}
-    effective, _ = config.load(flags, variables, str(DEPLOY / variant / "config.yaml"))
+    effective, _ = sources.load(flags, variables, str(DEPLOY / variant / "config.yaml"))
     (resource,) = effective.resources
     assert resource.resource_name == ("aosp.io/binder" if variant == "base" else "aosp.io/phone")
     assert (resource.phones is not None) == (variant != "base")
-    assert (resource.provisioned_by is config.ProvisionedBy.PROVISIONER) == (variant == "provision")
-    assert (resource.recreate is config.Recreate.ON_START) == (variant != "base")
-    assert (effective.listen, config.status_address(effective)) == ("10.0.0.1:9478", ("127.0.0.1", 9478))
+    assert (resource.provisioned_by is values.ProvisionedBy.PROVISIONER) == (variant == "provision")
+    assert (resource.recreate is values.Recreate.ON_START) == (variant != "base")
+    assert (effective.listen, keys.status_address(effective)) == ("10.0.0.1:9478", ("127.0.0.1", 9478))
 
 
 def test_the_network_policy_admits_the_namespace_of_prometheus_to_probes_and_metrics_only() -> None:
@@ -159,7 +159,7 @@ def test_configurations_accept_binder_devices_only(place: str) -> None:
 
 def test_every_document_has_the_same_directory_of_provisioned_devices() -> None:
     """It is below the directory that the pod mounts, as docs/deploy.md requires; `nodes create` has one beside it."""
-    directories = [config.Provision(count=1).directory, config.Phones(count=1).directory]
+    directories = [keys.Provision(count=1).directory, keys.Phones(count=1).directory]
     (volume,) = (volume["hostPath"]["path"] for volume in POD["volumes"] if volume["name"] == "binderfs")
     names = (DEPLOY / "chart/templates/_names.tpl").read_text(encoding="utf-8")
     assert re.findall('"directory" "(.*?)"', names) == directories
@@ -181,10 +181,10 @@ def test_the_configuration_is_mounted_where_the_flag_expects_it() -> None:
 
 def test_commented_keys_show_their_defaults() -> None:
     text = (DEPLOY / "base/config.yaml").read_text(encoding="utf-8")
-    keys = dict(re.findall(r"^# (\w+): (\S+)$", text, flags=re.MULTILINE))
-    assert keys
-    assert {name: yaml.safe_load(value) for name, value in keys.items()} == {
-        name: [*default] if isinstance(default := config.DEFAULTS[name], tuple) else default for name in keys
+    commented = dict(re.findall(r"^# (\w+): (\S+)$", text, flags=re.MULTILINE))
+    assert commented
+    assert {name: yaml.safe_load(value) for name, value in commented.items()} == {
+        name: [*default] if isinstance(default := keys.DEFAULTS[name], tuple) else default for name in commented
     }
 
 
@@ -195,7 +195,7 @@ def test_provision_gives_rights_to_the_provisioner_only() -> None:
     plugin = PROVISION_PLUGIN
     assert plugin == {
         "name": CONTAINER["name"],
-        "env": [{"name": config.variable("provisioned_by"), "value": "provisioner"}],
+        "env": [{"name": sources.variable("provisioned_by"), "value": "provisioner"}],
         "volumeMounts": [socket_directory | {"readOnly": True}],
     }
     assert PROVISIONER["args"] == ["provisioner", *CONTAINER["args"][1:]]
@@ -221,7 +221,7 @@ def test_privileged_adds_the_documented_rights_only() -> None:
 
 def test_a_provisioned_binderfs_is_mounted_below_the_volume() -> None:
     """A pod that starts again would keep a binderfs that is mounted on the volume's own directory."""
-    effective, _ = config.load({}, {}, str(DEPLOY / "privileged/config.yaml"))
+    effective, _ = sources.load({}, {}, str(DEPLOY / "privileged/config.yaml"))
     assert effective.resources[0].scan_directory.startswith(VOLUMES["binderfs"]["hostPath"]["path"] + "/")
     assert {"name": "binderfs", "propagation": "Bidirectional"} in [
         {"name": mount["name"], "propagation": mount.get("mountPropagation")} for mount in PATCHED["volumeMounts"]
@@ -280,7 +280,7 @@ def test_android_starts_without_a_script_and_in_the_same_container_in_both_examp
 
 
 def test_the_android_examples_request_the_resource_of_their_configuration() -> None:
-    effective, _ = config.load({}, {}, str(DEPLOY / "examples/redroid-config.yaml"))
+    effective, _ = sources.load({}, {}, str(DEPLOY / "examples/redroid-config.yaml"))
     (resource,) = effective.resources
     assert resource.phones is not None
     assert resource.container_paths == ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
@@ -336,13 +336,13 @@ def test_the_unit_has_the_rights_of_the_base() -> None:
         "closed",
         "strict",
     )
-    assert service["ReadWritePaths"] == config.DEFAULTS["kubelet_dir"]
+    assert service["ReadWritePaths"] == keys.DEFAULTS["kubelet_dir"]
     assert service["MemoryMax"] + "i" == CONTAINER["resources"]["limits"]["memory"]
 
 
 def test_the_unit_allows_what_the_plugin_uses_by_default() -> None:
     service = unit("aosp-device-plugin.service")
-    address = listen_address(config.DEFAULTS["listen"])
+    address = listen_address(keys.DEFAULTS["listen"])
     assert address is not None
     assert service["SocketBindAllow"] == f"tcp:{address[1]}"
     assert (service["PrivateDevices"], service["ProcSubset"]) == ("no", "all")
@@ -354,7 +354,7 @@ def test_the_drop_in_adds_the_documented_rights_only() -> None:
     assert service["CapabilityBoundingSet"].split() == ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"]
     assert service["DeviceAllow"] == "char-*binder* rw"
     text = (DEPLOY / "systemd/provision.conf").read_text(encoding="utf-8")
-    directory = config.Provision(count=1).directory
+    directory = keys.Provision(count=1).directory
     assert re.findall(r"^ReadWritePaths=(.*)$", text, re.MULTILINE) == [directory, "-/run/cdi"]
     assert unit("provision.conf", "Unit")["RequiresMountsFor"] == directory
 
@@ -362,7 +362,7 @@ def test_the_drop_in_adds_the_documented_rights_only() -> None:
 def test_the_kubelet_waits_for_the_plugin_to_answer_not_for_its_unit_to_be_active() -> None:
     """The unit is active only when the kubelet has the devices: with an order, neither would start."""
     assert unit("kubelet.conf", "Unit") == {"Wants": "aosp-device-plugin.service"}
-    address = listen_address(config.DEFAULTS["listen"])
+    address = listen_address(keys.DEFAULTS["listen"])
     assert address is not None
     command = unit("kubelet.conf")["ExecStartPre"]
     assert command.startswith("-/usr/bin/timeout 60 ")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aosp_plugin import config
+from aosp_plugin.config import keys, sources, values
 from aosp_plugin.framework.dra.driver_names import driver_name
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -19,7 +19,7 @@ def documents(path: Path | str) -> list[Any]:
     return list(yaml.safe_load_all((DEPLOY / path).read_text(encoding="utf-8")))
 
 
-CONFIG, _ = config.load({}, {}, str(DEPLOY / "dra/config.yaml"))
+CONFIG, _ = sources.load({}, {}, str(DEPLOY / "dra/config.yaml"))
 (RESOURCE,) = CONFIG.resources
 DRIVER = driver_name(RESOURCE.resource_name)
 POD = documents("dra/daemonset.yaml")[0]["spec"]["template"]["spec"]
@@ -33,7 +33,7 @@ RULE_KEYS = {"apiGroups", "resources", "verbs"}
 
 
 def test_the_configuration_makes_phones_for_claims() -> None:
-    assert RESOURCE.api is config.Api.DRA
+    assert RESOURCE.api is values.Api.DRA
     assert RESOURCE.phones is not None
     assert RESOURCE.resource_name == "aosp.io/phone"
 
@@ -53,7 +53,7 @@ def test_only_the_driver_s_container_has_a_token() -> None:
     (container,) = POD["containers"]
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     (volume,) = [volume for volume in POD["volumes"] if volume["name"] == "token"]
-    assert mounts["token"]["mountPath"] == config.DEFAULTS["service_account_dir"]
+    assert mounts["token"]["mountPath"] == keys.DEFAULTS["service_account_dir"]
     assert mounts["token"]["readOnly"] is True
     assert [*map(list, volume["projected"]["sources"])] == [["serviceAccountToken"], ["configMap"], ["downwardAPI"]]
     assert not [volume for volume in BASE["volumes"] if "projected" in volume]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from aosp_plugin import config
+from aosp_plugin.config import keys
 from hack.chart import CHART
 from tests.layouts import DEVICE_PLUGINS, DIRECTORY, LAYOUTS, Layout, values_file
 
@@ -40,7 +40,7 @@ def test_the_values_name_the_directories_of_the_kubelet(layout: Layout) -> None:
 
 @every_layout
 def test_cdi_files_are_written_where_the_runtime_reads_them_and_the_pod_can_write(layout: Layout) -> None:
-    directory = values(layout).get("config", {}).get("cdi_dir", config.DEFAULTS["cdi_dir"])
+    directory = values(layout).get("config", {}).get("cdi_dir", keys.DEFAULTS["cdi_dir"])
     directory = directory.replace("/var/run/", "/run/")
     assert directory in layout.cdi
     assert not directory.startswith(layout.read_only)

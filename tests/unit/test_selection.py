@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from aosp_plugin.cli.status import selected
 from aosp_plugin.cli.summary import problem_lines
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.framework.errors import ConfigError
 from aosp_plugin.report.document import Counts, PodContainer, Problem, Report, Severity, State
 from tests.unit.test_summary import EMPTY, LEAK, NODE, NOW, device
 

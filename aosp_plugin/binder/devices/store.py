@@ -12,7 +12,7 @@ from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Kind
 from aosp_plugin.binder.devices.sets import Layout
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, NotPermittedError
+from aosp_plugin.binder.host_errors import BinderfsError, DeviceDirectoryError, NotPermittedError
 
 LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.mounts import Mount
-from aosp_plugin.binder.errors import (
+from aosp_plugin.binder.host_errors import (
     BinderfsError,
     BinderMissingError,
     DeviceExistsError,

@@ -20,7 +20,7 @@ from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.devices.sets import name_problem, natural_key
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import binder_parameters
-from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, DeviceExistsError
+from aosp_plugin.binder.host_errors import BinderfsError, DeviceDirectoryError, DeviceExistsError
 from aosp_plugin.binder.provision.device_provisioner import (
     MODE,
     check_mountable,

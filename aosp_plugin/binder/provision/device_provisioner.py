@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.errors import BinderfsError, HostError, NotPermittedError
+from aosp_plugin.binder.host_errors import BinderfsError, HostError, NotPermittedError
 
 LOCK_TIMEOUT = 5.0
 """Seconds to wait for another resource that provisions in the same directory."""

@@ -13,7 +13,7 @@ from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS
 from aosp_plugin.binder.driver.mounts import Mount
-from aosp_plugin.binder.errors import BinderfsError
+from aosp_plugin.binder.host_errors import BinderfsError
 from aosp_plugin.binder.provision.device_provisioner import MODE, set_mode
 
 SOURCE = "aosp-phone"

@@ -15,7 +15,7 @@ from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.driver.mounts import Mount
-from aosp_plugin.binder.errors import HostError
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.device_provisioner import exclusive, provisioning, translated_errors
 
@@ -93,7 +93,7 @@ class PhoneProvisioner:
         No right is required: the mount table has the source of each mount. Raises HostError.
         """
         foreign: set[str] = set()
-        self._devices, self.other_api = {}, frozenset()
+        self._devices = {}
         with self._path() as directory:
             for phone in _phones_in(directory):
                 try:
@@ -101,6 +101,7 @@ class PhoneProvisioner:
                 except phone_mount.ForeignMountError:
                     foreign.add(phone)
         self.foreign = frozenset(foreign)
+        self.other_api &= self._devices.keys()
         return {*self._devices}
 
     def provision(self, phones: Collection[str]) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from aosp_plugin.binder.devices.sets import phone_id, phone_number
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.errors import HostError, ProvisionerError
+from aosp_plugin.binder.host_errors import HostError, ProvisionerError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
+from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
 from aosp_plugin.binder.provision.device_provisioner import MODE, exclusive
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from aosp_plugin import config
+from aosp_plugin.config import keys, sources
 from hack.release import chart as release_chart
 from hack.release import source
 from tests.e2e.deploy import parts
@@ -212,12 +212,12 @@ def plugin_takes_configuration() -> None:
     assert (provision.count, provision.max) == (1_000_000, 1_048_576), provision
 
 
-def _loaded(*arguments: str) -> config.Config:
+def _loaded(*arguments: str) -> keys.Config:
     """Return the plugin's configuration in the chart's ConfigMap."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "config.yaml")
         path.write_text(configuration(charted(*arguments)))
-        return config.load({}, {}, str(path))[0]
+        return sources.load({}, {}, str(path))[0]
 
 
 def changes_roll_out() -> None:

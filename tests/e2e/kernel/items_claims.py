@@ -12,7 +12,8 @@ from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
 from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
-from aosp_plugin.config import PHONE_DEFAULTS, Api, Phones, Resource
+from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.config.values import Api
 from kubelet_standin import ContainerAllocation
 from kubelet_standin import pods as given
 from tests.e2e.common.report import say

@@ -12,7 +12,7 @@ import signal
 import sys
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.errors import DevicesExhaustedError
+from aosp_plugin.binder.host_errors import DevicesExhaustedError
 
 MOUNTS = 300
 """To save time: a container takes all by mounts, as the device cgroup denies it each binder-control. Here, devices in

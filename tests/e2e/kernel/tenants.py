@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.config import Phones
+from aosp_plugin.config.keys import Phones
 from tests.e2e.kernel.client_parts import SOURCES, VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
 from tests.e2e.kubelet.node import nodes

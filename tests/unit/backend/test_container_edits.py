@@ -8,7 +8,8 @@ import pytest
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices.scanner import BinderDevice, Identity, Kind
-from aosp_plugin.config import OWN_BINDERFS, Isolation, Resource
+from aosp_plugin.config.keys import Resource
+from aosp_plugin.config.values import OWN_BINDERFS, Isolation
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
 
 PHONE = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")

@@ -17,8 +17,8 @@ from aosp_plugin.backend.parameters import (
     effective_parameters,
     require_free,
 )
-from aosp_plugin.errors import InvalidRequestError
 from aosp_plugin.framework.backend import ClaimParameters
+from aosp_plugin.framework.errors import InvalidRequestError
 from hack import configuration_docs
 
 VISIBLE = "BINDER_VISIBLE_DEVICES"

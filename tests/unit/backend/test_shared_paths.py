@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import Resource, SharedDevice
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.config.keys import Resource, SharedDevice
+from aosp_plugin.framework.errors import ConfigError
 
 DEVICES = ["/dev/fuse", "/gpu/card0", "/dev/dri/*", "/dev/*/card0", "/gpu/card?", "/dev/dri/by-path/*"]
 DIRECTORIES = st.sampled_from(["dev", "dev/dri", "dev/dri/by-path", "dev/other", "gpu"])

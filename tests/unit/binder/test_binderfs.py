@@ -13,7 +13,7 @@ import pytest
 
 from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.binderfs import Step
-from aosp_plugin.errors import (
+from aosp_plugin.binder.host_errors import (
     BinderfsError,
     BinderMissingError,
     DeviceExistsError,

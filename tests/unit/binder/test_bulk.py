@@ -11,7 +11,7 @@ import pytest
 
 from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.errors import (
+from aosp_plugin.binder.host_errors import (
     BinderfsError,
     DeviceDirectoryError,
     DeviceExistsError,

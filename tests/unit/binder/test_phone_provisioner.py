@@ -12,7 +12,7 @@ import pytest
 
 from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, HostError
+from aosp_plugin.binder.host_errors import BinderfsError, BinderMissingError, HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_mount import SOURCE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner

@@ -13,7 +13,7 @@ import pytest
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DevicesExhaustedError, HostError
+from aosp_plugin.binder.host_errors import BinderfsError, BinderMissingError, DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import device_provisioner
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
 from tests.fake_binderfs import FakeBinderfs, binderfs_mount

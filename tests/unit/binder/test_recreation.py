@@ -20,7 +20,7 @@ from aosp_plugin.binder.devices.sets import LONGEST_NAME, Single, name_problem
 from aosp_plugin.binder.devices.store import Past, track
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, NotPermittedError
+from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, NotPermittedError
 from aosp_plugin.binder.provision.recreation import TEMPORARY_PREFIX, recreate_device
 from tests.fake_binderfs import FakeBinderfs
 

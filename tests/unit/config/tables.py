@@ -5,7 +5,8 @@ from typing import Any
 
 import yaml
 
-from aosp_plugin.config import KEYS, RESOURCE_KEYS, Config, load
+from aosp_plugin.config.keys import KEYS, RESOURCE_KEYS, Config
+from aosp_plugin.config.sources import load
 
 EXAMPLES: dict[str, Any] = {name: yaml.safe_load(key.example) for name, key in KEYS.items()}
 """The example of each key, as YAML reads it."""

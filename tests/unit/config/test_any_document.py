@@ -10,8 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from aosp_plugin.config import KEYS, RESOURCE_KEYS, Config, as_yaml, load
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.config.keys import KEYS, RESOURCE_KEYS, Config
+from aosp_plugin.config.sources import as_yaml, load
+from aosp_plugin.framework.errors import ConfigError
 from tests.unit.config.tables import EXAMPLES, INVALID, write
 
 VALUES = {name: [example, *INVALID[name]] for name, example in EXAMPLES.items()}

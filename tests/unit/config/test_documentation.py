@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aosp_plugin.config import load
+from aosp_plugin.config.sources import load
 from hack import configuration_docs
 from tests.unit.config.tables import write
 

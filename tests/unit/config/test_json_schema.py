@@ -11,8 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
-from aosp_plugin import config
-from aosp_plugin.config import KEYS, RESOURCE_KEYS, descriptions
+from aosp_plugin.config import keys, sources
+from aosp_plugin.config.convert import descriptions
+from aosp_plugin.config.keys import KEYS, RESOURCE_KEYS
 from hack.configuration_schema import configuration as schema
 from tests.unit.config.tables import INVALID_PAIRS, write
 
@@ -50,7 +51,7 @@ def test_schema_has_every_key_with_its_description() -> None:
     assert top_level.keys() == {"version", "resources", *KEYS}
     entry = top_level["resources"]["items"]["properties"]
     assert list(entry) == list(RESOURCE_KEYS)
-    texts = descriptions(config.Resource) | descriptions(config.Config)
+    texts = descriptions(keys.Resource) | descriptions(keys.Config)
     for name, key in KEYS.items():
         assert top_level[name]["description"] == texts[name]
         assert name not in entry or entry[name] == top_level[name]
@@ -75,9 +76,9 @@ def test_schema_has_every_key_with_its_description() -> None:
 )
 def test_configuration_is_valid(text: str, file: Path) -> None:
     """The printed configuration is valid, too."""
-    _, settings = config.load({}, {}, write(file, text))
+    _, settings = sources.load({}, {}, write(file, text))
     VALIDATOR.validate(json.loads(json.dumps(yaml.safe_load(text))))
-    VALIDATOR.validate(yaml.safe_load(config.as_yaml(settings)))
+    VALIDATOR.validate(yaml.safe_load(sources.as_yaml(settings)))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 import yaml
 
-from aosp_plugin import config
-from aosp_plugin.config import (
+from aosp_plugin.config import sources
+from aosp_plugin.config.convert import descriptions, keys_of, shown
+from aosp_plugin.config.keys import (
     DEFAULTS,
     KEYS,
     PROCESS_KEYS,
@@ -19,13 +20,10 @@ from aosp_plugin.config import (
     Config,
     Resource,
     SharedDevice,
-    descriptions,
-    keys_of,
-    load,
     shared_device,
-    shown,
 )
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.config.sources import load
+from aosp_plugin.framework.errors import ConfigError
 from tests.unit.config.tables import EXAMPLES, INVALID, INVALID_PAIRS
 
 STRUCTURED = {"phones", "sets", "provision", "numa"}
@@ -75,7 +73,7 @@ def test_invalid_value_is_rejected_with_the_allowed_values(name: str, value: Any
 @pytest.mark.parametrize("name", [*STRUCTURED, "resources"])
 def test_variable_of_a_mapping_refers_to_the_file(name: str) -> None:
     assert name in PROCESS_KEYS or name in EXAMPLES
-    variable = config.variable(name)
+    variable = sources.variable(name)
     with pytest.raises(ConfigError, match=f"^variable {variable}: {name} can only be set in the configuration file$"):
         load({}, {variable: "{}"}, None)
 

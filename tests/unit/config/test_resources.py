@@ -6,16 +6,9 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.config import (
-    PROCESS_KEYS,
-    RESOURCE_KEYS,
-    NamedSets,
-    NumberedSets,
-    Provision,
-    Resource,
-    load,
-)
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.config.keys import PROCESS_KEYS, RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
+from aosp_plugin.config.sources import load
+from aosp_plugin.framework.errors import ConfigError
 from tests.unit.config.tables import loaded, write
 
 

@@ -6,18 +6,10 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.config import (
-    Api,
-    Config,
-    Phones,
-    Provision,
-    ProvisionedBy,
-    Recreate,
-    as_yaml,
-    load,
-    status_address,
-)
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.config.keys import Config, Phones, Provision, status_address
+from aosp_plugin.config.sources import as_yaml, load
+from aosp_plugin.config.values import Api, ProvisionedBy, Recreate
+from aosp_plugin.framework.errors import ConfigError
 from tests.unit.config.tables import loaded, write
 
 PHONES = "phones: {count: 1, directory: /srv/phones}\n"

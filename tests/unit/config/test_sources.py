@@ -6,15 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from aosp_plugin.config import (
-    DEFAULTS,
-    KEYS,
-    PROCESS_KEYS,
-    RESOURCE_KEYS,
-    as_yaml,
-    load,
-)
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.config.keys import DEFAULTS, KEYS, PROCESS_KEYS, RESOURCE_KEYS
+from aosp_plugin.config.sources import as_yaml, load
+from aosp_plugin.framework.errors import ConfigError
 from tests.unit.config.tables import EXAMPLES, value_of, write
 
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from aosp_plugin.config import KEYS, shared_path
-from aosp_plugin.config.values import is_set_pattern, normalised
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.config.keys import KEYS
+from aosp_plugin.config.values import is_set_pattern, normalised, shared_path
+from aosp_plugin.framework.errors import ConfigError
 from aosp_plugin.framework.service.address import listen_address
 
 

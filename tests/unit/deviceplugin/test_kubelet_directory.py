@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
-from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework import sockets
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, register
+from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, OtherPlugin, identify, socket_address
 from tests.support import run_without_rights
 
@@ -56,7 +56,7 @@ def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str, mode: int)
         os.chown(kubelet_dir, 65534, 65534)
     os.chmod(kubelet_dir, mode)
     output = run_without_rights(
-        "import sys, grpc; from aosp_plugin.errors import KubeletDirectoryError as Error\n"
+        "import sys, grpc; from aosp_plugin.framework.errors import KubeletDirectoryError as Error\n"
         "from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory",
         "try: PluginDirectory(sys.argv[1], 'x').check()\nexcept Error as error: print(error)",
         kubelet_dir,

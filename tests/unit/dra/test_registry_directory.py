@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from aosp_plugin.errors import KubeletDirectoryError
 from aosp_plugin.framework.dra.driver_names import MAX_DRIVER_NAME_LENGTH, socket_stem
+from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, SocketDirectory
 
 LONGEST = "d" * (MAX_DRIVER_NAME_LENGTH - 12) + ".example.com"

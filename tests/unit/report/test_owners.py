@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.errors import HostError
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.report.leak_detector import parse_checkpoint, parse_claims_checkpoint
 from kubelet_standin import checkpoint as kubelet_checkpoint
 
