@@ -383,7 +383,8 @@ def test_file_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
 def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
     os.chmod(kubelet_dir, 0o555)
     output = run_without_rights(
-        "import sys; from aosp_plugin.framework.errors import CdiError; from aosp_plugin.framework.cdi.spec_file import SpecFile",
+        "import sys; from aosp_plugin.framework.errors import CdiError\n"
+        "from aosp_plugin.framework.cdi.spec_file import SpecFile",
         "try: SpecFile(sys.argv[1], 'example.com/gpu').write(b'one')\nexcept CdiError as error: print(error)",
         kubelet_dir,
     )
