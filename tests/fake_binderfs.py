@@ -11,10 +11,10 @@ from aosp_plugin.binder.driver import binderfs, mounts
 
 def binderfs_mount(
     directory: str, max_devices: int | None, source: str = mounts.BINDERFS, device: int = 1
-) -> mounts.Mount:
+) -> mounts.MountPoint:
     """Return a line of the mount table."""
     options = "rw" if max_devices is None else f"rw,max={max_devices}"
-    return mounts.Mount(directory, device, mounts.BINDERFS, source, options)
+    return mounts.MountPoint(directory, device, mounts.BINDERFS, source, options)
 
 
 class FakeBinderfs:
@@ -22,7 +22,7 @@ class FakeBinderfs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Replace the functions until the test ends."""
-        self.mounts: dict[str, mounts.Mount] = {}
+        self.mounts: dict[str, mounts.MountPoint] = {}
         self.calls: list[tuple[str, int | None]] = []
         """The name of each call that changes a mount, "mount", "remount" or "unmount", and its max=."""
         self.kernel_devices: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class FakeBinderfs:
             os.unlink(f"{directory}/{name}")
         del self.mounts[directory]
 
-    def mount_at(self, directory: str) -> mounts.Mount | None:
+    def mount_at(self, directory: str) -> mounts.MountPoint | None:
         """Return the mount."""
         return self.mounts.get(directory)
 

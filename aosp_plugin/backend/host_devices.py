@@ -22,10 +22,10 @@ from aosp_plugin.backend.offered_phones import (
     OfferedPhones,
     ProvisionedPhones,
 )
-from aosp_plugin.backend.scanned import Holds, Scanned, State
+from aosp_plugin.backend.scanned import Holds, HostState, Scanned
 from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.binder.devices import sets
-from aosp_plugin.binder.devices.health import Problem, Reason
+from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.preference import parse_numa
 from aosp_plugin.binder.devices.scanner import BinderDevice
 from aosp_plugin.binder.devices.sets import DeviceSet, Layout, PhoneLayout, natural_sort
@@ -268,14 +268,14 @@ class HostDevices(Backend):
         self._require_usable(group, scans.problem(group, scanned, self._state()))
         return scanned.allocated(group)
 
-    def _require_usable(self, group: DeviceSet, problem: Problem | None) -> None:
+    def _require_usable(self, group: DeviceSet, problem: HealthProblem | None) -> None:
         if problem is not None and problem.reason not in self._tolerated:
             raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
 
-    def _state(self) -> State:
+    def _state(self) -> HostState:
         """Return what has a say in the health of devices now. For any thread."""
         held = self._holds.ids
-        return State(
+        return HostState(
             held,
             not held or self._holds.reported is not None,
             frozenset() if self._spec is None else self._spec.lacking,
@@ -291,7 +291,7 @@ class HostDevices(Backend):
         return {device_id: own for device_id, own in nodes.items() if own}
 
     def _advertised(
-        self, ids: Iterable[str], problems: Mapping[str, Problem], numa_nodes: Mapping[str, tuple[int, ...]]
+        self, ids: Iterable[str], problems: Mapping[str, HealthProblem], numa_nodes: Mapping[str, tuple[int, ...]]
     ) -> Sequence[Device]:
         """Return the replicas of the devices ``ids``."""
         devices: list[Device] = []

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices import health
-from aosp_plugin.binder.devices.health import Problem, Reason
+from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.binder.host_errors import HostError
@@ -41,7 +41,7 @@ class PhoneState(NamedTuple):
     """Why no binderfs can be mounted for a claim; empty if one can."""
 
 
-class State(NamedTuple):
+class HostState(NamedTuple):
     """What has a say in the health of devices besides the files of the last scan, at one moment."""
 
     held: Collection[str] = ()
@@ -67,9 +67,9 @@ class Scanned(NamedTuple):
     """Why binder devices are unhealthy, of those that are, by name."""
     shared: SharedFiles = SharedFiles()
     """What containers get besides binder devices."""
-    state: State = State()
+    state: HostState = HostState()
     """What has a say in the health of the devices besides the above."""
-    problems: Mapping[str, Problem] = {}
+    problems: Mapping[str, HealthProblem] = {}
     """Why devices are unhealthy, of those that are, by ID."""
     numa_nodes: Mapping[str, tuple[int, ...]] = {}
     """NUMA nodes by ID, of the devices that are on any."""
@@ -87,7 +87,7 @@ class Scanned(NamedTuple):
         return AllocatedDevice(group.id, self.existing(group), spread.device(group.number) if spread.known else "")
 
 
-def problems(groups: Iterable[DeviceSet], scanned: Scanned, state: State) -> dict[str, Problem]:
+def problems(groups: Iterable[DeviceSet], scanned: Scanned, state: HostState) -> dict[str, HealthProblem]:
     """Return why devices are unhealthy, of those that are, by ID."""
     shared = scanned.shared
     if not (state.phones or state.not_recreated is not None or shared.missing or shared.spread.lost):
@@ -97,7 +97,7 @@ def problems(groups: Iterable[DeviceSet], scanned: Scanned, state: State) -> dic
     return {device_id: cause for device_id, cause in found.items() if cause is not None}
 
 
-def problem(group: DeviceSet, scanned: Scanned, state: State) -> Problem | None:
+def problem(group: DeviceSet, scanned: Scanned, state: HostState) -> HealthProblem | None:
     """Return why a device is unhealthy; None if it is healthy."""
     own = general_problem(group, scanned, state)
     if state.phones is not None and state.phones.prepared is not None and group.id not in state.phones.prepared:
@@ -106,17 +106,17 @@ def problem(group: DeviceSet, scanned: Scanned, state: State) -> Problem | None:
     return health.first(health.aggregate(group.id, members), own)
 
 
-def general_problem(group: DeviceSet, scanned: Scanned, state: State) -> Problem | None:
+def general_problem(group: DeviceSet, scanned: Scanned, state: HostState) -> HealthProblem | None:
     """Return why a device as a whole is unhealthy, whatever its binder devices are; None if it is not."""
     held = None
     if group.id in state.held:
         unknown = "" if state.holds_known else ": the kubelet has not answered yet which pods have it"
-        held = Problem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}{unknown}")
+        held = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}{unknown}")
     phones = None if state.phones is None else _phone_problem(group.id, state.phones)
     return health.first(scanned.shared.problem(group), held, phones)
 
 
-def _phone_problem(phone: str, phones: PhoneState) -> Problem | None:
+def _phone_problem(phone: str, phones: PhoneState) -> HealthProblem | None:
     reason, cause = None, ""
     if phone in phones.foreign:
         reason = Reason.FOREIGN_MOUNT
@@ -126,10 +126,10 @@ def _phone_problem(phone: str, phones: PhoneState) -> Problem | None:
         reason, cause = Reason.NOT_PROVISIONED, f": {NOT_PROVISIONED}"
     elif phones.unavailable and (phones.prepared is None or phone not in phones.prepared):
         reason, cause = Reason.BINDERFS_UNAVAILABLE, f": {phones.unavailable}"
-    return None if reason is None else Problem(reason, f"{reason}{cause}")
+    return None if reason is None else HealthProblem(reason, f"{reason}{cause}")
 
 
-def _reason(name: str, scanned: Scanned, state: State) -> Reason | None:
+def _reason(name: str, scanned: Scanned, state: HostState) -> Reason | None:
     """Return why a binder device is unhealthy; None if it is healthy."""
     device = scanned.binder_devices.get(name)
     if device is None:

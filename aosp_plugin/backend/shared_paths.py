@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from aosp_plugin.binder.devices import health
-from aosp_plugin.binder.devices.health import Problem
+from aosp_plugin.binder.devices.health import HealthProblem
 from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
 from aosp_plugin.binder.devices.sets import DeviceSet, natural_sort
@@ -56,7 +56,7 @@ class SharedFiles(NamedTuple):
     """Paths and patterns that each container requires, and that no device of the host has."""
     spread: Spread = Spread()
 
-    def problem(self, group: DeviceSet) -> Problem | None:
+    def problem(self, group: DeviceSet) -> HealthProblem | None:
         """Return what a device lacks of these; None if it lacks nothing."""
         if not self.missing and not self.spread.lost:
             return None

@@ -25,7 +25,7 @@ _LINKS = {"/var/run": "/run", "/var/lock": "/run/lock"}
 """Links that hosts have (file-hierarchy(7)). The plugin cannot follow them: its container has other directories."""
 
 
-class Entry(NamedTuple):
+class ResourceEntry(NamedTuple):
     """A resource of the configuration."""
 
     resource: Resource
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     """The source of each key, with which errors begin."""
 
 
-def validate(entries: Sequence[Entry], file: str) -> None:
+def validate(entries: Sequence[ResourceEntry], file: str) -> None:
     """Raise ConfigError if keys of a resource conflict, or if two resources do.
 
     ``file`` is the path of the file that lists the resources, if there are several.
@@ -210,7 +210,7 @@ def _without_links(path: str) -> str:
     return normalised(path)
 
 
-def _require_different_names(first: Entry, second: Entry, place: str) -> None:
+def _require_different_names(first: ResourceEntry, second: ResourceEntry, place: str) -> None:
     name, other = first.resource.resource_name, second.resource.resource_name
     sources = _joined(first.at["resource_name"], second.at["resource_name"])
     if name == other:
@@ -223,7 +223,7 @@ def _require_different_names(first: Entry, second: Entry, place: str) -> None:
         )
 
 
-def _require_different_devices(first: Entry, second: Entry, place: str) -> None:
+def _require_different_devices(first: ResourceEntry, second: ResourceEntry, place: str) -> None:
     """Require that two resources do not find the same binder devices in one directory.
 
     Named sets have no prefix: their overlaps are detected by a scan of the host.
@@ -250,13 +250,13 @@ def _require_different_devices(first: Entry, second: Entry, place: str) -> None:
         )
 
 
-def _directory_source(entry: Entry) -> str:
+def _directory_source(entry: ResourceEntry) -> str:
     """Return the source of the directory in which binder devices are found."""
     key, dot, part = entry.resource.scan_directory_key.partition(".")
     return f"{entry.at[key]}{dot}{part}"
 
 
-def _validate_capacity(entries: Sequence[Entry]) -> None:
+def _validate_capacity(entries: Sequence[ResourceEntry]) -> None:
     """Require one max= per binderfs, with capacity for every binder device and one more to recreate them."""
     by_directory: dict[str, list[tuple[Provision, str]]] = {}
     for resource, at in entries:

@@ -19,7 +19,7 @@ from aosp_plugin.config.keys import (
     Config,
     Resource,
 )
-from aosp_plugin.config.rules import Entry, validate, validate_addresses
+from aosp_plugin.config.rules import ResourceEntry, validate, validate_addresses
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework.errors import ConfigError
 
@@ -47,7 +47,7 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | N
     process = {name: setting for name, setting in common.items() if name not in RESOURCE_KEYS}
     settings = [_with_defaults(top_level | entry | overrides) for entry in entries or [{}]]
     resources = [{name: every[name] for name in RESOURCE_KEYS} for every in settings]
-    located = [Entry(Resource(**_values(resource)), _sources(resource)) for resource in resources]
+    located = [ResourceEntry(Resource(**_values(resource)), _sources(resource)) for resource in resources]
     validate(located, file or "")
     config = Config(**_values(process), resources=tuple(entry.resource for entry in located))
     validate_addresses(config, _sources(process))

@@ -13,7 +13,7 @@ import pytest
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import REMOVALS, SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.driver.mounts import Mount
+from aosp_plugin.binder.driver.mounts import MountPoint
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import Isolation, Recreate
@@ -390,7 +390,7 @@ def test_many_surplus_phones_are_removed_in_steps(directory: Mounts, monkeypatch
     backend.set_allocated(Allocated(frozenset(), clock.now))
     reads: list[int] = []
 
-    def read() -> tuple[Mount, ...]:
+    def read() -> tuple[MountPoint, ...]:
         table = read_mount_table()
         reads.append(len(table))
         return table

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aosp_plugin.binder.devices.scanner import BinderDevice, Identity, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind
 from aosp_plugin.report.leaks import Holder, compare, scan
 
 HOLD = """
@@ -36,7 +36,9 @@ def holding(path: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 def device_at(path: str | Path) -> BinderDevice:
     status = os.stat(path)
-    return BinderDevice("aosp_binder0", str(path), Kind.FILE, Identity(status.st_dev, status.st_rdev, status.st_ino))
+    return BinderDevice(
+        "aosp_binder0", str(path), Kind.FILE, FileIdentity(status.st_dev, status.st_rdev, status.st_ino)
+    )
 
 
 @pytest.fixture

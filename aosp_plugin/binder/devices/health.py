@@ -61,7 +61,7 @@ class Verify(enum.StrEnum):
     """The driver responds to BINDER_VERSION."""
 
 
-class Problem(NamedTuple):
+class HealthProblem(NamedTuple):
     """Why a device set is unhealthy."""
 
     reason: Reason
@@ -86,19 +86,19 @@ def evaluate(device: BinderDevice, verify: Verify, file_system: FileSystem | Non
     return None
 
 
-def requirement_missing(paths: Sequence[str]) -> Problem | None:
+def requirement_missing(paths: Sequence[str]) -> HealthProblem | None:
     """Return REQUIREMENT_MISSING if these devices of the host are missing; None if there are none."""
     reason = Reason.REQUIREMENT_MISSING
-    return Problem(reason, f"{reason}: {', '.join(paths)}") if paths else None
+    return HealthProblem(reason, f"{reason}: {', '.join(paths)}") if paths else None
 
 
-def first(*problems: Problem | None) -> Problem | None:
+def first(*problems: HealthProblem | None) -> HealthProblem | None:
     """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
     found = [problem for problem in problems if problem is not None]
     return min(found, key=lambda problem: list(Reason).index(problem.reason)) if found else None
 
 
-def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Problem | None:
+def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> HealthProblem | None:
     """Return why a device set is unhealthy, or None if all of its members are healthy.
 
     ``members`` are the names of its binder devices, each with its reason; MISSING also if no scan has found it. The
@@ -110,8 +110,8 @@ def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Prob
         return None
     reason = min(reasons, key=list(Reason).index)
     if [name for name, _ in members] == [set_id]:
-        return Problem(reason, str(reason))
+        return HealthProblem(reason, str(reason))
     names = [name for name, cause in members if cause is reason]
     if reason is Reason.MISSING and len(names) < len(members):
-        return Problem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
-    return Problem(reason, f"{reason}: {', '.join(names)}")
+        return HealthProblem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
+    return HealthProblem(reason, f"{reason}: {', '.join(names)}")

@@ -38,10 +38,10 @@ class Kind(enum.StrEnum):
 _KINDS = (Kind.BINDERFS, Kind.CDEV, Kind.STAND_IN, Kind.FILE)
 
 FileSystem = tuple[int, int]
-"""A file system: its st_dev and, for a binderfs, the time of its mount. See ``Identity``."""
+"""A file system: its st_dev and, for a binderfs, the time of its mount. See ``FileIdentity``."""
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """Distinguishes a binder device from a later one with the same name."""
 
     device: int
@@ -70,7 +70,7 @@ class BinderDevice(NamedTuple):
     path: str
     """<device directory>/<name>."""
     kind: Kind
-    identity: Identity | None = None
+    identity: FileIdentity | None = None
     """None if the kind is ABSENT."""
     directory: str = ""
     """The root of its binderfs. Empty for other kinds, and if the file itself is bind-mounted."""
@@ -221,7 +221,7 @@ class DeviceReader:
         before = self._before.get(name)
         if before is not None and before[2:] == found:
             return before
-        return BinderDevice(name, self._path_prefix + name, kind, Identity(*found[1]), root.directory)
+        return BinderDevice(name, self._path_prefix + name, kind, FileIdentity(*found[1]), root.directory)
 
     def _root_of(self, directory: str, device: int) -> _Root:
         """Return the binderfs whose root is ``directory``.

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 
 from aosp_plugin.binder.driver import mounts
-from aosp_plugin.binder.driver.mounts import Mount
+from aosp_plugin.binder.driver.mounts import MountPoint
 from aosp_plugin.binder.host_errors import (
     BinderfsError,
     BinderMissingError,
@@ -245,7 +245,7 @@ def binder_version(path: str) -> int:
     return number
 
 
-def mount_at(directory: str) -> Mount | None:
+def mount_at(directory: str) -> MountPoint | None:
     """Return the binderfs whose root is ``directory``, or None."""
     try:
         path, device = os.path.realpath(directory), os.stat(directory).st_dev

@@ -15,7 +15,7 @@ BINDERFS = "binder"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-class Mount(NamedTuple):
+class MountPoint(NamedTuple):
     """A mounted file system."""
 
     directory: str
@@ -50,7 +50,7 @@ def read() -> str:
         return file.read()
 
 
-def parse(mountinfo: str) -> tuple[Mount, ...]:
+def parse(mountinfo: str) -> tuple[MountPoint, ...]:
     """Return the mounts in the text of the mount table, in its order."""
     return tuple(map(_parse, _lines(mountinfo)))
 
@@ -65,14 +65,14 @@ def _lines(mountinfo: str) -> list[str]:
     return mountinfo.rstrip("\n").split("\n") if mountinfo else []  # a path may contain other line separators
 
 
-def _parse(line: str) -> Mount:
+def _parse(line: str) -> MountPoint:
     mount_fields, _, file_system_fields = line.partition(" - ")
     fields = mount_fields.split(" ")
     major, _, minor = fields[2].partition(":")
     kind, source, *_, options = file_system_fields.split(" ")
     device = os.makedev(int(major), int(minor))
     shared, slave = (any(field.startswith(tag) for field in fields[6:]) for tag in ("shared:", "master:"))
-    return Mount(_unescaped(fields[4]), device, kind, _unescaped(source), options, int(fields[0]), shared, slave)
+    return MountPoint(_unescaped(fields[4]), device, kind, _unescaped(source), options, int(fields[0]), shared, slave)
 
 
 def _unescaped(field: str) -> str:

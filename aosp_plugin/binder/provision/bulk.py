@@ -38,7 +38,7 @@ _NULL = os.makedev(1, 3)
 """The number of /dev/null (Documentation/admin-guide/devices.txt), which every user may open."""
 
 
-class ListedDevice(NamedTuple):
+class PoolDevice(NamedTuple):
     """A created device, as ``list`` shows it."""
 
     name: str
@@ -85,10 +85,10 @@ class DevicePool:
         present = count - created
         return f"{self._directory}: {_devices(created)} created, {present} already present ({span}, {kind})\n"
 
-    def list(self) -> list[ListedDevice]:
+    def list(self) -> list[PoolDevice]:
         """Return the devices in natural order. Raises HostError."""
         return [
-            ListedDevice(
+            PoolDevice(
                 name,
                 kind if os.path.exists(f"{self._directory}/{name}") else Kind.ABSENT,
                 f"{self._directory}/{name}",

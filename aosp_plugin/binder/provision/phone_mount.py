@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS
-from aosp_plugin.binder.driver.mounts import Mount
+from aosp_plugin.binder.driver.mounts import MountPoint
 from aosp_plugin.binder.host_errors import BinderfsError
 from aosp_plugin.binder.provision.device_provisioner import MODE, set_mode
 
@@ -32,7 +32,7 @@ class PropagationError(BinderfsError):
     """What is mounted here does not appear on the host: a container would get the previous binderfs of the phone."""
 
 
-def require_propagation(directory: str, table: Iterable[Mount], *, in_container: bool) -> None:
+def require_propagation(directory: str, table: Iterable[MountPoint], *, in_container: bool) -> None:
     """Require that mounts in ``directory`` appear on the host, where the container runtime looks for them.
 
     ``in_container``: it is below another root than the host's. Raises PropagationError.
@@ -68,12 +68,12 @@ def require_own_directory(directory: str) -> None:
         )
 
 
-def read_mount_table() -> tuple[Mount, ...]:
+def read_mount_table() -> tuple[MountPoint, ...]:
     """Return the mounts of this process. Reading the table accesses no mounted file system."""
     return mounts.parse(mounts.read())
 
 
-def own_mounts(table: Iterable[Mount]) -> dict[str, dict[int, str]]:
+def own_mounts(table: Iterable[MountPoint]) -> dict[str, dict[int, str]]:
     """Return the sources of the plugin's binderfs mounts by directory and number (st_dev).
 
     A bind mount of one phone in place of another one is not the plugin's: both would have the same binder devices.

@@ -14,7 +14,7 @@ from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.driver.mounts import Mount
+from aosp_plugin.binder.driver.mounts import MountPoint
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.device_provisioner import exclusive, provisioning, translated_errors
@@ -217,7 +217,7 @@ class PhoneProvisioner:
         self._own = None
         return provisioning("phones", self._host, self._host_directory)
 
-    def _require_allowed(self, directory: str, table: Iterable[Mount]) -> None:
+    def _require_allowed(self, directory: str, table: Iterable[MountPoint]) -> None:
         """Raise HostError if nothing may be mounted in the directory of the phones."""
         phone_mount.require_own_directory(directory)
         in_container = self._host.process_path("/") != "/"

@@ -7,7 +7,7 @@ import pytest
 
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.binder.devices.scanner import BinderDevice, Identity, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
@@ -18,13 +18,13 @@ PHONE = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 def in_binderfs(number: int, directory: str = "/run/binderfs") -> BinderDevice:
     """Return a link in /dev to a device of a binderfs."""
     name = f"aosp_binder{number}"
-    return BinderDevice(name, f"/dev/{name}", Kind.BINDERFS, Identity(70, number, number), directory)
+    return BinderDevice(name, f"/dev/{name}", Kind.BINDERFS, FileIdentity(70, number, number), directory)
 
 
 def plain(number: int, kind: Kind = Kind.CDEV, host_directory: str = "/dev") -> BinderDevice:
     """Return a binder device outside a binderfs."""
     name = f"aosp_binder{number}"
-    return BinderDevice(name, f"{host_directory}/{name}", kind, Identity(5, number, number))
+    return BinderDevice(name, f"{host_directory}/{name}", kind, FileIdentity(5, number, number))
 
 
 def edits(*members: BinderDevice, shared: SharedFiles | None = None, **keys: Any) -> ContainerEdits:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from aosp_plugin.binder.devices.health import (
-    Problem,
+    HealthProblem,
     Reason,
     Verify,
     aggregate,
@@ -15,7 +15,7 @@ from aosp_plugin.binder.devices.health import (
     first,
     requirement_missing,
 )
-from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Identity, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, FileSystem, Kind
 
 FS, NEW_FS = (70, 1), (70, 2)
 
@@ -32,7 +32,7 @@ LEVELS = {
 
 
 def device(kind: Kind, file_system: FileSystem = FS) -> BinderDevice:
-    identity = None if kind is Kind.ABSENT else Identity(file_system[0], 1, 2, file_system[1])
+    identity = None if kind is Kind.ABSENT else FileIdentity(file_system[0], 1, 2, file_system[1])
     return BinderDevice("b1", "/dev/b1", kind, identity)
 
 
@@ -81,7 +81,7 @@ def test_missing_requirements_are_named() -> None:
 def test_first_problem_is_the_one_with_the_highest_precedence() -> None:
     """A binder device's own problem comes before another device, and that before the CDI spec, which lacks both."""
     requirement = requirement_missing(["/dev/fuse"])
-    own, spec = Problem(Reason.MISSING, "missing"), Problem(Reason.NOT_IN_CDI_SPEC, "not-in-cdi-spec")
+    own, spec = HealthProblem(Reason.MISSING, "missing"), HealthProblem(Reason.NOT_IN_CDI_SPEC, "not-in-cdi-spec")
     assert first(own, requirement) == first(requirement, own) == own
     assert first(spec, requirement) == first(requirement, spec) == first(None, requirement) == requirement
     assert first(None, None) is None

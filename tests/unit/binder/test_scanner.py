@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from aosp_plugin.binder.devices import scanner
-from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader, Identity, Kind, Scan, kind_of
+from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader, FileIdentity, Kind, Scan, kind_of
 from aosp_plugin.binder.devices.sets import Layout, Named, Single, natural_sort
 from aosp_plugin.binder.driver.host import Driver, Host
 
@@ -139,7 +139,7 @@ def test_link_has_the_identity_of_its_target(tree: Tree) -> None:
     """The directories of both are watched."""
     tree.char("/run/binderfs/a", BINDERFS, BINDER)
     tree.link("/dev/aosp_binder7", "/run/binderfs/a")
-    identity = Identity(BINDERFS, BINDER, tree.lstat("/run/binderfs/a").st_ino, MOUNTED)
+    identity = FileIdentity(BINDERFS, BINDER, tree.lstat("/run/binderfs/a").st_ino, MOUNTED)
     result = scan(tree)
     assert devices(result) == [
         BinderDevice("aosp_binder7", "/dev/aosp_binder7", Kind.BINDERFS, identity, "/run/binderfs")
@@ -291,7 +291,7 @@ def test_directory_of_a_set_may_be_a_link(phones: Tree) -> None:
     phones.link("/dev/phones/phone2", "/run/later/phone2")
     phones.char("/run/binderfs/binder", BINDERFS, BINDER)
     result = scan_phones(phones)
-    identity = Identity(BINDERFS, BINDER, phones.lstat("/run/binderfs/binder").st_ino, MOUNTED)
+    identity = FileIdentity(BINDERFS, BINDER, phones.lstat("/run/binderfs/binder").st_ino, MOUNTED)
     assert devices(result)[0] == BinderDevice(
         "phone1/binder", "/dev/phones/phone1/binder", Kind.BINDERFS, identity, "/run/binderfs"
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from aosp_plugin.binder.devices.health import Reason, Verify
-from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Identity, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, FileSystem, Kind
 from aosp_plugin.binder.devices.store import Past, track
 
 TTL = 300.0
@@ -20,7 +20,7 @@ Entries = dict[str, BinderDevice]
 
 def binder_device(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: FileSystem = FS) -> Entries:
     """Return what a scan finds of a binder device."""
-    return {name: BinderDevice(name, f"/dev/{name}", kind, Identity(file_system[0], 1, 2, file_system[1]))}
+    return {name: BinderDevice(name, f"/dev/{name}", kind, FileIdentity(file_system[0], 1, 2, file_system[1]))}
 
 
 PRESENT, REMOUNTED = binder_device(), binder_device(file_system=NEW_FS)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aosp_plugin.binder.devices.scanner import BinderDevice, Identity, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind
 from aosp_plugin.binder.driver.cgroup import parse_cgroup
 from aosp_plugin.report import leaks
 from aosp_plugin.report.leaks import (
@@ -116,14 +116,14 @@ def file_device(path: Path) -> BinderDevice:
     """Return a binder device that is a plain file, created if missing."""
     path.touch()
     status = path.stat()
-    return BinderDevice(path.name, str(path), Kind.FILE, Identity(status.st_dev, status.st_rdev, status.st_ino))
+    return BinderDevice(path.name, str(path), Kind.FILE, FileIdentity(status.st_dev, status.st_rdev, status.st_ino))
 
 
 def character_device(path: str, kind: Kind, *, other_inode: bool = False) -> BinderDevice:
     """Return the binder device at ``path``, or another inode with the same device number."""
     status = Path(path).stat()
     inode = status.st_ino + 1000 if other_inode else status.st_ino
-    return BinderDevice("aosp_binder0", path, kind, Identity(status.st_dev, status.st_rdev, inode))
+    return BinderDevice("aosp_binder0", path, kind, FileIdentity(status.st_dev, status.st_rdev, inode))
 
 
 def leaked(binder_devices: Sequence[BinderDevice]) -> list[tuple[str, int]]:
