@@ -19,14 +19,18 @@
 pytest loads this module at its start, in each of its processes: it imports pytest, and all else on first use.
 """
 
+from __future__ import annotations
+
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kubelet_standin import Behaviour, Kubelet
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from kubelet_standin import Behaviour, Kubelet
 
 
 def pytest_configure(config: pytest.Config) -> None:

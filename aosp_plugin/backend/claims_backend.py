@@ -48,7 +48,7 @@ class ClaimsBackend(BinderBackend):
     def __init__(
         self, host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """See ``HostDevices``."""
+        """See ``BinderBackend``."""
         super().__init__(host, resource, cdi_dir=cdi_dir, clock=clock)
         self.creates_devices = resource.provision is not None
         self._claimed = self._phones if isinstance(self._phones, ClaimedPhones) else None
@@ -57,7 +57,7 @@ class ClaimsBackend(BinderBackend):
         self._kernel_version = kernel_version(os.uname().release)
 
     def scan(self) -> None:
-        """Read the host; see ``HostDevices``."""
+        """Read the host; see ``BinderBackend``."""
         super().scan()
         if not self._driver:
             self._driver = (

@@ -7,7 +7,7 @@ in an init container.
 
 import logging
 
-from aosp_plugin.backend.host_devices import device_provisioner
+from aosp_plugin.backend.binder_backend import device_provisioner
 from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from aosp_plugin.backend.binder_backend import BinderBackend, create_backend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.config.keys import Config, Resource
@@ -33,6 +33,15 @@ def create_backends(config: Config) -> dict[str, BinderBackend]:
         resource.resource_name: create_backend(Host(config.host_root), resource, cdi_dir=config.cdi_dir)
         for resource in config.resources
     }
+
+
+def create_backend(host: Host, resource: Resource, *, cdi_dir: str) -> BinderBackend:
+    """Return the backend of a resource; a ``ClaimsBackend`` for DRA. The host is not accessed."""
+    if resource.api is Api.DEVICE_PLUGIN:
+        return BinderBackend(host, resource, cdi_dir=cdi_dir)
+    from aosp_plugin.backend.claims_backend import ClaimsBackend  # noqa: PLC0415 - only DRA requires it
+
+    return ClaimsBackend(host, resource, cdi_dir=cdi_dir)
 
 
 def create_server(

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.host_devices import expected_devices
+from aosp_plugin.backend.binder_backend import BinderBackend, expected_devices
 from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.framework.observer import DraObserver, Observer, Observers

@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from aosp_plugin.backend.binder_backend import BinderBackend, create_backend
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Config, Phones, Resource
 from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.daemon.allocations import report_allocations
-from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories
+from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories, create_backend
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend.binder_backend import create_backend
 from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
 from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.health import Verify
@@ -16,6 +15,7 @@ from aosp_plugin.binder.host_errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Recreate
+from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
 from tests.backends import scan
