@@ -221,9 +221,7 @@ def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
     except ModuleNotFoundError as error:
         if error.name != "kubelet_standin":
             raise
-        message = (
-            "the demo requires the stand-in kubelet, kubelet-standin, which is not installed; the image never has it"
-        )
+        message = "the demo is not part of the image; elsewhere it requires the stand-in kubelet, kubelet-standin"
         raise click.ClickException(message) from error
 
     sys.exit(asyncio.run(permanent.stay(devices or 120, seed, port) if stay else steps.demo(devices or 1000)))
