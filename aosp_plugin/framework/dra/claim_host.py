@@ -238,9 +238,13 @@ class ClaimSpecs:
             os.makedirs(os.path.dirname(self.state_directory), exist_ok=True)
             atomic_file.make_directory(self.state_directory, 0o750)
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                os.close(descriptor)
+                raise
         except OSError as error:
             raise ClaimRecordError(f"cannot lock {self._lock}: {error.strerror}") from error
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor
 
 
