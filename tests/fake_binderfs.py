@@ -63,7 +63,7 @@ class FakeBinderfs:
     def add_device(self, directory: str, name: str) -> int:
         """Create a file with the mode that the kernel gives."""
         path, limit = f"{directory}/{name}", self.mounts[directory].max_devices
-        count = len(binderfs.devices_in(directory))
+        count = len(binderfs.device_names(directory))
         if limit is not None and count >= limit:
             raise binderfs.exhausted(path, count, limit)
         try:

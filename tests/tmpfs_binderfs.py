@@ -25,15 +25,15 @@ class Mounts:
         self.path = path
         self.kernel_devices: tuple[str, ...] = ()
         """The binder devices that each mount creates (``devices=`` of the driver)."""
-        self._devices_in = binderfs.devices_in
+        self._device_names = binderfs.device_names
         monkeypatch.setattr(mounts, "BINDERFS", "tmpfs")
         monkeypatch.setattr(binderfs, "add_device", self.add_device)
-        monkeypatch.setattr(binderfs, "devices_in", self.devices_in)
+        monkeypatch.setattr(binderfs, "device_names", self.device_names)
 
-    def devices_in(self, directory: str) -> list[str]:
+    def device_names(self, directory: str) -> list[str]:
         """List the devices of a mount."""
         self._complete(directory)
-        return self._devices_in(directory)
+        return self._device_names(directory)
 
     def add_device(self, directory: str, name: str) -> int:
         """Create a device in a mount."""

@@ -138,7 +138,7 @@ class BinderBackend(Backend):
         before = self._scanned
         groups = {name: before.sets.get(name) or self._layout.set_of(name) for name in self._layout.ids(names)}
         scanned = Scanned(groups, self._store.devices, self._store.reasons, shared, self._state())
-        problems = scans.problems(groups.values(), scanned, scanned.state)
+        problems = scans.device_problems(groups.values(), scanned, scanned.state)
         numa_nodes = self._numa_nodes(groups.values(), shared)
         unchanged = (groups, problems, numa_nodes) == (before.sets, before.problems, before.numa_nodes)
         devices = before.devices if unchanged else self._advertised(groups, problems, numa_nodes)

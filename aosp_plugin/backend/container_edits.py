@@ -32,7 +32,7 @@ from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation, shared_path
-from aosp_plugin.framework.cdi import spec as cdi
+from aosp_plugin.framework import cdi
 from aosp_plugin.framework.devices import CDI, ContainerEdits, DeviceList, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError
 

@@ -1,7 +1,7 @@
 """The devices of a resource as of one scan, and why they are unhealthy, from all that has a say in it.
 
-``binder.devices.health`` has the rules for binder devices and device sets. Others come from recreation, the CDI spec,
-phones, shared devices, and pods that have devices through another API.
+The reasons of the binder devices come from ``binder.devices.store``. Others come from recreation, the CDI spec, phones,
+shared devices, and pods that have devices through another API.
 """
 
 import re
@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.binder.devices import health
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet
@@ -87,7 +86,7 @@ class Scanned(NamedTuple):
         return AllocatedDevice(group.id, self.existing(group), spread.device(group.number) if spread.known else "")
 
 
-def problems(groups: Iterable[DeviceSet], scanned: Scanned, state: HostState) -> dict[str, HealthProblem]:
+def device_problems(groups: Iterable[DeviceSet], scanned: Scanned, state: HostState) -> dict[str, HealthProblem]:
     """Return why devices are unhealthy, of those that are, by ID."""
     shared = scanned.shared
     if not (state.phones or state.not_recreated is not None or shared.missing or shared.spread.lost):
@@ -103,7 +102,7 @@ def problem(group: DeviceSet, scanned: Scanned, state: HostState) -> HealthProbl
     if state.phones is not None and state.phones.prepared is not None and group.id not in state.phones.prepared:
         return own  # its binder devices are made when a claim is prepared
     members = [(name, _reason(name, scanned, state)) for name in group.members]
-    return health.first(health.aggregate(group.id, members), own)
+    return first(aggregate(group.id, members), own)
 
 
 def general_problem(group: DeviceSet, scanned: Scanned, state: HostState) -> HealthProblem | None:
@@ -113,7 +112,7 @@ def general_problem(group: DeviceSet, scanned: Scanned, state: HostState) -> Hea
         unknown = "" if state.holds_known else ": the kubelet has not answered yet which pods have it"
         held = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}{unknown}")
     phones = None if state.phones is None else _phone_problem(group.id, state.phones)
-    return health.first(scanned.shared.problem(group), held, phones)
+    return first(scanned.shared.problem(group), held, phones)
 
 
 def _phone_problem(phone: str, phones: PhoneState) -> HealthProblem | None:
@@ -141,6 +140,31 @@ def _reason(name: str, scanned: Scanned, state: HostState) -> Reason | None:
     if reason is None and name in state.lacking:
         reason = Reason.NOT_IN_CDI_SPEC
     return reason
+
+
+def first(*problems: HealthProblem | None) -> HealthProblem | None:
+    """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
+    found = [problem for problem in problems if problem is not None]
+    return min(found, key=lambda problem: list(Reason).index(problem.reason)) if found else None
+
+
+def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> HealthProblem | None:
+    """Return why a device set is unhealthy, or None if all of its members are healthy.
+
+    ``members`` are the names of its binder devices, each with its reason; MISSING also if no scan has found it. The
+    earliest reason in ``Reason`` wins, because a check implies that those before it passed. If some members are
+    missing, the set is incomplete; if all are, it is missing.
+    """
+    reasons = {reason for _, reason in members if reason is not None}
+    if not reasons:
+        return None
+    reason = min(reasons, key=list(Reason).index)
+    if [name for name, _ in members] == [set_id]:
+        return HealthProblem(reason, str(reason))
+    names = [name for name, cause in members if cause is reason]
+    if reason is Reason.MISSING and len(names) < len(members):
+        return HealthProblem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
+    return HealthProblem(reason, f"{reason}: {', '.join(names)}")
 
 
 class Holds:

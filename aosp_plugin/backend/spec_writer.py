@@ -8,7 +8,7 @@ from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Resource
-from aosp_plugin.framework.cdi.spec_file import SpecFile
+from aosp_plugin.framework.cdi import SpecFile
 
 _USABLE = (Reason.NOT_IN_CDI_SPEC, Reason.SURPLUS)
 """Reasons for which a device is in the spec nevertheless: it lacks nothing but the spec, or pods may have it."""

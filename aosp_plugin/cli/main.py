@@ -92,12 +92,12 @@ def serve(file: str | None, **flags: Any) -> None:
     # Signals that come before the thread that handles them is running wait for it. Otherwise they would end the
     # process, or, if it is the first one of its container, be ignored by the kernel.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-    from aosp_plugin.daemon.serve import serve as run  # noqa: PLC0415
+    from aosp_plugin.daemon.serve import serve_configuration  # noqa: PLC0415
 
     def load() -> Config:
         return sources.load(flags, os.environ, file)[0]
 
-    asyncio.run(run(load))
+    asyncio.run(serve_configuration(load))
 
 
 @cli.command(cls=_Provisioning)

@@ -36,4 +36,4 @@ def run(config: Config) -> None:
             if not phones:
                 raise
             LOG.error("resource not provisioned", extra={"error": str(error)})  # noqa: TRY400 - no traceback
-    provisioner_socket.serve(provisioner_socket.SOCKET, phones)
+    provisioner_socket.serve_requests(provisioner_socket.PROVISIONER_SOCKET, phones)

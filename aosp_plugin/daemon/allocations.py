@@ -19,7 +19,7 @@ from aosp_plugin.framework.podresources_client import Allocations, PodResources
 ATTEMPTS = 3
 """Questions in a row that the kubelet does not answer until the backends get the reason: a minute."""
 
-LONGEST_PAUSE = 300.0
+LONGEST_INTERVAL = 300.0
 """Seconds between two questions, at the longest, to a kubelet that does not answer."""
 
 YIELD_INTERVAL = 10.0
@@ -39,7 +39,7 @@ async def report_allocations(
     failures, pause = 0, SURPLUS_INTERVAL
     while True:
         problem = await report_once(backends, pod_resources, rescan)
-        failures, pause = (failures + 1, min(2 * pause, LONGEST_PAUSE)) if problem else (0, SURPLUS_INTERVAL)
+        failures, pause = (failures + 1, min(2 * pause, LONGEST_INTERVAL)) if problem else (0, SURPLUS_INTERVAL)
         for name, backend in backends.items():
             if backend.set_unknown(problem if failures >= ATTEMPTS else ""):
                 rescan(name)

@@ -80,7 +80,7 @@ def dra_drivers(servers: Iterable[ResourceServer]) -> list[DraDriver]:
     return [cast("DraDriver", server) for server in servers if server.driver is not None]
 
 
-def check(config: Config) -> None:
+def check_host(config: Config) -> None:
     """Check whether this host can serve a configuration, by scans without any other effect. May block.
 
     That includes what a running plugin only reports and retries, because the host may be about to change: a kubelet's

@@ -48,7 +48,7 @@ LOG = logging.getLogger(__name__)
 Listeners: TypeAlias = "dict[tuple[str, int], socket.socket]"
 """Listening sockets by address."""
 
-CHECK_TIMEOUT = 10.0
+DIRECTORIES_TIMEOUT = 10.0
 """Seconds to check the directories of phones."""
 
 RETRY = 0.5
@@ -130,7 +130,7 @@ class Generation:
         """Scan all resources side by side, and check that they share no device. A scan that hangs is no error."""
         with contextlib.suppress(WorkerTimeoutError):
             check = partial(check_phone_directories, self.config)
-            await self._worker.run(check, CHECK_TIMEOUT, label="check of the directories of phones")
+            await self._worker.run(check, DIRECTORIES_TIMEOUT, label="check of the directories of phones")
         scans = [server.prepare(require_devices=require_devices) for server in self.servers]
         results = await asyncio.gather(*scans, return_exceptions=True)
         errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]

@@ -17,7 +17,7 @@ from functools import partial
 from aosp_plugin import __version__
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.config.keys import Config, status_address
-from aosp_plugin.daemon.assembly import check
+from aosp_plugin.daemon.assembly import check_host
 from aosp_plugin.daemon.generation import Generation, Listeners
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.errors import PluginError
@@ -34,7 +34,7 @@ CHECK_TIMEOUT = 10.0
 be on a file system that hangs."""
 
 
-async def serve(load: Callable[[], Config]) -> None:
+async def serve_configuration(load: Callable[[], Config]) -> None:
     """Serve until SIGTERM or SIGINT. ``load`` reads the configuration at the start and after each SIGHUP.
 
     Raises an ExceptionGroup of everything that failed: PluginError, HostError or OSError if the plugin cannot start, or
@@ -130,7 +130,7 @@ class Daemon:
         """Return what is to serve a configuration that this host can serve, with its sockets. Raises what it cannot."""
         listeners = await self._listen(config, present)
         try:
-            await self._worker.run(partial(check, config), CHECK_TIMEOUT, label="check of the configuration")
+            await self._worker.run(partial(check_host, config), CHECK_TIMEOUT, label="check of the configuration")
             return Generation(config, self._history, listeners)
         except BaseException:
             _close_except(present, listeners)

@@ -39,45 +39,30 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.backend import Backend, ClaimParameters, Version
-from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
-from aosp_plugin.framework.observer import Observer
+from aosp_plugin.framework.backend import Backend as Backend
+from aosp_plugin.framework.backend import ClaimParameters as ClaimParameters
+from aosp_plugin.framework.backend import Version as Version
+from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY as KUBELET_DIRECTORY
+from aosp_plugin.framework.devices import ContainerEdits as ContainerEdits
+from aosp_plugin.framework.devices import Device as Device
+from aosp_plugin.framework.devices import DeviceNode as DeviceNode
+from aosp_plugin.framework.devices import Mount as Mount
+from aosp_plugin.framework.observer import Observer as Observer
 
 if TYPE_CHECKING:
-    from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
-    from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
-    from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.inventory import Inventory, Snapshot
-    from aosp_plugin.framework.listed import ListedDevice, ListedDevices
-    from aosp_plugin.framework.service.serving import serve, serve_dra
-    from aosp_plugin.framework.timings import Timings
-
-__all__ = [
-    "KUBELET_DIRECTORY",
-    "Backend",
-    "ClaimParameters",
-    "ContainerEdits",
-    "Device",
-    "DeviceNode",
-    "DevicePlugin",
-    "DraDirectories",
-    "DraDriver",
-    "FileEvents",
-    "Inventory",
-    "ListedDevice",
-    "ListedDevices",
-    "Mount",
-    "Observer",
-    "Snapshot",
-    "Timings",
-    "Version",
-    "serve",
-    "serve_dra",
-]
+    from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin as DevicePlugin
+    from aosp_plugin.framework.dra.driver import DraDirectories as DraDirectories
+    from aosp_plugin.framework.dra.driver import DraDriver as DraDriver
+    from aosp_plugin.framework.events.file_events import FileEvents as FileEvents
+    from aosp_plugin.framework.inventory import Inventory as Inventory
+    from aosp_plugin.framework.inventory import Snapshot as Snapshot
+    from aosp_plugin.framework.listed import ListedDevice as ListedDevice
+    from aosp_plugin.framework.listed import ListedDevices as ListedDevices
+    from aosp_plugin.framework.service.serving import serve as serve
+    from aosp_plugin.framework.service.serving import serve_dra as serve_dra
+    from aosp_plugin.framework.timings import Timings as Timings
 
 _MODULES = {
-    "Device": "devices",
     "DevicePlugin": "deviceplugin.plugin",
     "DraDirectories": "dra.driver",
     "DraDriver": "dra.driver",
@@ -99,8 +84,3 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
-
-
-def __dir__() -> list[str]:
-    """Return the names of this module, including those that are not loaded yet, for completion and ``help``."""
-    return sorted({*globals(), *__all__})

@@ -2,7 +2,7 @@
 
 import enum
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ _QUOTA_PREFIX = "requests."
 _MAX_DOMAIN_LENGTH = 253
 _MAX_NAME_LENGTH = 63
 _EMPTY: Mapping[str, str] = MappingProxyType({})
+
+DIGEST_LENGTH = 8
 
 MAX_ID_LENGTH = 63
 """Characters in a device ID (comment at ``Device.ID`` in the kubelet's api.proto)."""
@@ -52,22 +54,6 @@ def id_problem(device_id: str) -> str | None:
     if not device_id.isprintable():
         return "the ID has characters that are not printable"
     return None
-
-
-def valid_devices(devices: Iterable[Device]) -> tuple[list[Device], dict[str, str]]:
-    """Return the devices with valid and unique IDs, and the reason why its device is skipped for each other ID.
-
-    Of several devices with the same ID, the first one stays.
-    """
-    valid: dict[str, Device] = {}
-    problems: dict[str, str] = {}
-    for device in devices:
-        problem = "another device has the same ID" if device.id in valid else id_problem(device.id)
-        if problem:
-            problems[device.id] = problem
-        else:
-            valid[device.id] = device
-    return [*valid.values()], problems
 
 
 class DeviceNode(NamedTuple):
@@ -115,6 +101,18 @@ class DeviceList(enum.StrEnum):
 
 CDI = frozenset({DeviceList.CDI_CRI, DeviceList.CDI_ANNOTATIONS})
 """The strategies that require a spec file."""
+
+
+def shortened(name: str, limit: int) -> str:
+    """Return a name, of which one of more than ``limit`` characters is cut and gets a digest of the whole name."""
+    return name if len(name) <= limit else f"{name[: limit - DIGEST_LENGTH - 1].rstrip('-.')}-{digest(name)}"
+
+
+def digest(text: str) -> str:
+    """Return ``DIGEST_LENGTH`` characters that distinguish a name from others."""
+    import hashlib  # noqa: PLC0415 - loads OpenSSL, and names are rarely long
+
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def is_extended_resource_name(name: str) -> bool:

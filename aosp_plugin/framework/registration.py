@@ -31,10 +31,11 @@ from aosp_plugin.framework.sockets import (
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Backoff, Clock, Timings
 
 Handlers: TypeAlias = "Sequence[grpc.GenericRpcHandler[bytes, bytes]]"
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 LOG = logging.getLogger(__name__)
 
-RECEIVE_LIMIT = 64 * 1024 * 1024
+REQUEST_LIMIT = 64 * 1024 * 1024
 """Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
 
 _STOPPING: set[asyncio.Task[None]] = set()
@@ -175,7 +176,7 @@ class Registration(ABC):
         path = os.path.join(self._directory.path, self.endpoint)
         handlers, finish = self._services(self.endpoint)
         try:
-            async with serving(handlers, path, self._monitor, self._timings.stop, finish=finish):
+            async with serving_rpcs(handlers, path, self._monitor, self._timings.stop, finish=finish):
                 view = await self._monitor.view(path)
                 async with self._begin(view):
                     loss = await self._watch(path, view)
@@ -262,7 +263,7 @@ class Registration(ABC):
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serving_rpcs(
     handlers: Handlers, path: str, monitor: DirectoryMonitor, grace: float, *, finish: Callable[[], None]
 ) -> AsyncIterator[None]:
     """Serve on a new socket at ``path`` inside the context; pending requests then have ``grace`` seconds.
@@ -283,7 +284,7 @@ async def serving(
     hidden = os.path.join(directory, f".{name}")
     try:
         check_descriptors()
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", REQUEST_LIMIT)])
         server.add_generic_rpc_handlers(tuple(handlers))
         server.add_insecure_port(socket_address(hidden))
     except (OSError, RuntimeError) as error:

@@ -1,6 +1,7 @@
 """What serves one resource to the kubelet: the part that device plugins and DRA drivers have in common."""
 
 import asyncio
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable
@@ -8,12 +9,16 @@ from typing import NamedTuple
 
 from aosp_plugin.framework.aio import complete_unless, run_and_close
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.observer import Observer, working_for
+from aosp_plugin.framework.observer import NULL_OBSERVER, Observer, working_for
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import CLOCK, STOP_WITHIN, Clock, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
+
+LOG = logging.getLogger(__name__)
+
+BAD_ROUNDS = 2
+"""Rounds in a row with fewer devices than published after which the kubelet counts as wrong."""
 
 
 class DriverState(NamedTuple):
@@ -27,6 +32,69 @@ class DriverState(NamedTuple):
     """Number of those that the API server has as they should be."""
     claims: int
     """Number of prepared claims."""
+
+
+class Confirmation:
+    """What the kubelet has of one plugin's devices. Written in the event loop; the attributes are for any thread."""
+
+    def __init__(self, observer: Observer = NULL_OBSERVER) -> None:
+        self._observer = observer
+        self._bad_rounds = 0
+        self._attempted = float("-inf")
+        self.allocatable: int | None = None
+        """Number of healthy devices that the kubelet has; None if it is unknown."""
+        self.published = 0
+        """Number of healthy devices that the plugin had published at that time."""
+        self.unknown = "the kubelet has not been asked yet"
+        """Why the kubelet's number is unknown; empty if it is known."""
+        self.problem = ""
+        """That the kubelet has fewer devices than published; empty if it has not, or if that is unknown."""
+
+    def __str__(self) -> str:
+        """Return the numbers in a few words, for the readiness probe."""
+        if self.unknown:
+            return f"the kubelet's number of devices is unknown: {self.unknown}"
+        return f"{self.allocatable} of {self.published} healthy devices allocatable"
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the next round follows sooner than usual."""
+        return bool(self._bad_rounds or self.problem)
+
+    def unavailable(self, reason: str) -> None:
+        """Record why it is unknown what the kubelet has."""
+        self.allocatable, self.unknown, self.problem, self._bad_rounds = None, reason, "", 0
+        self._observer.confirmed(None)
+
+    def record(self, allocatable: int, published: int) -> None:
+        """Record the numbers of healthy devices that the kubelet has, and that the plugin published."""
+        self.allocatable, self.published, self.unknown = allocatable, published, ""
+        self._observer.confirmed(allocatable)
+
+    def compare(self, allocatable: int, published: int, now: float, timings: Timings = DEFAULT) -> bool:
+        """Record and compare these numbers; return whether to register again.
+
+        ``now`` is a monotonic time in seconds.
+        """
+        self.record(allocatable, published)
+        if allocatable >= published:
+            if self.problem:
+                LOG.info("kubelet has all devices again", extra={"allocatable": allocatable, "published": published})
+            self.problem, self._bad_rounds = "", 0
+            return False
+        self._bad_rounds += 1
+        if self._bad_rounds < BAD_ROUNDS:
+            return False
+        if not self.problem:
+            extra = {"allocatable": allocatable, "published": published}
+            LOG.warning("kubelet has fewer devices than published", extra=extra)
+        self.problem = f"the kubelet has {allocatable} of {published} healthy devices"
+        due = self._attempted + timings.view_pause
+        if now < due:
+            self.problem += f", next registration in {due - now:.0f} s"
+            return False
+        self._attempted, self._bad_rounds = now, 0
+        return True
 
 
 class ResourceServer(ABC):

@@ -9,13 +9,13 @@ import collections
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 from aosp_plugin.framework.aio import debounce
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.devices import Device, valid_devices
+from aosp_plugin.framework.devices import Device, id_problem
 from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.inventory import Inventory, Snapshot
@@ -131,8 +131,8 @@ class ScanLoop:
         So the devices are published all at once, and none that the failed update of the host makes unusable. Only the
         first scan can keep the plugin from serving: another plugin may have been stopped for it.
         """
-        if not self._prepared:
-            with contextlib.suppress(WorkerTimeoutError):  # the scan hangs, which is logged
+        if not self._prepared and not self._scanning.problem:  # a scan that hangs is logged, and not waited for twice
+            with contextlib.suppress(WorkerTimeoutError):
                 await self.prepare(require_devices=require_devices)
         if self._prepared:
             await self.update_host(self._timings.hang)
@@ -267,3 +267,19 @@ class ScanLoop:
         LOG.info("devices changed", extra={**counts, "duration_ms": milliseconds(seconds)})
         truncated = snapshot.truncated
         self._truncated.set(f"{truncated} devices" if truncated else "", truncated=truncated, **counts)
+
+
+def valid_devices(devices: Iterable[Device]) -> tuple[list[Device], dict[str, str]]:
+    """Return the devices with valid and unique IDs, and the reason why its device is skipped for each other ID.
+
+    Of several devices with the same ID, the first one stays.
+    """
+    valid: dict[str, Device] = {}
+    problems: dict[str, str] = {}
+    for device in devices:
+        problem = "another device has the same ID" if device.id in valid else id_problem(device.id)
+        if problem:
+            problems[device.id] = problem
+        else:
+            valid[device.id] = device
+    return [*valid.values()], problems

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 import grpc
 
 from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.devices import shortened
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.observer import LastingProblem
@@ -37,10 +38,9 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
 GRPC_DESCRIPTORS = 16
 """Free descriptors that a new server or channel requires. It uses fewer than ten."""
 
-
 MAX_STEM_LENGTH = 40
-"""Characters of a socket's name that come from the resource's name."""
-
+"""Characters of a socket's name that come from the name of the resource or driver. A socket's path has at most 107
+bytes, of which the kubelet's directory takes 34 or more, and the rest of the socket's name up to 33."""
 
 ACCESS = "access to the kubelet's plugin directory"
 """Label of the calls."""
@@ -238,19 +238,14 @@ def listener(path: str) -> int | None:
     return pid
 
 
-def socket_name(resource_name: str) -> str:
-    """Return the prefix of the names of a resource's sockets.
+def plugin_stem(resource_name: str) -> str:
+    """Return the prefix of the names of the sockets of a resource's device plugin; a resource name may be long."""
+    return f"aosp-{shortened(resource_name.replace('/', '_'), MAX_STEM_LENGTH)}"
 
-    A resource name may have 308 characters and a socket's path 107 bytes, of which the kubelet's directory and the
-    numbers take 62. A long name is therefore cut, and a digest of the whole name is added.
-    """
-    name = resource_name.replace("/", "_")
-    if len(name) > MAX_STEM_LENGTH:
-        import hashlib  # noqa: PLC0415 - loads OpenSSL, and names are rarely long
 
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-        name = f"{name[: MAX_STEM_LENGTH - 9]}-{digest}"
-    return f"aosp-{name}"
+def driver_stem(driver: str) -> str:
+    """Return the prefix of the names of a DRA driver's sockets."""
+    return shortened(driver, MAX_STEM_LENGTH)
 
 
 class DirectoryView(NamedTuple):

@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 from aosp_plugin.framework.aio import wait_any
 
-STOP_WITHIN = 3.5
-"""Seconds from the request that a server stops to its end: half a second less than a process has from SIGTERM to its
-forced end. What is overdue then is logged and left."""
+EXIT_WITHIN = 4.0
+"""Seconds from SIGTERM until the process ends, whatever hangs: a second less than it has until SIGKILL, which are
+``terminationGracePeriodSeconds`` and ``TimeoutStopSec`` in deploy/."""
+
+STOP_WITHIN = EXIT_WITHIN - 0.5
+"""Seconds from the request that a server stops to its end. What is overdue then is logged and left."""
 
 
 class Timings(NamedTuple):

@@ -77,7 +77,7 @@ def test_claim_gets_a_binderfs_of_its_own_and_nothing_else_is_mounted(directory:
     (edits,) = backend.prepare(["phone1"], [])
     phone = f"{directory.path}/phone1"
     assert directory.mounted() == {"phone1": 1}
-    assert sorted(binderfs.devices_in(phone)) == sorted(TRIPLE)
+    assert sorted(binderfs.device_names(phone)) == sorted(TRIPLE)
     assert [node.host_path for node in edits.devices] == [f"{phone}/{name}" for name in TRIPLE]
     assert mounts_of(edits) == {
         **{f"{phone}/{name}": f"{phone}/{name}" for name in TRIPLE},
@@ -119,7 +119,7 @@ def test_each_claim_gets_a_fresh_phone(directory: Mounts) -> None:
     (directory.path / "phone0/left").touch()
     backend.unprepare(["phone0"])
     backend.prepare(["phone0"], [])
-    assert sorted(binderfs.devices_in(str(directory.path / "phone0"))) == sorted(TRIPLE)
+    assert sorted(binderfs.device_names(str(directory.path / "phone0"))) == sorted(TRIPLE)
 
 
 def test_lost_mount_of_a_prepared_phone_is_mounted_again(directory: Mounts) -> None:

@@ -78,7 +78,7 @@ async def test_nothing_wakes_a_subscription_while_no_mount_changes(top: Path) ->
 async def test_missing_table_is_an_error_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise no mount would be reported."""
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.MOUNTINFO", "/proc/self/none")
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.MOUNT_TABLE", "/proc/self/none")
     with pytest.raises(FileNotFoundError):
         FileEvents()
     assert len(os.listdir("/proc/self/fd")) == before

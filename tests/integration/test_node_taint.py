@@ -13,10 +13,9 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import Credentials
-from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.resource_server import DriverState
+from aosp_plugin.framework.resource_server import Confirmation, DriverState
 from aosp_plugin.framework.timings import Backoff
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
 from aosp_plugin.report.node_taint import StartupTaint, TaintTimings, is_ready

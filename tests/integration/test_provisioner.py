@@ -116,7 +116,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount
 def provisioner(directory: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioner]:
     """Yield the privileged process, which is not started."""
     with contextlib.closing(Provisioner(directory.path, tmp_path)) as process:
-        monkeypatch.setattr(provisioner_socket, "SOCKET", str(process.socket))
+        monkeypatch.setattr(provisioner_socket, "PROVISIONER_SOCKET", str(process.socket))
         yield process
 
 

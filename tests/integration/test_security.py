@@ -17,7 +17,7 @@ from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config.sources import load
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.cdi.spec_file import SpecFile
+from aosp_plugin.framework.cdi import SpecFile
 from aosp_plugin.framework.errors import ConfigError, UnhealthyDeviceError
 from aosp_plugin.report import page
 from kubelet_standin import Kubelet

@@ -14,7 +14,7 @@ import yaml
 from aosp_plugin.binder.provision import bulk, provisioner_socket
 from aosp_plugin.config import keys, sources, values
 from aosp_plugin.framework.service.address import listen_address
-from aosp_plugin.framework.service.termination import EXIT_WITHIN
+from aosp_plugin.framework.timings import EXIT_WITHIN
 from aosp_plugin.report.node_reporter import NODE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ def test_commented_keys_show_their_defaults() -> None:
 def test_provision_gives_rights_to_the_provisioner_only() -> None:
     """It has the image and the configuration of the plugin, no port, and a socket that only this pod has."""
     assert PROVISION_POD.keys() == {"containers", "volumes"}
-    socket_directory = {"name": "provisioner", "mountPath": str(Path(provisioner_socket.SOCKET).parent)}
+    socket_directory = {"name": "provisioner", "mountPath": str(Path(provisioner_socket.PROVISIONER_SOCKET).parent)}
     plugin = PROVISION_PLUGIN
     assert plugin == {
         "name": CONTAINER["name"],

@@ -10,16 +10,10 @@ import pytest
 from aosp_plugin import framework
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "import sys, aosp_plugin.framework; assert not {'grpc', 'google.protobuf', 'watchdog'} & sys.modules.keys()",
-        "from aosp_plugin import framework; assert {*framework.__all__} <= {*dir(framework)}",
-        "from aosp_plugin.framework import *; import aosp_plugin.framework as f; assert {*f.__all__} <= {*globals()}",
-    ],
-    ids=["import loads no dependencies", "dir", "import star"],
-)
-def test_public_names_are_available_before_their_modules_are_loaded(script: str) -> None:
+def test_import_loads_no_dependencies() -> None:
+    script = (
+        "import sys, aosp_plugin.framework; assert not {'grpc', 'google.protobuf', 'watchdog'} & sys.modules.keys()"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)  # noqa: S603 - a script of this test
 
 

@@ -1,15 +1,11 @@
-"""Why a device is unhealthy: the reasons, and the rules that produce them.
+"""Why a device is unhealthy: the reasons, and what is required of a healthy one.
 
-``evaluate`` derives the health of a binder device from a scan, and ``aggregate`` the health of a device set from its
-members. All are functions of their arguments; ``store`` keeps what they need from scan to scan, and ``backend.scanned``
-adds what else has a say.
+``store.evaluate`` has the rules for a binder device, and ``backend.scanned`` those for a whole device.
 """
 
 import enum
 from collections.abc import Sequence
 from typing import NamedTuple
-
-from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Kind
 
 
 class Reason(enum.StrEnum):
@@ -69,49 +65,7 @@ class HealthProblem(NamedTuple):
     """The reason and, for a set of several binder devices, the names of the affected ones."""
 
 
-def evaluate(device: BinderDevice, verify: Verify, file_system: FileSystem | None) -> Reason | None:
-    """Return why a binder device is unhealthy, or None if it is healthy, unless a probe fails.
-
-    ``file_system`` is the one it must be on (None: any).
-    """
-    kind, identity = device.kind, device.identity
-    if identity is None:
-        return Reason.MISSING
-    if kind is Kind.OTHER or (kind is Kind.FILE and verify is not Verify.FILE):
-        return Reason.NOT_A_DEVICE
-    if (kind is Kind.STAND_IN or kind is Kind.FILE) and (verify is Verify.BINDER or verify is Verify.PROBE):
-        return Reason.NOT_BINDER
-    if file_system is not None and file_system != identity.file_system:
-        return Reason.REPLACED
-    return None
-
-
 def requirement_missing(paths: Sequence[str]) -> HealthProblem | None:
     """Return REQUIREMENT_MISSING if these devices of the host are missing; None if there are none."""
     reason = Reason.REQUIREMENT_MISSING
     return HealthProblem(reason, f"{reason}: {', '.join(paths)}") if paths else None
-
-
-def first(*problems: HealthProblem | None) -> HealthProblem | None:
-    """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
-    found = [problem for problem in problems if problem is not None]
-    return min(found, key=lambda problem: list(Reason).index(problem.reason)) if found else None
-
-
-def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> HealthProblem | None:
-    """Return why a device set is unhealthy, or None if all of its members are healthy.
-
-    ``members`` are the names of its binder devices, each with its reason; MISSING also if no scan has found it. The
-    earliest reason in ``Reason`` wins, because a check implies that those before it passed. If some members are
-    missing, the set is incomplete; if all are, it is missing.
-    """
-    reasons = {reason for _, reason in members if reason is not None}
-    if not reasons:
-        return None
-    reason = min(reasons, key=list(Reason).index)
-    if [name for name, _ in members] == [set_id]:
-        return HealthProblem(reason, str(reason))
-    names = [name for name, cause in members if cause is reason]
-    if reason is Reason.MISSING and len(names) < len(members):
-        return HealthProblem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
-    return HealthProblem(reason, f"{reason}: {', '.join(names)}")

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from aosp_plugin.binder.devices.sets import last_number, replica_ids
 
-NumaNodes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+NodesById: TypeAlias = "Mapping[str, tuple[int, ...]]"
 """NUMA nodes by device ID. Devices without one may be left out."""
 
 LAST_NUMA_NODE = 63
@@ -66,7 +66,7 @@ def prefer(
     available: Iterable[str],
     must_include: Sequence[str],
     size: int,
-    numa_nodes: NumaNodes | None = None,
+    numa_nodes: NodesById | None = None,
 ) -> list[str]:
     """Choose ``size`` devices: ``must_include``, then the lowest sufficient run of consecutive free devices.
 
@@ -93,7 +93,7 @@ def spread(
     available: Iterable[str],
     must_include: Sequence[str],
     size: int,
-    numa_nodes: NumaNodes | None = None,
+    numa_nodes: NodesById | None = None,
 ) -> list[str]:
     """Choose ``size`` of the ``count`` replicas of each of ``devices``; otherwise as ``prefer``.
 
@@ -118,7 +118,7 @@ def spread(
 
 
 def narrow(
-    free: Sequence[int], order: Sequence[str], allocated: Iterable[str], count: int, numa_nodes: NumaNodes
+    free: Sequence[int], order: Sequence[str], allocated: Iterable[str], count: int, numa_nodes: NodesById
 ) -> list[Sequence[int]]:
     """Restrict the free devices to as few NUMA nodes as have ``count`` of them.
 

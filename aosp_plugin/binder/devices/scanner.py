@@ -103,7 +103,7 @@ class _Root(NamedTuple):
 _NO_BINDERFS = _Root()
 
 
-def scan(
+def scan_devices(
     host: Host,
     driver: Driver,
     directory: str,
@@ -145,7 +145,7 @@ class DeviceReader:
     def __init__(
         self, host: Host, driver: Driver, directory: str, before: Mapping[str, BinderDevice] = MappingProxyType({})
     ) -> None:
-        """``directory`` is the device directory, ``before`` is that of ``scan``. Raises OSError (ELOOP)."""
+        """``directory`` is the device directory, ``before`` is that of ``scan_devices``. Raises OSError (ELOOP)."""
         self._host = host
         self._driver = driver
         self._before = before

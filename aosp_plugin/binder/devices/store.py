@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from aosp_plugin.binder.devices import health, scanner
 from aosp_plugin.binder.devices.health import Reason, Verify
-from aosp_plugin.binder.devices.scanner import BinderDevice, FileSystem, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader, FileSystem, Kind, Scan, scan_devices
 from aosp_plugin.binder.devices.sets import Layout
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
@@ -98,12 +97,12 @@ class DeviceStore:
         """
         driver = self._host.driver()
         try:
-            scan = scanner.scan(self._host, driver, self._directory, self._layout, self._id_suffix, self.devices)
+            scan = scan_devices(self._host, driver, self._directory, self._layout, self._id_suffix, self.devices)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self._scanned and self._require_directory:
                 raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
-            reader = scanner.DeviceReader(self._host, driver, self._directory)
-            scan = scanner.Scan({}, {}, frozenset(reader.directories))
+            reader = DeviceReader(self._host, driver, self._directory)
+            scan = Scan({}, {}, frozenset(reader.directories))
         if forget:
             self.devices, self._past = {}, {}
         found = {**scan.devices, **self._missed_by_listing(scan, driver)}
@@ -140,14 +139,14 @@ class DeviceStore:
         earliest = self._clock() + SHORTEST_PAUSE
         self._scan_due = max(min(expiring) + self._missing_device_ttl, earliest) if expiring else None
 
-    def _missed_by_listing(self, scan: scanner.Scan, driver: Driver) -> Mapping[str, BinderDevice]:
+    def _missed_by_listing(self, scan: Scan, driver: Driver) -> Mapping[str, BinderDevice]:
         """Read each known binder device that the listing lacks, before it counts as missing.
 
         The kernel lists a binderfs in several steps (fs/libfs.c ``dcache_readdir``): a device that is recreated between
         two of them may be in none.
         """
         missing = [name.rpartition("/") for name in self.devices if name not in scan.devices]
-        reader = scanner.DeviceReader(self._host, driver, self._directory)
+        reader = DeviceReader(self._host, driver, self._directory)
         return {device.name: device for entry, _, file in missing for device in reader.read(entry, [file])}
 
     def _probe(self, device: BinderDevice) -> bool:
@@ -207,7 +206,7 @@ def track(
         expected = None if earlier is None or earlier.identity is None else earlier.identity.file_system
         if had is not None:
             expected = had.file_system
-        reason = health.evaluate(device, verify, expected)
+        reason = evaluate(device, verify, expected)
         if reason is None and probe is not None and not probe(device):
             reason = Reason.PROBE_FAILED
         if reason is not None:
@@ -220,3 +219,20 @@ def track(
             devices[name] = BinderDevice(name, device.path, Kind.ABSENT)
             after[name] = Past(file_system, Reason.MISSING, since)
     return devices, after
+
+
+def evaluate(device: BinderDevice, verify: Verify, file_system: FileSystem | None) -> Reason | None:
+    """Return why a binder device is unhealthy, or None if it is healthy, unless a probe fails.
+
+    ``file_system`` is the one it must be on (None: any).
+    """
+    kind, identity = device.kind, device.identity
+    if identity is None:
+        return Reason.MISSING
+    if kind is Kind.OTHER or (kind is Kind.FILE and verify is not Verify.FILE):
+        return Reason.NOT_A_DEVICE
+    if (kind is Kind.STAND_IN or kind is Kind.FILE) and (verify is Verify.BINDER or verify is Verify.PROBE):
+        return Reason.NOT_BINDER
+    if file_system is not None and file_system != identity.file_system:
+        return Reason.REPLACED
+    return None

@@ -187,7 +187,7 @@ def add_device(directory: str, name: str) -> int:
         number = error.errno or 0
         if number == errno.ENOSPC and not os.path.lexists(path):
             limit = mount_at(directory)
-            raise exhausted(path, len(devices_in(directory)), limit and limit.max_devices) from error
+            raise exhausted(path, len(device_names(directory)), limit and limit.max_devices) from error
         # A full mount returns ENOSPC before the kernel checks whether the name exists.
         raise refusal(Step.ADD, errno.EEXIST if number == errno.ENOSPC else number, path) from error
     finally:
@@ -222,7 +222,7 @@ def remove_device(directory: str, name: str) -> bool:
     return True
 
 
-def devices_in(directory: str) -> list[str]:
+def device_names(directory: str) -> list[str]:
     """List the devices of the binderfs at ``directory``: all files except directories and its control file."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries if entry.name != CONTROL_NAME and not entry.is_dir()]
@@ -253,7 +253,7 @@ def mount_at(directory: str) -> MountPoint | None:
         return None
     place = (path, device, mounts.BINDERFS)
     # The comparison of the devices excludes a binderfs that another mount covers.
-    table = mounts.parse(mounts.read())
+    table = mounts.parse(mounts.read_table())
     return next((mount for mount in table if (mount.directory, mount.device, mount.type) == place), None)
 
 

@@ -27,7 +27,7 @@ _AT_FDCWD = -100  # include/uapi/linux/fcntl.h
 def check_mountable(directory: str) -> None:
     """Check that the kernel has binderfs and lets this process mount it, which ``directory`` is for. Mounts nothing.
 
-    Raises as ``create``. Before Linux 5.2, which cannot tell, it raises nothing.
+    Raises as ``create_mount``. Before Linux 5.2, which cannot tell, it raises nothing.
     """
     with refusals(Step.MOUNT, directory), contextlib.ExitStack() as stack:
         try:
@@ -38,7 +38,7 @@ def check_mountable(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def create(directory: str, source: str) -> Iterator[int]:
+def create_mount(directory: str, source: str) -> Iterator[int]:
     """Create a detached binderfs with this ``source``, which is to be attached to ``directory``; yield its descriptor.
 
     /proc/self/fd/<descriptor> is its root directory. A mount that is not attached vanishes at the end of the block.

@@ -44,7 +44,7 @@ class MountPoint(NamedTuple):
         return int(limit) if limit.isdigit() else None
 
 
-def read() -> str:
+def read_table() -> str:
     """Return the text of the mount table. Raises OSError."""
     with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()

@@ -23,7 +23,7 @@ from aosp_plugin.binder.driver.host import binder_parameters
 from aosp_plugin.binder.host_errors import BinderfsError, DeviceDirectoryError, DeviceExistsError
 from aosp_plugin.binder.provision.device_provisioner import (
     MODE,
-    check_mountable,
+    check_directory,
     create_or_restore,
     mount_if_missing,
     set_mode,
@@ -77,7 +77,7 @@ class DevicePool:
                 kind = "null devices, not binder" if os.geteuid() == 0 else "empty files, not binder"
             else:
                 if not self._is_mounted():
-                    check_mountable(self._binderfs)
+                    check_directory(self._binderfs)
                 mount_if_missing(self._binderfs, max_devices, self._source)
                 created = sum(self._create_device(name, linked=name in existing) for name in names)
                 kind = f"binderfs at {self._binderfs}"
@@ -109,7 +109,7 @@ class DevicePool:
         with translated_errors(f"delete devices in {self._directory}"):
             files = {name for name, kind in self._existing().items() if kind is not None}
             mounted = self._is_mounted()
-            devices = set(filter(self._pattern.fullmatch, binderfs.devices_in(self._binderfs))) if mounted else set()
+            devices = set(filter(self._pattern.fullmatch, binderfs.device_names(self._binderfs))) if mounted else set()
             # The device before its link: a link without a device is recognised by the next call.
             for name in devices | files:
                 if mounted:
@@ -178,7 +178,7 @@ class DevicePool:
     def _unmount(self) -> str:
         """Unmount the binderfs if it has no other devices, else return a line that names one."""
         of_kernel = re.split("[,\n]", binder_parameters())
-        others = sorted({*binderfs.devices_in(self._binderfs)} - {*of_kernel}, key=natural_key)
+        others = sorted({*binderfs.device_names(self._binderfs)} - {*of_kernel}, key=natural_key)
         if others:
             return f"{self._binderfs} stays mounted: it has other devices ({others[0]})\n"
         binderfs.unmount(self._binderfs)

@@ -65,7 +65,7 @@ class DeviceProvisioner:
     def check(self) -> None:
         """Check without effect that there is a binderfs, or that one could be mounted. Raises HostError."""
         with self._path() as directory:
-            check_mountable(directory)
+            check_directory(directory)
 
     def _path(self) -> contextlib.AbstractContextManager[str]:
         return provisioning("binder devices", self._host, self._host_directory)
@@ -100,7 +100,7 @@ def translated_errors(operation: str) -> Iterator[None]:
         raise HostError(f"cannot {operation}: {_reason(error)}") from error
 
 
-def check_mountable(directory: str) -> None:
+def check_directory(directory: str) -> None:
     """Raise what would keep ``mount_if_missing`` from having a binderfs at ``directory``. Changes nothing."""
     if binderfs.mount_at(directory) is None:
         with contextlib.suppress(FileNotFoundError):

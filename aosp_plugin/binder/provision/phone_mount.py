@@ -70,7 +70,7 @@ def require_own_directory(directory: str) -> None:
 
 def read_mount_table() -> tuple[MountPoint, ...]:
     """Return the mounts of this process. Reading the table accesses no mounted file system."""
-    return mounts.parse(mounts.read())
+    return mounts.parse(mounts.read_table())
 
 
 def own_mounts(table: Iterable[MountPoint]) -> dict[str, dict[int, str]]:
@@ -112,7 +112,7 @@ def attach_new(path: str, source: str = SOURCE) -> int:
     The directory is created if it does not exist, and removed if the mount fails, as it does beyond fs.mount-max: a
     directory is a phone that may have a binderfs. Raises BinderfsError and OSError.
     """
-    with detached.create(path, source) as mount:
+    with detached.create_mount(path, source) as mount:
         root = f"/proc/self/fd/{mount}"
         fill(root, path)
         os.makedirs(path, exist_ok=True)
@@ -132,7 +132,7 @@ def fill(root: str, path: str) -> None:
     ``binderfs_fill_super``): usually these three, but CONFIG_ANDROID_BINDER_DEVICES may be empty or have other names.
     """
     try:
-        existing = binderfs.devices_in(root)
+        existing = binderfs.device_names(root)
         for name in existing:
             if name not in PHONE_BINDER_DEVICES:
                 binderfs.remove_device(root, name)

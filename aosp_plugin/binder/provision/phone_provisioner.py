@@ -209,7 +209,7 @@ class PhoneProvisioner:
 
         A binderfs that is not attached to any directory is created for it.
         """
-        with self._path(), detached.create(self._host_directory, self._source) as mount:
+        with self._path(), detached.create_mount(self._host_directory, self._source) as mount:
             return binderfs.implementation(f"/proc/self/fd/{mount}")
 
     def _path(self) -> contextlib.AbstractContextManager[str]:

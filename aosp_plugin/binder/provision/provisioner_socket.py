@@ -25,10 +25,10 @@ from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)
 
-SOCKET = "/run/aosp-plugin/provisioner.sock"
+PROVISIONER_SOCKET = "/run/aosp-plugin/provisioner.sock"
 """In the containers of the plugin's pod its directory is a volume; on a host, root's."""
 
-TIMEOUT = 8.0
+ANSWER_TIMEOUT = 8.0
 """Seconds for an answer: less than a scan, a check of the host and PreStartContainer may take, so that their errors
 name the provisioner."""
 
@@ -41,7 +41,7 @@ LONGEST_REQUEST = 1 << 20
 HANGING = 60.0
 """Seconds after which a request hangs, and the process ends: its supervisor starts another one."""
 
-EXIT_WITHIN = 4.0
+PROVISIONER_EXIT_WITHIN = 4.0
 """Seconds from SIGTERM until the process ends, whatever hangs: less than the grace period of its pod."""
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -81,8 +81,8 @@ class RemotePhoneProvisioner(PhoneProvisioner):
     def _exchange(self, request: object) -> dict[str, Any]:
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(TIMEOUT)
-                connection.connect(SOCKET)
+                connection.settimeout(ANSWER_TIMEOUT)
+                connection.connect(PROVISIONER_SOCKET)
                 connection.sendall(json.dumps(request).encode() + b"\n")
                 with connection.makefile("rb") as file:
                     answer: dict[str, Any] = json.loads(file.readline())
@@ -90,7 +90,7 @@ class RemotePhoneProvisioner(PhoneProvisioner):
         except (OSError, ValueError) as error:  # ValueError: the connection ended within the answer
             cause = "no whole answer" if isinstance(error, ValueError) else error.strerror or str(error)
             raise ProvisionerError(
-                f"the provisioner at {SOCKET} does not answer: {cause}: its container's log has the reason"
+                f"the provisioner at {PROVISIONER_SOCKET} does not answer: {cause}: its container's log has the reason"
             ) from error
 
 
@@ -196,7 +196,7 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.write(json.dumps(answer).encode() + b"\n")
 
 
-def serve(socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
+def serve_requests(socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
     """Answer requests until SIGTERM or SIGINT, which are blocked; the running request is completed. Raises OSError.
 
     To be called in the main thread before others start.
@@ -209,7 +209,7 @@ def serve(socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
 
 def _stop_on_signal(server: ProvisionerServer) -> None:
     signal.sigwait(STOP_SIGNALS)
-    end = threading.Timer(EXIT_WITHIN, os._exit, (0,))
+    end = threading.Timer(PROVISIONER_EXIT_WITHIN, os._exit, (0,))
     end.daemon = True
     end.start()
     server.shutdown()

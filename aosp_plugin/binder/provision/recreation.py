@@ -149,7 +149,7 @@ def _add(directory: str, temporary: str, path: str) -> None:
     try:
         binderfs.add_device(directory, temporary)
     except DevicesExhaustedError as error:
-        left = [name for name in binderfs.devices_in(directory) if name.startswith(TEMPORARY_PREFIX)]
+        left = [name for name in binderfs.device_names(directory) if name.startswith(TEMPORARY_PREFIX)]
         if sum(binderfs.remove_device(directory, name) for name in left):
             binderfs.add_device(directory, temporary)
             return

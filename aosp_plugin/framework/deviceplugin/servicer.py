@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -31,16 +31,15 @@ from aosp_plugin.framework.errors import (
 )
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, Observer, milliseconds
+from aosp_plugin.framework.registration import Context
 from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
-
 LOG = logging.getLogger(__name__)
 
-SERVICE = "v1beta1.DevicePlugin"
+DEVICE_PLUGIN = "v1beta1.DevicePlugin"
 
-Request = TypeVar("Request", bound=Message)
+RequestT = TypeVar("RequestT", bound=Message)
 
 
 class Servicer:
@@ -89,7 +88,7 @@ class Servicer:
     def handler(self) -> grpc.GenericRpcHandler[bytes, bytes]:
         """Return the handler for a gRPC server."""
         return grpc.method_handlers_generic_handler(
-            SERVICE,
+            DEVICE_PLUGIN,
             {
                 "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._get_options),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
@@ -138,7 +137,7 @@ class Servicer:
                 self._streams_changed()
 
     def _unary(
-        self, rpc: str, request_type: type[Request], answer: Callable[[Request], Awaitable[Message]]
+        self, rpc: str, request_type: type[RequestT], answer: Callable[[RequestT], Awaitable[Message]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """Return an RPC handler that calls ``answer`` with the request, and sends its result.
 

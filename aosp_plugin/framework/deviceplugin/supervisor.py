@@ -29,7 +29,7 @@ from aosp_plugin.framework.sockets import (
     SocketDirectory,
     SocketIdentity,
     open_channel,
-    socket_name,
+    plugin_stem,
 )
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 from aosp_plugin.framework.worker import Worker
@@ -37,7 +37,7 @@ from aosp_plugin.framework.worker import Worker
 VERSION = "v1beta1"
 """The only version that kubelets support (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""
 
-SOCKET = "kubelet.sock"
+KUBELET_SOCKET = "kubelet.sock"
 
 _PERMANENT = "the ResourceName .* is invalid|requested API version .* is not supported by kubelet"
 """Permanent rejections, in the kubelet's words (pkg/kubelet/cm/devicemanager/types.go,
@@ -48,13 +48,13 @@ class PluginDirectory(SocketDirectory):
     """The kubelet's directory for device plugins, and the names of one plugin's sockets in it."""
 
     def __init__(self, path: str, resource_name: str) -> None:
-        """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``socket_name``."""
-        super().__init__(path, socket_name(resource_name))
+        """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``plugin_stem``."""
+        super().__init__(path, plugin_stem(resource_name))
 
     @property
     def kubelet_path(self) -> str:
         """The path of the kubelet's own socket."""
-        return os.path.join(self.path, SOCKET)
+        return os.path.join(self.path, KUBELET_SOCKET)
 
 
 class Supervisor(Registration):

@@ -34,7 +34,7 @@ class _Envelope(msgspec.Struct):
     data: msgspec.Raw
 
 
-def read(directory: str, boot: str) -> Sequence[ClaimRecord]:
+def read_checkpoint(directory: str, boot: str) -> Sequence[ClaimRecord]:
     """Return the claims that were prepared in this ``boot``; none if there is no checkpoint.
 
     A file that cannot be used is moved aside, with the suffix ``.rejected``. Raises ClaimRecordError.
@@ -59,14 +59,14 @@ def read(directory: str, boot: str) -> Sequence[ClaimRecord]:
     return [claim for claim in data.claims if data.boot == boot and claim.state == "completed"]
 
 
-def remove(directory: str) -> None:
+def remove_checkpoint(directory: str) -> None:
     """Remove the checkpoint, if there is one. Raises OSError."""
     path = os.path.join(directory, FILE_NAME)
     if atomic_file.remove(path):
         LOG.info("checkpoint of an earlier version converted", extra={"path": path})
 
 
-def exists(directory: str) -> bool:
+def checkpoint_exists(directory: str) -> bool:
     """Return whether there is a checkpoint: an earlier version runs, or was the last one that did."""
     return os.path.lexists(os.path.join(directory, FILE_NAME))
 

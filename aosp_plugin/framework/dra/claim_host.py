@@ -34,10 +34,9 @@ import msgspec
 
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.cdi.spec import CdiDevice, encode, qualified_name, spec_of
-from aosp_plugin.framework.cdi.spec_file import translate_errors
+from aosp_plugin.framework.cdi import CdiDevice, encode, qualified_name, spec_of, translate_errors
 from aosp_plugin.framework.devices import ContainerEdits
-from aosp_plugin.framework.dra import checkpoint
+from aosp_plugin.framework.dra.checkpoint import checkpoint_exists, read_checkpoint, remove_checkpoint
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, PreparedDevice
 from aosp_plugin.framework.dra.driver_names import claim_kind
 from aosp_plugin.framework.errors import BackendError, ClaimRecordError, PluginError
@@ -132,7 +131,7 @@ class ClaimSpecs:
         try:
             check()
             alone = os.pread(descriptor, len(self._token), 0) == self._token
-            alone = alone and not checkpoint.exists(self.state_directory)
+            alone = alone and not checkpoint_exists(self.state_directory)
             self._read(alone=alone)
             if not alone:
                 with contextlib.suppress(OSError):  # no space: what is lost then stays lost
@@ -338,7 +337,7 @@ class ClaimHost:
                     done.append((kind, "failed" if record.uid in problems else "ok"))
             try:
                 if first and not problems:
-                    checkpoint.remove(self.specs.state_directory)
+                    remove_checkpoint(self.specs.state_directory)
                 for uid in [uid for uid in self.specs.unusable() if uid not in problems]:
                     self.specs.remove(uid)
                     fields = {"uid": uid, "path": self.specs.path(uid)}
@@ -351,7 +350,7 @@ class ClaimHost:
     def _of_earlier_version(self) -> list[ClaimRecord]:
         """Return the claims that an earlier version has prepared without a record in their spec."""
         taken = {device_id for record in self.specs.records.values() for device_id in record.ids}
-        recorded = checkpoint.read(self.specs.state_directory, self.specs.boot)
+        recorded = read_checkpoint(self.specs.state_directory, self.specs.boot)
         return [record for record in recorded if taken.isdisjoint(record.ids)]
 
     def _prepare(self, record: ClaimRecord) -> tuple[PreparedDevice, ...]:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeVar
 
 import grpc
 
@@ -19,9 +19,8 @@ from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevi
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import REQUEST, milliseconds
+from aosp_plugin.framework.registration import Context
 from aosp_plugin.framework.timings import DEFAULT
-
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from aosp_plugin.framework.cdi.spec import kind_problem
+from aosp_plugin.framework.cdi import kind_problem
+from aosp_plugin.framework.devices import DIGEST_LENGTH, digest, shortened
 
 DEVICES_PER_SLICE = 64
 """The most devices of a slice in which devices may have taints (staging/src/k8s.io/api/resource/v1/types.go,
@@ -18,14 +19,10 @@ HASH_BLOCKS = 64
 """Number of blocks for devices whose ID does not end in a number."""
 
 MAX_DRIVER_NAME_LENGTH = 63
-MAX_STEM_LENGTH = 40
-"""Characters of a socket's name that come from the driver's name. A socket's path has at most 107 bytes, of which the
-kubelet's directory takes 34 or more, and the rest of the socket's name up to 28."""
 MAX_DEVICE_NAME_LENGTH = 63  # of a DNS label
 _MAX_OBJECT_NAME_LENGTH = 253
 _MAX_POOL_NAME_LENGTH = 253
 _MAX_LABEL_VALUE_LENGTH = 63
-_DIGEST_LENGTH = 8
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -64,9 +61,9 @@ def device_name(device_id: str) -> str:
     simple = device_id.replace("_", "-")
     if "-" not in device_id and "--" not in simple and _is_label(simple):
         return simple
-    digest = _digest(device_id)
-    stem = re.sub(r"[^a-z0-9]+", "-", device_id.lower()).strip("-")[: MAX_DEVICE_NAME_LENGTH - _DIGEST_LENGTH - 2]
-    return f"{stem.rstrip('-')}--{digest}" if stem else f"device--{digest}"
+    suffix = digest(device_id)
+    stem = re.sub(r"[^a-z0-9]+", "-", device_id.lower()).strip("-")[: MAX_DEVICE_NAME_LENGTH - DIGEST_LENGTH - 2]
+    return f"{stem.rstrip('-')}--{suffix}" if stem else f"device--{suffix}"
 
 
 def ids_by_name(ids: Iterable[str]) -> dict[str, str]:
@@ -89,18 +86,18 @@ def block_of(device_id: str) -> str:
     """
     match = _LAST_NUMBER.search(device_id)
     if match is None:
-        return f"x{int(_digest(device_id), 16) % HASH_BLOCKS:02}"
+        return f"x{int(digest(device_id), 16) % HASH_BLOCKS:02}"
     return f"{int(match[1]) // DEVICES_PER_SLICE:05}"
 
 
 def pool_name(node_name: str, block: str) -> str:
     """Return the name of the pool of a block. Schedulers from 1.36 try pools in the order of their names."""
-    return f"{_shortened(node_name, _MAX_POOL_NAME_LENGTH - len(block) - 1)}/{block}"
+    return f"{shortened(node_name, _MAX_POOL_NAME_LENGTH - len(block) - 1)}/{block}"
 
 
 def slice_name(driver: str, node_name: str, block: str) -> str:
     """Return the name of the ResourceSlice of a block: always the same, so that creating it twice is a conflict."""
-    return _shortened(f"{block}-{driver}-{node_name}", _MAX_OBJECT_NAME_LENGTH)
+    return shortened(f"{block}-{driver}-{node_name}", _MAX_OBJECT_NAME_LENGTH)
 
 
 def label_value(text: str) -> str:
@@ -113,23 +110,5 @@ def is_subdomain(text: str) -> bool:
     return re.fullmatch(_SUBDOMAIN, text) is not None
 
 
-def socket_stem(driver: str) -> str:
-    """Return the prefix of the names of a driver's sockets: its name, of which a long one is cut and gets a digest."""
-    return _shortened(driver, MAX_STEM_LENGTH)
-
-
-def _shortened(name: str, limit: int) -> str:
-    """Return a name, of which a long one is cut and gets a digest."""
-    if len(name) <= limit:
-        return name
-    return f"{name[: limit - _DIGEST_LENGTH - 1].rstrip('-.')}-{_digest(name)}"
-
-
 def _is_label(text: str) -> bool:
     return len(text) <= MAX_DEVICE_NAME_LENGTH and re.fullmatch(_LABEL, text) is not None
-
-
-def _digest(text: str) -> str:
-    import hashlib  # noqa: PLC0415 - loads OpenSSL, which only DRA requires
-
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]

@@ -12,26 +12,22 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 import grpc
 
 from aosp_plugin.framework.api import pluginregistration_pb2 as pb
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
 from aosp_plugin.framework.dra.claims import Claims
-from aosp_plugin.framework.dra.driver_names import socket_stem
 from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
-from aosp_plugin.framework.registration import Handlers, Loss, Registration
-from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, listener
+from aosp_plugin.framework.registration import Context, Handlers, Loss, Registration
+from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, driver_stem, listener
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
-
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 LOG = logging.getLogger(__name__)
 
-SERVICE = "pluginregistration.Registration"
+REGISTRATION = "pluginregistration.Registration"
 
 SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 """The kubelet uses the first DRAPlugin in the driver's order that it knows, and its own favourite DRAResourceHealth
@@ -58,7 +54,7 @@ class KubeletService(Registration):
 
         ``kubelet_socket`` is a socket on which the kubelet listens; empty if there is none.
         """
-        directory = SocketDirectory(registry_directory, socket_stem(driver))
+        directory = SocketDirectory(registry_directory, driver_stem(driver))
         name = f"{driver} registry"
         super().__init__(directory, files, stop, name=name, observer=observer, timings=timings, clock=clock)
         # Without an endpoint, the kubelet uses the socket on which it called GetInfo, under the path that it sees
@@ -91,7 +87,7 @@ class KubeletService(Registration):
         }
         finished = asyncio.Event()
         self._await_kubelet()
-        handlers = [grpc.method_handlers_generic_handler(SERVICE, registration)]
+        handlers = [grpc.method_handlers_generic_handler(REGISTRATION, registration)]
         return [*handlers, *self._claims.handlers(finished)], finished.set
 
     async def _get_info(self, endpoint: str, _request: pb.InfoRequest, _context: Context) -> pb.PluginInfo:

@@ -138,7 +138,7 @@ class Subscription:
             refused[path] = error
 
 
-MOUNTINFO = "/proc/self/mountinfo"
+MOUNT_TABLE = "/proc/self/mountinfo"
 
 
 class MountEvents:
@@ -154,7 +154,7 @@ class MountEvents:
         self._loop = loop
         self._changed = changed
         with contextlib.ExitStack() as files:
-            table = files.enter_context(open(MOUNTINFO, "rb", buffering=0))
+            table = files.enter_context(open(MOUNT_TABLE, "rb", buffering=0))
             self._poll = files.enter_context(select.epoll())
             self._poll.register(table, select.EPOLLPRI)
             self._files = files.pop_all()

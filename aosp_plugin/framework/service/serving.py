@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.cdi.spec import DIRECTORY as CDI_DIRECTORY
+from aosp_plugin.framework.cdi import DIRECTORY as CDI_DIRECTORY
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
@@ -56,7 +56,7 @@ def serve(
     without port, other than localhost and that of ``listen``. ``log_level`` is debug, info, warning or error;
     ``log_format`` is text or json; logs go to standard error.
 
-    Call it in the main thread, as the last statement of the program: ``termination.EXIT_WITHIN`` seconds after the
+    Call it in the main thread, as the last statement of the program: ``timings.EXIT_WITHIN`` seconds after the
     signal, the process is ended by force, whatever hangs, with a warning in the log and exit code 0. Clean up in
     ``Backend.close``, which has what is left of 3.5 s (``timings.STOP_WITHIN``).
 

@@ -17,12 +17,9 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from aosp_plugin.framework import worker
+from aosp_plugin.framework.timings import EXIT_WITHIN
 
 LOG = logging.getLogger(__name__)
-
-EXIT_WITHIN = 4.0
-"""Seconds from SIGTERM until the process ends, whatever hangs: a second less than it has until SIGKILL, which are
-``terminationGracePeriodSeconds`` and ``TimeoutStopSec`` in deploy/."""
 
 LOG_WITHIN = 0.1
 """Seconds for the log line of a forced exit: the pipe behind standard error may be full."""

@@ -26,7 +26,7 @@ async def create(_: World) -> None:
     done = await binder_nodes("create", "--count", str(MANY))
     span = f"aosp_binder0 to aosp_binder9999, binderfs at {BINDERFS}"
     _compare(done, 0, f"/dev: 10000 devices created, 0 already present ({span})\n", "")
-    assert set(binderfs.devices_in(BINDERFS)) == set(_names(MANY))
+    assert set(binderfs.device_names(BINDERFS)) == set(_names(MANY))
     wrong = [name for name in _names(MANY) if os.readlink(f"/dev/{name}") != f"{BINDERFS}/{name}"]
     assert not wrong, f"links that lead elsewhere: {wrong[:5]}"
 
@@ -65,7 +65,7 @@ async def in_the_way(_: World) -> None:
     done = await binder_nodes("create", "--count", "8")
     remedy = "remove it, or choose another --prefix or --start"
     _compare(done, 1, "", f"aosp-plugin: /dev/aosp_binder6 is in the way: {remedy}\n")
-    assert set(binderfs.devices_in(BINDERFS)) == {"aosp_binder0", "aosp_binder1"}
+    assert set(binderfs.device_names(BINDERFS)) == {"aosp_binder0", "aosp_binder1"}
     os.unlink("/dev/aosp_binder6")
     await _delete_all(2)
 
@@ -82,18 +82,18 @@ async def not_root(_: World) -> None:
 async def interrupted(_: World) -> None:
     """Interrupted by Ctrl-C, create exits with 130 and one line, and the same command creates the rest."""
     done = await _cut_short(signal.SIGINT)
-    created = len(binderfs.devices_in(BINDERFS))
+    created = len(binderfs.device_names(BINDERFS))
     assert 0 < created < MANY, created
     _compare(done, 130, "", "aosp-plugin: interrupted: run the same command again to continue\n")
     await checked_binder_nodes("create", "--count", str(MANY))
-    assert len(binderfs.devices_in(BINDERFS)) == MANY
+    assert len(binderfs.device_names(BINDERFS)) == MANY
     await _delete_all(MANY)
 
 
 async def killed(_: World) -> None:
     """Killed in the middle, create leaves nothing that delete does not remove."""
     await _cut_short(signal.SIGKILL)
-    assert 0 < len(binderfs.devices_in(BINDERFS)) < MANY
+    assert 0 < len(binderfs.device_names(BINDERFS)) < MANY
     done = await binder_nodes("delete")
     assert (done.code, done.err) == (0, ""), done
     _assert_nothing_left()

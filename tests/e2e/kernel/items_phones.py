@@ -74,7 +74,7 @@ async def no_flap(world: World) -> None:
     view = world.kubelet.resource(RESOURCE)
     assert (view.allocatable, view.capacity) == (4, 4), f"{view.allocatable} {view.capacity}"
     assert world.logged().count("devices changed") == 1, world.logged()[-400:]
-    assert sorted(binderfs.devices_in(BINDERFS)) == sorted(f"aosp_binder{number}" for number in range(12))
+    assert sorted(binderfs.device_names(BINDERFS)) == sorted(f"aosp_binder{number}" for number in range(12))
 
 
 async def tenants(world: World) -> None:
@@ -184,7 +184,7 @@ async def readme(world: World) -> None:
     """The examples for provision and for recreate in the documents: 360 binder devices each, and a container starts."""
     await world.serve_with(examples()["Provisioned devices"].removeprefix("version: v1\n"))
     await world.healthy(360)
-    assert len(binderfs.devices_in(PROVISIONED)) == 360
+    assert len(binderfs.device_names(PROVISIONED)) == 360
     await world.stop()
     await checked_binder_nodes("create", "--count", "360")
     await world.serve_with(examples()["A fresh device for every start of a container"].removeprefix("version: v1\n"))

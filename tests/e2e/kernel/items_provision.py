@@ -162,7 +162,7 @@ def _inodes() -> dict[str, tuple[int, int]]:
     """Return what distinguishes each device of the host's binderfs from its replacement; empty if not mounted."""
     if binderfs.mount_at(PROVISIONED) is None:
         return {}
-    status = {name: os.stat(f"{PROVISIONED}/{name}") for name in binderfs.devices_in(PROVISIONED)}
+    status = {name: os.stat(f"{PROVISIONED}/{name}") for name in binderfs.device_names(PROVISIONED)}
     return {name: (device.st_ino, device.st_rdev) for name, device in status.items()}
 
 

@@ -132,7 +132,7 @@ async def left(world: World) -> None:
     note = f"{BINDERFS} stays mounted: it has other devices (theirs)\n"
     assert done == (0, f"/dev: {DEVICES} devices deleted\n{note}", ""), done
     assert not [name for name in os.listdir("/dev") if "binder" in name]
-    assert binderfs.devices_in(BINDERFS) == ["theirs"]
+    assert binderfs.device_names(BINDERFS) == ["theirs"]
     binderfs.unmount(BINDERFS)
 
 

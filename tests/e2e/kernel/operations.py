@@ -137,5 +137,5 @@ def mknod(path: str, name: str) -> str:
 
 def inodes() -> dict[str, tuple[int, int, int, int]]:
     """Return inode, number, mode and owner of each device of the binderfs, to detect changes by a container."""
-    stats = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.devices_in(BINDERFS)}
+    stats = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.device_names(BINDERFS)}
     return {name: (stat.st_ino, stat.st_rdev, stat.st_mode, stat.st_uid) for name, stat in stats.items()}

@@ -165,9 +165,9 @@ def test_remove_device_returns_whether_the_device_existed(directory: str) -> Non
     os.mkdir(f"{directory}/features")
     os.mknod(f"{directory}/a")
     os.mknod(f"{directory}/b")
-    assert sorted(binderfs.devices_in(directory)) == ["a", "b"]
+    assert sorted(binderfs.device_names(directory)) == ["a", "b"]
     assert binderfs.remove_device(directory, "a") is True
-    assert binderfs.devices_in(directory) == ["b"]
+    assert binderfs.device_names(directory) == ["b"]
     assert binderfs.remove_device(directory, "a") is False
     with pytest.raises(BinderfsError, match=f"cannot remove {directory}/features: Is a directory"):
         binderfs.remove_device(directory, "features")

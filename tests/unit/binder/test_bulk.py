@@ -43,12 +43,12 @@ class Place:
 
     def devices(self) -> set[str]:
         """Return the binder devices of the tool's binderfs."""
-        return set(binderfs.devices_in(str(self.run)))
+        return set(binderfs.device_names(str(self.run)))
 
 
 @pytest.fixture
 def place(tmp_path: Path, fake_binderfs: FakeBinderfs, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(bulk, "check_mountable", lambda _directory: None)
+    monkeypatch.setattr(bulk, "check_directory", lambda _directory: None)
     return Place(tmp_path, fake_binderfs)
 
 

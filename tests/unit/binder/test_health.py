@@ -6,16 +6,10 @@ import itertools
 
 import pytest
 
-from aosp_plugin.binder.devices.health import (
-    HealthProblem,
-    Reason,
-    Verify,
-    aggregate,
-    evaluate,
-    first,
-    requirement_missing,
-)
+from aosp_plugin.backend.scanned import aggregate, first
+from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, FileSystem, Kind
+from aosp_plugin.binder.devices.store import evaluate
 
 FS, NEW_FS = (70, 1), (70, 2)
 

@@ -41,7 +41,7 @@ def test_phone_has_three_binder_devices_whatever_the_kernel_creates(
     directory.kernel_devices = kernel_devices
     assert provisioner(directory).provision(["phone0", "phone1"]) == ["phone0", "phone1"]
     for phone in ("phone0", "phone1"):
-        assert sorted(binderfs.devices_in(f"{directory.path}/{phone}")) == TRIPLE
+        assert sorted(binderfs.device_names(f"{directory.path}/{phone}")) == TRIPLE
         modes = {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE}
         assert modes == {0o666}
     assert directory.mounted() == {"phone0": 1, "phone1": 1}
@@ -62,7 +62,7 @@ def test_removed_devices_and_changed_modes_are_restored(directory: Mounts) -> No
     (directory.path / "phone0/hwbinder").unlink()
     (directory.path / "phone0/binder").chmod(0)
     assert keeper.provision(["phone0"]) == []
-    assert sorted(binderfs.devices_in(f"{directory.path}/phone0")) == TRIPLE
+    assert sorted(binderfs.device_names(f"{directory.path}/phone0")) == TRIPLE
     assert stat.S_IMODE(os.stat(directory.path / "phone0/binder").st_mode) == 0o666
 
 
@@ -79,7 +79,7 @@ def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_ar
     assert keeper.problem == ""
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
     for phone in ("phone0", "phone1", "phone2"):
-        assert sorted(binderfs.devices_in(f"{directory.path}/{phone}")) == TRIPLE
+        assert sorted(binderfs.device_names(f"{directory.path}/{phone}")) == TRIPLE
         assert {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE} == {0o666}
 
 
@@ -94,7 +94,7 @@ def test_replacement_is_another_file_system_and_the_old_one_stays_usable(directo
         assert {*TRIPLE} <= {*os.listdir(old)}
     finally:
         os.close(old)
-    assert sorted(binderfs.devices_in(f"{directory.path}/phone0")) == TRIPLE
+    assert sorted(binderfs.device_names(f"{directory.path}/phone0")) == TRIPLE
     assert directory.mounted() == {"phone0": 1, "phone1": 1}
     assert os.path.samestat(os.stat(directory.path / "phone1/binder"), neighbour)
 
@@ -102,14 +102,14 @@ def test_replacement_is_another_file_system_and_the_old_one_stays_usable(directo
 def test_stacked_mounts_of_the_plugin_are_replaced_by_one(directory: Mounts) -> None:
     keeper = provisioner(directory)
     keeper.provision(["phone0"])
-    with detached.create(str(directory.path / "phone0"), SOURCE) as mount:
+    with detached.create_mount(str(directory.path / "phone0"), SOURCE) as mount:
         detached.attach(mount, str(directory.path / "phone0"))
     assert directory.mounted() == {"phone0": 2}
     keeper.replace("phone0")
     assert directory.mounted() == {"phone0": 1}
 
 
-@pytest.mark.parametrize("step", ["create", "fill", "unmount", "attach"])
+@pytest.mark.parametrize("step", ["create_mount", "fill", "unmount", "attach"])
 def test_replacement_that_ends_at_any_step_leaves_a_complete_phone_or_none(
     step: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,8 +121,8 @@ def test_replacement_that_ends_at_any_step_leaves_a_complete_phone_or_none(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        module = detached if step in {"create", "attach"} else binderfs
-        patch.setattr(module, "devices_in" if step == "fill" else step, end)
+        module = detached if step in {"create_mount", "attach"} else binderfs
+        patch.setattr(module, "device_names" if step == "fill" else step, end)
         with pytest.raises(KeyboardInterrupt):
             keeper.replace("phone0")
     count = directory.mounted().get("phone0", 0)
@@ -201,7 +201,7 @@ def test_other_file_system_is_recognised_while_nothing_may_be_mounted(directory:
     keeper = provisioner(directory)
     assert keeper.provision(["phone0", "phone1", "phone2"]) == []
     assert keeper.foreign == {"phone0"}
-    assert sorted(binderfs.devices_in(f"{directory.path}/phone1")) == TRIPLE
+    assert sorted(binderfs.device_names(f"{directory.path}/phone1")) == TRIPLE
 
 
 def test_second_path_to_a_phone_is_foreign(directory: Mounts) -> None:
@@ -243,7 +243,7 @@ def test_phone_is_not_spoiled_because_descriptors_are_exhausted(
     before = os.stat(directory.path / "phone0")
     (directory.path / "phone0/binder").unlink()
 
-    name = "devices_in" if failing == "listing" else "add_device"
+    name = "device_names" if failing == "listing" else "add_device"
     function, failures = getattr(binderfs, name), [failing]
 
     def fail_once(path: str, *arguments: str) -> Any:
@@ -260,7 +260,7 @@ def test_phone_is_not_spoiled_because_descriptors_are_exhausted(
     assert keeper.provision(["phone0"]) == []
     assert keeper.problem == ""
     assert os.path.samestat(os.stat(directory.path / "phone0"), before)
-    assert sorted(binderfs.devices_in(f"{directory.path}/phone0")) == TRIPLE
+    assert sorted(binderfs.device_names(f"{directory.path}/phone0")) == TRIPLE
 
 
 def test_spoiled_phone_is_logged_when_it_is_mounted_again(
@@ -279,7 +279,7 @@ def test_spoiled_phone_is_logged_when_it_is_mounted_again(
         return sum(record.message == "phone spoiled, mounted a fresh binderfs" for record in caplog.records)
 
     with monkeypatch.context() as patch:
-        patch.setattr(detached, "create", refuse)
+        patch.setattr(detached, "create_mount", refuse)
         assert keeper.provision(["phone0"]) == []
     assert (warnings(), keeper.problem) == (0, "this kernel has no binderfs")
     assert keeper.provision(["phone0"]) == ["phone0"]
@@ -303,7 +303,7 @@ def test_failed_mount_leaves_no_directory_and_other_mounts_are_not_attempted(
         raise BinderMissingError("this kernel has no binderfs")
 
     with monkeypatch.context() as patch:
-        patch.setattr(detached, "create", refuse)
+        patch.setattr(detached, "create_mount", refuse)
         assert keeper.provision(["phone0", "phone1"]) == []
         assert keeper.problem == "this kernel has no binderfs"
     assert attempts == [f"{directory.path}/phone0"]

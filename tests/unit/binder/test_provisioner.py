@@ -47,7 +47,7 @@ class Place:
 
     def modes(self) -> dict[str, int]:
         """Return the mode of each binder device."""
-        names = binderfs.devices_in(str(self.directory))
+        names = binderfs.device_names(str(self.directory))
         return {name: stat.S_IMODE((self.directory / name).stat().st_mode) for name in names}
 
     def times(self) -> dict[str, int]:

@@ -63,7 +63,7 @@ class Place:
     def scan(self, directory: str = "/dev") -> dict[str, BinderDevice]:
         """Scan for devices."""
         driver = Driver(frozenset({self.run.stat().st_dev}))
-        return scanner.scan(self.host, driver, directory, Single("a")).devices
+        return scanner.scan_devices(self.host, driver, directory, Single("a")).devices
 
     def device(self, name: str = "a1") -> BinderDevice:
         """Scan for one device."""
@@ -79,7 +79,7 @@ class Place:
 
     def names(self) -> set[str]:
         """Return the binder devices of the binderfs."""
-        return set(binderfs.devices_in(str(self.run)))
+        return set(binderfs.device_names(str(self.run)))
 
 
 @pytest.fixture

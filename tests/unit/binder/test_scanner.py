@@ -84,7 +84,7 @@ class Tree(Host):
 
 
 def scan(tree: Tree, layout: Layout = FLAT, directory: str = "/dev") -> Scan:
-    return scanner.scan(tree, DRIVER, directory, layout)
+    return scanner.scan_devices(tree, DRIVER, directory, layout)
 
 
 def scan_phones(tree: Tree, layout: Named = NESTED) -> Scan:
@@ -192,7 +192,7 @@ def test_each_link_on_the_path_to_a_device_is_watched(
 def test_directory_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     for layout in (FLAT, NESTED):
         with pytest.raises(FileNotFoundError):
-            scanner.scan(Host(str(tmp_path)), DRIVER, "/dev", layout)
+            scanner.scan_devices(Host(str(tmp_path)), DRIVER, "/dev", layout)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_directory_may_vanish_during_a_scan(tmp_path: Path, vanishes_after: str,
                 shutil.rmtree(tmp_path / "dev/phones/phone1")
             return status
 
-    assert names(scanner.scan(Vanishing(str(tmp_path)), DRIVER, "/dev/phones", NESTED)) == remaining
+    assert names(scanner.scan_devices(Vanishing(str(tmp_path)), DRIVER, "/dev/phones", NESTED)) == remaining
 
 
 def test_named_sets_without_directories_use_matching_files_only(tree: Tree) -> None:

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.cdi.spec import (
+from aosp_plugin.framework.cdi import (
     CdiDevice,
+    SpecFile,
     annotation,
-    device_name,
+    cdi_name,
     encode,
     kind_problem,
     qualified_name,
     spec_of,
 )
-from aosp_plugin.framework.cdi.spec_file import SpecFile
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import CdiError
 from tests.support import run_without_rights
@@ -77,7 +77,7 @@ def test_invalid_kind_is_rejected_with_the_invalid_part(name: str, what: str) ->
 
 @pytest.mark.parametrize("name", ["0", "GPU-1_2.3:4", "a--b", "0::1", "xx:1", "x", "X:1"])
 def test_id_that_is_a_valid_name_is_the_name(name: str) -> None:
-    assert device_name(name) == name
+    assert cdi_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_id_that_is_a_valid_name_is_the_name(name: str) -> None:
 )
 def test_other_ids_are_escaped(device_id: str, name: str) -> None:
     """An ID that looks escaped is escaped as well, so that every name is unique."""
-    assert device_name(device_id) == name
+    assert cdi_name(device_id) == name
     assert NAME.fullmatch(name)
 
 
 def test_names_are_unique() -> None:
     rng = random.Random(1)  # noqa: S311 - no secret
     ids = {"".join(rng.choices("xa4:-_@ü0", k=rng.randint(1, 6))) for _ in range(10_000)}
-    names = {device_name(device_id) for device_id in ids}
+    names = {cdi_name(device_id) for device_id in ids}
     assert len(names) == len(ids)
     assert all(map(NAME.fullmatch, names))
 
@@ -383,8 +383,7 @@ def test_file_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
 def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
     os.chmod(kubelet_dir, 0o555)
     output = run_without_rights(
-        "import sys; from aosp_plugin.framework.errors import CdiError\n"
-        "from aosp_plugin.framework.cdi.spec_file import SpecFile",
+        "import sys; from aosp_plugin.framework.errors import CdiError\nfrom aosp_plugin.framework.cdi import SpecFile",
         "try: SpecFile(sys.argv[1], 'example.com/gpu').write(b'one')\nexcept CdiError as error: print(error)",
         kubelet_dir,
     )

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
-from aosp_plugin.framework.devices import Device, valid_devices
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Inventory, Snapshot
+from aosp_plugin.framework.scan_loop import valid_devices
 
 DEVICES = st.builds(
     Device,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
+from aosp_plugin.framework.resource_server import Confirmation
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from aosp_plugin.framework import ContainerEdits, Device, DeviceNode, ListedDevice, ListedDevices, Mount
-from aosp_plugin.framework.devices import valid_devices
 from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.scan_loop import valid_devices
 from tests.support import Clock
 
 RESOURCE = "example.com/thing"

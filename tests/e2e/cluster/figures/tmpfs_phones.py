@@ -26,5 +26,5 @@ def mount_tmpfs() -> None:
 
 if __name__ == "__main__":
     mount_tmpfs()
-    provisioner_socket.SOCKET = os.environ.get("PROVISIONER_SOCKET", provisioner_socket.SOCKET)
+    provisioner_socket.PROVISIONER_SOCKET = os.environ.get("PROVISIONER_SOCKET", provisioner_socket.PROVISIONER_SOCKET)
     main()

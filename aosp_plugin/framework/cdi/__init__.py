@@ -1,1 +1,0 @@
-"""Container Device Interface: the spec of a resource, and its file."""
