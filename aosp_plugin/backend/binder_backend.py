@@ -152,7 +152,6 @@ class BinderBackend(Backend):
             steps.append(self._recreator.retry)
         if self._spec is not None:
             steps.append(partial(self._spec.write, self._scanned))
-        steps.append(self._holds.check)
         errors = []
         for step in steps:
             try:
@@ -193,14 +192,6 @@ class BinderBackend(Backend):
         self._holds.report(ids)
         return self._holds.ids != self._scanned.state.held
 
-    def set_unknown(self, reason: str) -> bool:
-        """Set why it stays unknown which devices pods have; empty while the kubelet answers or may soon.
-
-        Held devices stay held, and ``update_host`` fails with the reason. Returns whether that is due. For any thread.
-        """
-        before, self._holds.unknown = self._holds.unknown, reason
-        return reason != before
-
     def reset(self) -> None:
         """Make the next scan forget the history: it accepts the devices that it finds, and drops the others.
 
@@ -217,11 +208,6 @@ class BinderBackend(Backend):
     def ids(self) -> Sequence[str]:
         """The IDs of the devices as of the last scan, without replicas. For any thread."""
         return [*self._scanned.sets]
-
-    @property
-    def known_spread_devices(self) -> tuple[str, ...]:
-        """The paths of the spread devices, including lost ones."""
-        return self._scanned.shared.spread.known
 
     def spread_devices(self) -> dict[str, list[str]]:
         """Return the IDs of the devices that have each spread device, without replicas, by its path."""

@@ -13,7 +13,6 @@ from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet
-from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.framework.devices import Device
 
 NOT_PROVISIONED: Final = (
@@ -180,8 +179,6 @@ class Holds:
         self._suspects = suspects
         self.reported: frozenset[str] | None = None
         """The devices that pods have through the other API; None while unknown. Set by a single assignment."""
-        self.unknown = ""
-        """Why it stays unknown which devices pods have; empty while the kubelet answers or may soon."""
 
     def report(self, ids: Collection[str]) -> None:
         """Set the devices that pods have through the other API, as IDs of that API, which may be those of replicas."""
@@ -192,11 +189,3 @@ class Holds:
         """The IDs of the devices that are held."""
         reported = self.reported
         return frozenset(self._suspects()) if reported is None else reported
-
-    def check(self) -> None:
-        """Raise HostError if devices are held because the kubelet does not answer."""
-        if self.unknown and self.ids:
-            text = (
-                f"{len(self.ids)} devices stay unhealthy, because the pods that have them are unknown: {self.unknown}"
-            )
-            raise HostError(f"{Reason.IN_USE_BY_OTHER_API}: {text}")

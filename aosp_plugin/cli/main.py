@@ -17,7 +17,6 @@ from aosp_plugin.config import convert, keys, sources
 from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.errors import PluginError
-from aosp_plugin.report.document import Report
 
 LOG = logging.getLogger(__name__)
 
@@ -149,14 +148,13 @@ def show_config(file: str | None, **flags: Any) -> None:
 @cli.command()
 @click.option("--url", metavar="URL", help="Address of the plugin: http://HOST:PORT.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--watch", is_flag=True, help="Refresh every second until Ctrl-C.")
 @click.option("--resource", metavar="NAME", help="Show only this resource.")
 @click.option("--namespace", "-n", metavar="NAME", help="Show only devices of pods in this namespace.")
 @click.option("--pod", metavar="NAME", help="Show only devices of this pod.")
 @click.option("--unhealthy", is_flag=True, help="Show only unhealthy, leaked and gone devices.")
 @click.option("--all", "all_rows", is_flag=True, help="Show all rows of each table, not only the first 20.")
 @click.option("--check", is_flag=True, help="Print one line for each problem, and exit with code 3 if there is any.")
-def status(url: str | None, *, as_json: bool, watch: bool, all_rows: bool, check: bool, **conditions: Any) -> None:
+def status(url: str | None, *, as_json: bool, all_rows: bool, check: bool, **conditions: Any) -> None:
     """Show devices, their pods, unhealthy devices and leaks.
 
     Queries the plugin on this node, at the address that AOSP_PLUGIN_STATUS_LISTEN, AOSP_PLUGIN_LISTEN and the file in
@@ -168,19 +166,12 @@ def status(url: str | None, *, as_json: bool, watch: bool, all_rows: bool, check
     """
     from aosp_plugin.cli import status  # noqa: PLC0415
 
-    if check and (as_json or watch):
-        raise click.UsageError("--check cannot be combined with --json or --watch")
-    address = url or status.own_url(os.environ)
-
-    def load() -> Report:
-        return status.selected(status.fetch(address), **conditions)
-
+    if check and as_json:
+        raise click.UsageError("--check cannot be combined with --json")
+    report = status.selected(status.fetch(url or status.own_url(os.environ)), **conditions)
     if check:
-        sys.exit(3 if status.check(load()) else 0)
-    try:
-        status.show(load, watch=watch, all_rows=all_rows, as_json=as_json)
-    except KeyboardInterrupt:
-        click.echo()
+        sys.exit(3 if status.check(report) else 0)
+    status.show(report, all_rows=all_rows, as_json=as_json)
 
 
 @cli.command()

@@ -3,15 +3,14 @@
 import http.client
 import shutil
 import sys
-import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import click
 import msgspec
 
-from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, problem_lines, summary
+from aosp_plugin.cli.summary import DEFAULT_ROWS, problem_lines, summary
 from aosp_plugin.config import keys, sources
 from aosp_plugin.config.convert import shown
 from aosp_plugin.framework.errors import ConfigError, ServiceError
@@ -21,30 +20,19 @@ from aosp_plugin.report.document import DeviceReport, Report, Severity, State
 TIMEOUT = 5.0
 """Seconds to wait for the plugin's answer."""
 
-WATCH_INTERVAL = 1.0
-"""Seconds between two reports."""
-
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server on all addresses is reached on loopback
 _HTTP_PORT = 80
 
 
-def show(load: Callable[[], Report], *, watch: bool, all_rows: bool, as_json: bool) -> None:
-    """Print the report that ``load`` returns.
-
-    ``watch`` prints one every second until KeyboardInterrupt. A terminal is repainted; elsewhere each report is
-    appended. Raises what ``load`` raises. Once the first report has been printed, a ServiceError is a message, and the
-    plugin is asked again.
-    """
-    repaint = watch and sys.stdout.isatty() and not as_json
-    report = load()
-    while True:
-        if as_json:
-            click.echo(msgspec.json.encode(report))
-        else:
-            _print(summary(report, None if all_rows else DEFAULT_ROWS), repaint=repaint)
-        if not watch:
-            return
-        report = _next_report(load, repaint=repaint)
+def show(report: Report, *, all_rows: bool, as_json: bool) -> None:
+    """Print a report as text, with colors on a terminal and cut to its width, or as JSON."""
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+        return
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for line in summary(report, None if all_rows else DEFAULT_ROWS):
+        text = line.text if len(line.text) <= columns else f"{line.text[: columns - 1]}…"
+        click.secho(text, bold=line.bold or None, fg=line.color, reset=bool(line.bold or line.color))
 
 
 def check(report: Report) -> int:
@@ -90,35 +78,6 @@ def selected(
             parts.append(msgspec.structs.replace(each, devices=devices, leaks=leaks))
         resources = tuple(parts)
     return msgspec.structs.replace(report, resources=resources, problems=problems)
-
-
-def _next_report(load: Callable[[], Report], *, repaint: bool) -> Report:
-    """Wait for the next report; print why there is none."""
-    while True:
-        time.sleep(WATCH_INTERVAL)
-        try:
-            return load()
-        except ServiceError as error:
-            if repaint:
-                _print([Line(str(error), color="red")], repaint=True)
-            else:
-                click.echo(f"aosp-plugin: {error}", err=True)
-
-
-def _print(lines: list[Line], *, repaint: bool) -> None:
-    """Print lines; on a terminal with colors and cut to its width, and when it is repainted, to its height."""
-    columns, rows = shutil.get_terminal_size()
-    if repaint:
-        click.clear()
-        lines = lines if len(lines) < rows else [*lines[: rows - 2], Line("...")]
-    if not sys.stdout.isatty():
-        columns = sys.maxsize
-    texts = [line.text if len(line.text) <= columns else f"{line.text[: columns - 1]}…" for line in lines]
-    styled = [
-        click.style(text, bold=line.bold or None, fg=line.color, reset=bool(line.bold or line.color))
-        for line, text in zip(lines, texts, strict=True)
-    ]
-    click.echo("\n".join(styled))
 
 
 def own_url(environment: Mapping[str, str]) -> str:

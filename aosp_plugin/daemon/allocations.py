@@ -6,18 +6,20 @@ to the other one by one, and a mistake in their labels runs both on a node, wher
 away twice.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.podresources_client import Allocations, PodResources
 
-ATTEMPTS = 3
-"""Questions in a row that the kubelet does not answer until the backends get the reason: a minute."""
+if TYPE_CHECKING:
+    from aosp_plugin.framework.dra.driver import DraDriver
 
 LONGEST_INTERVAL = 300.0
 """Seconds between two questions, at the longest, to a kubelet that does not answer."""
@@ -32,38 +34,29 @@ async def report_allocations(
     rescan: Callable[[str], None],
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Call ``report_once`` every ``SURPLUS_INTERVAL`` seconds until cancelled, less often while it fails.
-
-    After ``ATTEMPTS`` failures in a row the backends get the reason.
-    """
-    failures, pause = 0, SURPLUS_INTERVAL
+    """Call ``report_once`` every ``SURPLUS_INTERVAL`` seconds until cancelled, less often while it fails."""
+    pause = SURPLUS_INTERVAL
     while True:
-        problem = await report_once(backends, pod_resources, rescan)
-        failures, pause = (failures + 1, min(2 * pause, LONGEST_INTERVAL)) if problem else (0, SURPLUS_INTERVAL)
-        for name, backend in backends.items():
-            if backend.set_unknown(problem if failures >= ATTEMPTS else ""):
-                rescan(name)
+        answered = await report_once(backends, pod_resources, rescan)
+        pause = SURPLUS_INTERVAL if answered else min(2 * pause, LONGEST_INTERVAL)
         await sleep(pause)
 
 
 async def report_once(
     backends: Mapping[str, BinderBackend], pod_resources: PodResources, rescan: Callable[[str], None]
-) -> str:
+) -> bool:
     """Ask the kubelet, unless no backend has to know, and call ``rescan`` for each resource whose devices change by it.
 
-    Returns why it has not answered; empty if it has, or was not asked. A kubelet that has listed no pod since it
+    Returns whether it has answered, or need not. A kubelet that has listed no pod since it
     started is not believed: its pods may run, and it may not know them yet. Without the kubelet's socket, no device
     counts as held.
     """
     concerned = {name: backend for name, backend in backends.items() if backend.has_surplus or backend.holds_undecided}
     if not concerned:
-        return ""
+        return True
     asked = time.monotonic()
     allocations = await pod_resources.query()
-    problem = allocations.problem or (
-        "" if allocations.pods_known else "the kubelet has listed no pod since it started"
-    )
-    known = not problem
+    known = not allocations.problem and allocations.pods_known
     for name, backend in concerned.items():
         if backend.has_surplus:
             ids = frozenset(allocations.owners.get(name, {}))
@@ -72,7 +65,7 @@ async def report_once(
             held = _held(allocations, name, backend.api)
             if backend.set_held(held):
                 rescan(name)
-    return problem if pod_resources.enabled else ""
+    return known or not pod_resources.enabled
 
 
 def _held(allocations: Allocations, name: str, api: Api) -> frozenset[str]:
@@ -81,17 +74,8 @@ def _held(allocations: Allocations, name: str, api: Api) -> frozenset[str]:
     return others.get(name, frozenset())
 
 
-class Withholding(Protocol):
-    """A DRA driver."""
-
-    resource_name: str
-
-    def withhold(self, reason: str) -> None:
-        """Publish no devices for this reason; with an empty reason, publish them again."""
-
-
 async def yield_to_device_plugins(
-    drivers: Iterable[Withholding], pod_resources: PodResources, interval: float = YIELD_INTERVAL
+    drivers: Iterable[DraDriver], pod_resources: PodResources, interval: float = YIELD_INTERVAL
 ) -> None:
     """Ask the kubelet every ``interval`` seconds for device plugins of the drivers' resources, until cancelled.
 

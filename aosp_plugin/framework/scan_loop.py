@@ -70,20 +70,11 @@ class ScanLoop:
         self._scanning = HostCall(
             self.worker,
             "device scan",
-            failure=LastingProblem(LOG, "device scan failed, retrying", "device scan recovered", logging.ERROR),
-            hang=LastingProblem(LOG, "device scan is hanging", "device scan is no longer hanging", logging.ERROR),
             limit=timings.hang,
             on_hang=partial(observer.scanned, "hung"),
             clock=clock,
         )
-        self._updating = HostCall(
-            self.worker,
-            "host update",
-            failure=LastingProblem(LOG, "host update failed, retrying", "host update recovered", logging.ERROR),
-            hang=LastingProblem(LOG, "host update is hanging", "host update is no longer hanging", logging.ERROR),
-            limit=timings.hang,
-            clock=clock,
-        )
+        self._updating = HostCall(self.worker, "host update", limit=timings.hang, clock=clock)
         self._truncated = LastingProblem(
             LOG,
             "device list truncated at the kubelet's 4 MiB limit",

@@ -19,7 +19,6 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.devices import shortened
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import HostCall, Worker
 
@@ -42,7 +41,7 @@ MAX_STEM_LENGTH = 40
 """Characters of a socket's name that come from the name of the resource or driver. A socket's path has at most 107
 bytes, of which the kubelet's directory takes 34 or more, and the rest of the socket's name up to 33."""
 
-ACCESS = "access to the kubelet's plugin directory"
+ACCESS = "kubelet directory"
 """Label of the calls."""
 
 SOCKET_MODE = 0o600
@@ -280,10 +279,8 @@ class DirectoryMonitor:
         self._access = HostCall(
             self._worker,
             ACCESS,
-            hang=LastingProblem(
-                LOG, "kubelet directory is hanging", "kubelet directory is no longer hanging", logging.ERROR
-            ),
             limit=timings.hang,
+            retried=False,
             path=directory.path,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import queue
 import threading
 import time
@@ -17,6 +18,8 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
 from aosp_plugin.framework.observer import LastingProblem, milliseconds
 from aosp_plugin.framework.timings import CLOCK, Clock
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -129,22 +132,23 @@ class HostCall:
         worker: Worker,
         label: str,
         *,
-        hang: LastingProblem,
         limit: float,
-        failure: LastingProblem | None = None,
+        retried: bool = True,
         on_hang: Callable[[float], object] = lambda _seconds: None,
         clock: Clock = CLOCK,
         **fields: object,
     ) -> None:
-        """``label`` names the call in messages. After ``limit`` seconds, it counts as hanging.
+        """``label`` names the call in messages. ``retried``: a failure is a problem until the next call succeeds.
 
-        ``on_hang`` is then called with the seconds, once for each hang; ``fields`` are those of its log record.
+        After ``limit`` seconds, a call counts as hanging. ``on_hang`` is then called with the seconds, once for each
+        hang; ``fields`` are those of its log record.
         """
         self._worker = worker
         self._label = label
-        self._hang = hang
+        self._hang = LastingProblem(LOG, f"{label} is hanging", f"{label} is no longer hanging", logging.ERROR)
         self._limit = limit
-        self._failure = failure
+        self._failure = LastingProblem(LOG, f"{label} failed, retrying", f"{label} recovered", logging.ERROR)
+        self._retried = retried
         self._on_hang = on_hang
         self._clock = clock
         self._fields = fields
@@ -155,7 +159,7 @@ class HostCall:
         """What hangs or has failed; empty if nothing. May be read in any thread."""
         if self._hang.text:
             return f"{self._hang.text} for {self._clock() - self._hanging_since:.0f} s"
-        return self._failure.text if self._failure else ""
+        return self._failure.text
 
     async def run(self, function: Callable[[], T], timeout: float | None = None) -> T:
         """Run a call in the worker thread, and return its result.
@@ -189,9 +193,7 @@ class HostCall:
     def _returned(self, error: str) -> None:
         if self._hang.text:
             self._hang.set("", duration_ms=milliseconds(self._clock() - self._hanging_since))
-        if self._failure is None:
-            return
-        if error:
+        if error and self._retried:
             self._failure.set(f"{self._label} failed: {error}", error=error)
         else:
             self._failure.set("")

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -52,7 +51,7 @@ def routes(
         observation.metrics.load()
     return Routes(
         probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers)},
-        status={**page.routes(), "/status": StatusRoute(collect, lambda: files.polling, runbook_url).answer},
+        status={**page.routes(), "/status": _status_route(collect, lambda: files.polling, runbook_url)},
     )
 
 
@@ -65,54 +64,31 @@ def by_address(config: Config, served: Routes) -> dict[tuple[str, int], dict[str
     return servers
 
 
-class StatusRoute:
-    """``/status``: the report, encoded again only after a change. May be called in several threads."""
+def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool], runbook_url: str) -> Route:
+    """Return the route of the report. ``collect`` returns the status of the resources, in any thread."""
+    started = time.time()
 
-    def __init__(self, collect: Callable[[], NodeStatus], polling: Callable[[], bool], runbook_url: str = "") -> None:
-        """``collect`` returns the status of the resources, in any thread."""
-        self._collect = collect
-        self._runbook_url = runbook_url
-        self._polling = polling
-        self._node = node_name()
-        self._started = time.time()
-        self._lock = threading.Lock()
-        self._state: tuple[object, ...] = ()
-        self._answer: Answer | None = None
-        self._encoded = 0
-
-    def answer(self) -> Answer:
-        """Return the report as JSON. Raises TimeoutError if the event loop is stuck."""
-        status = self._collect()
-        watching = "polling" if self._polling() else "inotify"
-        # Keep revisions instead of snapshots: the snapshot of 10,000 devices would outlive its replacement.
-        revisions = [resource._replace(snapshot=resource.snapshot.revision) for resource in status.resources]  # type: ignore[arg-type]
-        state = (watching, status.allocations, revisions, status.changes)
-        with self._lock:
-            if self._answer is None or state != self._state:
-                self._state = state
-                self._answer = self._encode(watching, status)
-            return self._answer
-
-    def _encode(self, watching: str, status: NodeStatus) -> Answer:
+    def answer() -> Answer:
         from aosp_plugin.report.problems import problems  # noqa: PLC0415 - with the first report
 
+        status, watching = collect(), "polling" if polling() else "inotify"
         resources = tuple(resource_report(resource, status.allocations) for resource in status.resources)
         allocations = Known(not status.allocations.problem, status.allocations.problem)
         report = Report(
             version=__version__,
-            node=self._node,
-            started=self._started,
+            node=node_name(),
+            started=started,
             watching=watching,
             allocations=allocations,
             resources=resources,
             problems=problems(resources, allocations, watching),
             changes=status.changes,
-            runbook_url=self._runbook_url,
+            runbook_url=runbook_url,
             selinux=_selinux(),
         )
-        self._encoded += 1
-        tag = f"{self._started * 1000:.0f}-{self._encoded}"
-        return Answer("application/json", msgspec.json.encode(report), tag=tag)
+        return page.tagged("application/json", msgspec.json.encode(report))
+
+    return answer
 
 
 def _selinux() -> bool | None:

@@ -59,9 +59,6 @@ class Observation:
         self._expected = {name: count for name, count in orders.items() if count is not None}
         self._history = history or History(clock)
         self._histories = {name: ResourceHistory(name, self._history) for name in backends}
-        # The status is compared with the previous one, and two partial objects are never equal: create them once.
-        self._binder_devices = {name: partial(_binder_device_names, backend) for name, backend in backends.items()}
-        self._spread_devices = {name: partial(_spread_devices, backend) for name, backend in backends.items()}
         self._backends = backends
         self._observers: dict[str, Observer] = {}
         self.metrics = Metrics(self._gauges, reasons=tuple(Reason), polling=polling, exposed=scraped)
@@ -97,13 +94,12 @@ class Observation:
             unready=unready,
             notice=server.notice,
             leaks=scans,
-            binder_devices=self._binder_devices[name],
+            binder_devices=partial(_binder_device_names, self._backends[name]),
             since=history.since,
             kubelet_allocatable=confirmation.allocatable,
             kubelet_published=None if confirmation.unknown else confirmation.published,
             expected=self._expected.get(name),
-            spread_devices=self._spread_devices[name],
-            known_spread_devices=self._backends[name].known_spread_devices,
+            spread_devices=partial(_spread_devices, self._backends[name]),
             driver=server.driver,
         )
 

@@ -62,9 +62,7 @@ class ResourceStatus(NamedTuple):
     kubelet_published: int | None = None
     expected: int | None = None
     spread_devices: Callable[[], Mapping[str, str]] = dict
-    """Returns the path of the spread device of each device by its ID. It depends on the snapshot and on the next field,
-    by which two statuses are compared."""
-    known_spread_devices: tuple[str, ...] = ()
+    """Returns the path of the spread device of each device by its ID."""
     driver: DriverState | None = None
     """None for a device plugin."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -85,7 +86,9 @@ async def test_an_answer_of_the_kubelet_that_changes_nothing_computes_no_slices(
                 await server.wait_for(lambda s, count=lists: s.count("list", "resourceslices") > count)  # type: ignore[misc]
             computed, polled = backend.computed, Polled(driver)
             pod_resources = PodResources(socket, [PHONE])
-            yielding = asyncio.create_task(yield_to_device_plugins([polled], pod_resources, interval=0.0))
+            yielding = asyncio.create_task(
+                yield_to_device_plugins([cast("DraDriver", polled)], pod_resources, interval=0.0)
+            )
             for _ in range(5):
                 await polled.answers.acquire()
             yielding.cancel()
@@ -103,5 +106,5 @@ async def test_devices_stay_published_while_the_kubelet_does_not_answer(short_di
     pod_resources = PodResources(str(short_directory / "missing.sock"), [PHONE])
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
-            await yield_to_device_plugins([Driver()], pod_resources, interval=0.0)
+            await yield_to_device_plugins([cast("DraDriver", Driver())], pod_resources, interval=0.0)
     pod_resources.close()

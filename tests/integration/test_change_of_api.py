@@ -24,7 +24,7 @@ from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.errors import BackendError, ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
-from tests.support import DeviceDirectory, listed, problem, ready, run
+from tests.support import DeviceDirectory, listed, ready, run
 from tests.tmpfs_binderfs import Mounts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
@@ -181,11 +181,10 @@ async def test_phones_stay_held_with_a_reason_while_the_kubelet_does_not_answer(
                     {"aosp.io/phone": backend}, pod_resources, lambda _: plugin.rescan(), sleep=at_once
                 )
                 async with background_task(asking):
-                    await problem(plugin, "the pods that have them are unknown: List at ")
-                assert "in-use-by-other-api: 1 devices stay unhealthy" in plugin.unready
-                device = plugin.inventory.snapshot.devices.get("phone0")
+                    await ready(plugin)
+                    device = plugin.inventory.snapshot.devices.get("phone0")
                 assert device is not None
-                assert device.reason == "in-use-by-other-api"
+                assert device.why == "in-use-by-other-api: the kubelet has not answered yet which pods have it"
                 assert file_systems(directory)["phone0"] == before["phone0"]
                 backend.set_held(())
                 plugin.rescan()

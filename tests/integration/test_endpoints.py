@@ -110,17 +110,15 @@ async def test_status_has_problems_and_changes(device_directory: DeviceDirectory
         assert report["changes"][0]["time"] >= report["problems"][1]["since"] - 1
 
 
-async def test_status_is_encoded_again_only_after_a_change(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_status_has_another_tag_after_a_change(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     device_directory.add(0, 1)
     async with running(device_directory, kubelet_dir) as daemon:
         await problem(daemon.plugins[0], "waiting")
         before = await daemon.get("/status")
-        assert await daemon.get("/status") is before
+        assert (await daemon.get("/status")).tag == before.tag
         device_directory.add(2)
         await daemon.healthy(3)
-        after = await daemon.get("/status")
-        assert after.tag != before.tag
-        assert await daemon.get("/status") is after
+        assert (await daemon.get("/status")).tag != before.tag
         assert len((await daemon.report())["resources"][0]["devices"]) == 3
 
 

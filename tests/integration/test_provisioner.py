@@ -368,7 +368,7 @@ def test_a_provisioner_that_hangs_is_named_once(
     """However many phones wait for it, the worker thread of the plugin does only once."""
     provisioner.start()
     backend = served(provisioner)
-    monkeypatch.setattr(provisioner_socket, "TIMEOUT", 0.2)
+    monkeypatch.setattr(provisioner_socket, "ANSWER_TIMEOUT", 0.2)
     provisioner.send_signal(signal.SIGSTOP)
     for phone in ("phone0", "phone1", "phone2"):
         with pytest.raises(UnhealthyDeviceError, match="does not answer: timed out"):
@@ -384,7 +384,7 @@ def test_a_provisioner_that_hangs_is_named_once(
     with pytest.raises(BackendError, match="does not answer"):
         backend.update_host()
     assert len(asked) <= 2, "one for the phones that are missing, one for those that were not recreated"
-    monkeypatch.setattr(provisioner_socket, "TIMEOUT", 30.0)
+    monkeypatch.setattr(provisioner_socket, "ANSWER_TIMEOUT", 30.0)
     provisioner.send_signal(signal.SIGCONT)
     rescan(backend)
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}

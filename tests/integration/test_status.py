@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import shlex
 import signal
 import sys
 import termios
@@ -28,9 +27,6 @@ from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, http_serving, listed
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
-REFRESH_OFTEN = "from aosp_plugin.cli import main, status; status.WATCH_INTERVAL = 0.05; raise SystemExit(main.main())"
-WATCH = [sys.executable, "-c", REFRESH_OFTEN, "status", "--watch"]
-"""``aosp-plugin status --watch`` with a short interval."""
 HAS_SELINUX = "\tselinuxfs\n" in Path("/proc/filesystems").read_text()
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 
@@ -219,49 +215,6 @@ async def test_status_on_a_terminal_has_colors_and_fits_its_width(node: Node) ->
     assert any(re.fullmatch(r"    games/phone-1  android    \d+s +aosp…", line) for line in lines)
 
 
-async def test_watch_appends_reports_and_errors_until_interrupted(node: Node) -> None:
-    process = await asyncio.create_subprocess_exec(*WATCH, "--url", node.url, stdout=-1, stderr=-1)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    await line_with(process.stdout, "3 devices: 3 healthy, 0 unhealthy, 2 allocated, 1 free")
-    node.device_directory.remove(2)
-    await line_with(process.stdout, "1 unhealthy, 2 allocated, 0 free")
-    node.serve.signal(signal.SIGTERM)
-    await line_with(process.stderr, "no plugin answers at")
-    process.send_signal(signal.SIGINT)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
-    assert b"Traceback" not in await process.stderr.read()
-
-
-async def test_watch_repaints_a_terminal(node: Node) -> None:
-    """Each report replaces the one before, and is cut to the height of the terminal."""
-
-    async def act(wait_for: Callable[[str], Any], process: asyncio.subprocess.Process) -> None:
-        await wait_for("2 allocated")
-        node.device_directory.remove(2)
-        await wait_for("1 unhealthy")
-        node.serve.signal(signal.SIGTERM)
-        await wait_for("no plugin answers at")
-        process.send_signal(signal.SIGINT)
-
-    out = await on_terminal([*WATCH, "--url", node.url], rows=7, act=act)
-    screens = [screen.rstrip().splitlines() for screen in out.split("\x1b[2J\x1b[1;1H")]
-    assert screens[0] == []
-    assert max(map(len, screens)) == 6
-    assert screens[1][-1] == "..."
-    assert "no plugin answers at" in screens[-1][0]
-
-
-async def test_a_closed_pipe_ends_watch_silently(node: Node) -> None:
-    process = await asyncio.create_subprocess_shell(
-        f"{shlex.join([*WATCH, '--url', node.url])} | head -n 1",
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    assert (out.count(b"\n"), err) == (1, b"")
-
-
 async def line_with(stream: asyncio.StreamReader, text: str) -> None:
     """Read until a line contains ``text``."""
     async with asyncio.timeout(PATIENCE):
@@ -306,7 +259,7 @@ async def on_terminal(
 
 async def test_an_unreachable_plugin_is_one_line() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    for arguments in ([], ["--watch"], ["--json"]):
+    for arguments in ([], ["--json"]):
         code, out, err = await run("--url", url, *arguments)
         assert (code, out) == (1, "")
         assert err.startswith(f"aosp-plugin: no plugin answers at {url} (Connection refused); ")

@@ -42,7 +42,6 @@ class Backend:
         self.holds_undecided = undecided
         self.reports: list[Allocated | None] = []
         self.held: list[set[str]] = []
-        self.unknown = [""]
 
     def set_allocated(self, allocated: Allocated | None) -> None:
         """Keep the report."""
@@ -52,11 +51,6 @@ class Backend:
         """Keep the report. The first one, and each that differs from the one before, changes the devices."""
         self.held.append({*ids})
         return self.held[-1] != (self.held[-2] if len(self.held) > 1 else set())
-
-    def set_unknown(self, reason: str) -> bool:
-        """Keep the reason. One that differs from the one before is a change."""
-        self.unknown.append(reason)
-        return self.unknown[-1] != self.unknown[-2]
 
 
 class Pauses(list[float]):
@@ -124,7 +118,7 @@ async def test_no_device_is_held_where_the_kubelet_cannot_be_asked() -> None:
     assert backend.held == [set()]
 
 
-async def test_a_kubelet_that_does_not_answer_is_asked_less_often_and_the_decision_says_why() -> None:
+async def test_a_kubelet_that_does_not_answer_is_asked_less_often() -> None:
     """Devices stay held until it answers; then it is asked as before."""
     backend, pauses, rescans = Backend(has_surplus=False, undecided=True), Pauses(), list[str]()
     failed = Allocations("List at /sock failed: no answer within 2 s")
@@ -138,7 +132,5 @@ async def test_a_kubelet_that_does_not_answer_is_asked_less_often_and_the_decisi
             sleep=pauses,
         )
     assert pauses == [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 10.0, 20.0]
-    unlisted = "the kubelet has listed no pod since it started"
-    assert backend.unknown[1:] == ["", "", *[failed.problem] * 3, unlisted, "", ""]
     assert backend.held == [set()]
-    assert rescans == [PHONE] * 3
+    assert rescans == []

@@ -59,6 +59,11 @@ def _content(name: str) -> bytes:
 
 
 def _answer(name: str, content: bytes) -> Answer:
+    return tagged(_TYPES[posixpath.splitext(name)[1]], content)
+
+
+def tagged(content_type: str, content: bytes) -> Answer:
+    """Return an answer with an entity tag, by which a client that has this content already does not get it again."""
     import hashlib  # noqa: PLC0415 - loads OpenSSL, which only the page requires
 
-    return Answer(_TYPES[posixpath.splitext(name)[1]], content, tag=hashlib.sha256(content).hexdigest()[:16])
+    return Answer(content_type, content, tag=hashlib.sha256(content).hexdigest()[:16])
