@@ -41,9 +41,6 @@ MAX_STEM_LENGTH = 40
 """Characters of a socket's name that come from the name of the resource or driver. A socket's path has at most 107
 bytes, of which the kubelet's directory takes 34 or more, and the rest of the socket's name up to 33."""
 
-ACCESS = "kubelet directory"
-"""Label of the calls."""
-
 SOCKET_MODE = 0o600
 """For the kubelet alone, which runs as root like the plugin."""
 
@@ -278,7 +275,7 @@ class DirectoryMonitor:
         self._worker = Worker(name)
         self._access = HostCall(
             self._worker,
-            ACCESS,
+            "kubelet directory",
             limit=timings.hang,
             retried=False,
             path=directory.path,
@@ -348,7 +345,7 @@ class DirectoryMonitor:
     async def remove(self, path: str) -> None:
         """Remove a socket when its directory answers, even if ``stop`` is set. What fails is logged."""
         try:
-            await self._worker.run(partial(os.unlink, path), label=ACCESS)
+            await self._worker.run(partial(os.unlink, path), label="kubelet directory")
         except FileNotFoundError:
             pass
         except OSError as error:

@@ -215,6 +215,13 @@ def events_in_code() -> dict[Event, set[str]]:
                     level = ast.unparse(levels[0]).rpartition(".")[2].lower() if levels else "warning"
                     for event in (Event(level, str(begins)), Event("info", str(ends))):
                         events.setdefault(event, set())
+                case ast.Call(func=ast.Name(id="HostCall"), args=[_, ast.Constant(str(label))], keywords=keywords):
+                    hanging = {"duration_ms", *(keyword.arg for keyword in keywords if keyword.arg == "path")}
+                    events[Event("error", f"{label} is hanging")] = hanging
+                    events[Event("info", f"{label} is no longer hanging")] = {"duration_ms"}
+                    if not any(keyword.arg == "retried" for keyword in keywords):
+                        events[Event("error", f"{label} failed, retrying")] = {"error"}
+                        events[Event("info", f"{label} recovered")] = set()
     return events
 
 
