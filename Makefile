@@ -9,7 +9,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-unit test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
+  test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop simulate chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
   bench-scheduler bench-storm matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
@@ -102,6 +102,9 @@ cluster: $(VENV)/.installed ## Start a Kubernetes cluster to try the plugin in: 
 
 cluster-stop: $(VENV)/.installed ## Stop the cluster
 	@$(BIN)/python -m tests.e2e.cluster.stay stop
+
+simulate: $(VENV)/.installed ## Run the plugin on a simulated node in simulated time: SIMULATE="--faults 1000000 --seed 17"
+	@$(BIN)/python -m tests.simulation $(SIMULATE)
 
 chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)

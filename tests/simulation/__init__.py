@@ -1,0 +1,9 @@
+"""The whole plugin in one process, on a simulated host, with simulated kubelets and in simulated time.
+
+``python -m tests.simulation --faults 10000`` runs it. A run depends on its seed alone: the event loop's time is
+virtual (``loop``), the host is in memory (``host``, ``files``), worker threads are steps of the event loop
+(``processes``), and gRPC is a call (``rpc``). The modules of the plugin are unchanged: the names ``os``, ``time``,
+``grpc`` and a few more in them are replaced while a simulation runs (``patches``).
+
+``faults`` disturbs, ``invariants`` says what must hold whatever happens, and ``scenario`` combines and shrinks them.
+"""

@@ -1,0 +1,236 @@
+"""What happens to the node, on purpose. Each fault lasts, or is over at once; none is the plugin's."""
+
+import contextlib
+import stat
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.kubelet import DIRECTORY, SOCKET
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Undo = Callable[[], None]
+FAULTS: dict[str, Callable[["World"], Undo | None]] = {}
+"""By name. A fault that lasts returns what ends it."""
+
+
+def fault(function: Callable[["World"], Undo | None]) -> Callable[["World"], Undo | None]:
+    """Register a fault."""
+    FAULTS[function.__name__] = function
+    return function
+
+
+# -- the kubelet
+
+
+@fault
+def kubelet_restarts(world: "World") -> None:
+    """The kubelet ends and starts again soon."""
+    world.kubelet.stop()
+    world.host.later(world.rng.uniform(0.0, 3.0), world.start_kubelet)
+
+
+@fault
+def kubelet_is_away(world: "World") -> Undo:
+    """The kubelet ends, and stays away for a while."""
+    world.kubelet.stop()
+    return world.start_kubelet
+
+
+@fault
+def streams_end(world: "World") -> None:
+    """The kubelet's streams end."""
+    world.kubelet.drop_streams()
+
+
+@fault
+def kubelet_loses_devices(world: "World") -> None:
+    """The kubelet marks all devices unhealthy, although the streams are open."""
+    world.kubelet.lose_devices()
+
+
+@fault
+def register_is_slow(world: "World") -> Undo:
+    """Register takes seconds."""
+    world.kubelet.register_time = world.rng.uniform(1.0, 25.0)
+    return lambda: setattr(world.kubelet, "register_time", 0.0)
+
+
+@fault
+def register_fails(world: "World") -> Undo:
+    """The kubelet refuses registrations."""
+    world.kubelet.refuses = True
+    return lambda: setattr(world.kubelet, "refuses", False)
+
+
+@fault
+def podresources_is_slow(world: "World") -> Undo:
+    """The kubelet answers podresources late, or too late."""
+    world.kubelet.answers_late = world.rng.uniform(0.5, 5.0)
+    return lambda: setattr(world.kubelet, "answers_late", 0.0)
+
+
+@fault
+def kubelet_directory_is_replaced(world: "World") -> None:
+    """The directory of plugins is removed and created again, as by a restart of the kubelet with a new root."""
+    world.kubelet.stop()
+    with contextlib.suppress(OSError):
+        world.host.files.remove_tree(DIRECTORY)
+    world.host.later(world.rng.uniform(0.0, 2.0), world.start_kubelet)
+
+
+@fault
+def plugin_socket_is_removed(world: "World") -> None:
+    """Another program removes the plugin's sockets."""
+    with contextlib.suppress(OSError):
+        for name, inode in [*world.host.files.lookup(DIRECTORY).entries.items()]:
+            if stat.S_ISSOCK(inode.mode) and f"{DIRECTORY}/{name}" != SOCKET:
+                world.host.files.remove(f"{DIRECTORY}/{name}")
+
+
+# -- the host
+
+
+@fault
+def host_hangs(world: "World") -> Undo:
+    """Calls on the host do not return."""
+    world.host.hanging = True
+    return lambda: setattr(world.host, "hanging", False)
+
+
+@fault
+def host_is_slow(world: "World") -> Undo:
+    """Calls on the host take long."""
+    world.host.slow = world.rng.uniform(0.01, 1.0)
+    return lambda: setattr(world.host, "slow", 0.0)
+
+
+@fault
+def descriptors_run_out(world: "World") -> Undo:
+    """No file can be opened."""
+    world.host.no_descriptors = True
+    return lambda: setattr(world.host, "no_descriptors", False)
+
+
+@fault
+def disk_is_full(world: "World") -> Undo:
+    """Nothing can be written."""
+    world.host.no_space = True
+    return lambda: setattr(world.host, "no_space", False)
+
+
+@fault
+def mounts_run_out(world: "World") -> Undo:
+    """The limit of mounts is reached."""
+    world.host.no_mounts = True
+    return lambda: setattr(world.host, "no_mounts", False)
+
+
+@fault
+def events_are_lost(world: "World") -> Undo:
+    """No file or mount event arrives."""
+    world.host.lost_events = True
+    return lambda: setattr(world.host, "lost_events", False)
+
+
+@fault
+def events_are_late(world: "World") -> Undo:
+    """File and mount events arrive late."""
+    world.host.late_events = world.rng.uniform(0.01, 2.0)
+    return lambda: setattr(world.host, "late_events", 0.0)
+
+
+@fault
+def clock_jumps(world: "World") -> None:
+    """The wall clock is set."""
+    world.host.clock_offset += world.rng.choice((-86400.0, -60.0, -0.5, 0.5, 3600.0))
+
+
+# -- devices and phones
+
+
+@fault
+def device_is_removed(world: "World") -> None:
+    """A found device that no container has is removed; somebody creates it again."""
+    world.lose_device()
+
+
+@fault
+def binderfs_is_mounted_again(world: "World") -> None:
+    """The binderfs of the found devices is unmounted, and another one mounted, with the same names."""
+    world.mount_devices_again()
+
+
+@fault
+def phone_is_unmounted(world: "World") -> None:
+    """The binderfs of a phone is unmounted on the host."""
+    world.unmount_phone()
+
+
+@fault
+def foreign_mount_covers_a_phone(world: "World") -> Undo | None:
+    """Another file system is mounted over a phone."""
+    return world.cover_phone()
+
+
+# -- pods
+
+
+@fault
+def pod_starts(world: "World") -> None:
+    """A pod arrives."""
+    world.start_pod()
+
+
+@fault
+def pod_ends(world: "World") -> None:
+    """A pod ends."""
+    world.end_pod()
+
+
+@fault
+def container_restarts(world: "World") -> None:
+    """A container crashes, and starts again."""
+    world.restart_container()
+
+
+# -- the plugin
+
+
+@fault
+def plugin_is_killed(world: "World") -> None:
+    """The plugin is killed now, and starts again."""
+    world.kill_plugin()
+
+
+@fault
+def plugin_is_killed_at_a_call(world: "World") -> None:
+    """The plugin is killed between two calls on the host, soon."""
+    process = world.process
+    process.killed_at_call = process.calls + 1 + int(world.rng.expovariate(1 / 20))
+
+
+@fault
+def plugin_is_killed_at_an_await(world: "World") -> None:
+    """The plugin is killed when one of its tasks waits, soon."""
+    process = world.process
+    process.killed_at_step = process.steps + 1 + int(world.rng.expovariate(1 / 20))
+
+
+@fault
+def plugin_is_stopped(world: "World") -> None:
+    """The plugin gets SIGTERM, and starts again."""
+    world.stop_plugin()
+
+
+@fault
+def plugin_reloads(world: "World") -> None:
+    """The plugin gets SIGHUP, half of the time with another configuration."""
+    world.reload_plugin()
+
+
+@fault
+def second_plugin(world: "World") -> Undo:
+    """Another plugin of the same configuration runs beside, as in a rolling update."""
+    return world.start_second_plugin()

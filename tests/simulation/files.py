@@ -1,0 +1,305 @@
+"""The file systems of a simulated host: directories, files, links, devices and sockets, and the mounts of them."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+BINDER_MAJOR = 511
+ROOT_DEVICE = 1
+
+KERNEL_DEVICES = ("binder", "hwbinder", "vndbinder")
+"""What the driver creates at each mount of a binderfs (CONFIG_ANDROID_BINDER_DEVICES)."""
+
+
+class Status(NamedTuple):
+    """What stat(2) returns of a file."""
+
+    st_mode: int
+    st_ino: int
+    st_dev: int
+    st_rdev: int
+    st_size: int
+    st_mtime_ns: int
+    st_uid: int = 0
+
+    @property
+    def st_mtime(self) -> float:
+        """Seconds."""
+        return self.st_mtime_ns / 1e9
+
+
+class Inode:
+    """A file of any type."""
+
+    def __init__(self, system: "FileSystem", mode: int, now: int) -> None:
+        self.system = system
+        self.number = system.next_inode()
+        self.mode = mode
+        self.changed = now
+        self.rdev = 0
+        self.data = b""
+        self.target = ""
+        self.entries: dict[str, Inode] = {}
+        self.watchers: list[Callable[[], None]] = []
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory."""
+        return stat.S_ISDIR(self.mode)
+
+    def status(self) -> Status:
+        """Return the result of stat(2)."""
+        return Status(self.mode, self.number, self.system.device, self.rdev, len(self.data), self.changed)
+
+
+class FileSystem:
+    """A file system; a binderfs has a control file, and its devices have numbers of the driver."""
+
+    def __init__(self, device: int, kind: str, source: str, now: int, limit: int | None = None) -> None:
+        self.device, self.kind, self.source, self.limit = device, kind, source, limit
+        self._inodes = 0
+        self.root = Inode(self, stat.S_IFDIR | 0o755, now)
+        if kind == "binder":
+            self.root.entries["binder-control"] = Inode(self, stat.S_IFCHR | 0o600, now)
+
+    def next_inode(self) -> int:
+        """Return a number that no other file has."""
+        self._inodes += 1
+        return self._inodes
+
+
+class Mount(NamedTuple):
+    """A file system at a place."""
+
+    path: str
+    system: FileSystem
+    number: int
+
+
+class Files:
+    """The tree of a host. Every change of a directory is reported to those that watch it."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        """``now`` returns nanoseconds since the epoch."""
+        self.now = now
+        self._devices = ROOT_DEVICE
+        self._numbers = 0
+        self._minors = 0
+        self.root = FileSystem(ROOT_DEVICE, "ext4", "/dev/vda", now())
+        self.mounts: dict[str, list[Mount]] = {}
+        """By path, the topmost last."""
+        self.mounts_changed: list[Callable[[], None]] = []
+
+    # -- paths
+
+    def lookup(self, path: str, *, follow: bool = True, depth: int = 0) -> Inode:
+        """Return the file at an absolute path. Raises OSError."""
+        if depth > 40:
+            raise _error(errno.ELOOP, path)
+        inode, done = self.root.root, ""
+        if stack := self.mounts.get("/"):
+            inode = stack[-1].system.root
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        for index, part in enumerate(parts):
+            if not inode.is_directory:
+                raise _error(errno.ENOTDIR, path)
+            child = inode.entries.get(part)
+            if child is None:
+                raise _error(errno.ENOENT, path)
+            done = f"{done}/{part}"
+            if stat.S_ISLNK(child.mode) and (follow or index < len(parts) - 1):
+                target = child.target if child.target.startswith("/") else f"{os.path.dirname(done)}/{child.target}"
+                rest = "/".join(parts[index + 1 :])
+                return self.lookup(os.path.normpath(f"{target}/{rest}"), follow=follow, depth=depth + 1)
+            if stack := self.mounts.get(done):
+                child = stack[-1].system.root
+            inode = child
+        return inode
+
+    def parent(self, path: str) -> tuple[Inode, str]:
+        """Return the directory of a path, and the name in it. Raises OSError."""
+        directory, name = os.path.split(path.rstrip("/"))
+        inode = self.lookup(directory or "/")
+        if not inode.is_directory:
+            raise _error(errno.ENOTDIR, path)
+        return inode, name
+
+    def real_path(self, path: str) -> str:
+        """Return a path without links."""
+        done = ""
+        todo = [part for part in path.split("/") if part not in {"", "."}]
+        while todo:
+            part = todo.pop(0)
+            candidate = f"{done}/{part}"
+            try:
+                inode = self.lookup(candidate, follow=False)
+            except OSError:
+                done = candidate
+                continue
+            if stat.S_ISLNK(inode.mode):
+                target = inode.target if inode.target.startswith("/") else f"{done}/{inode.target}"
+                todo = [each for each in os.path.normpath(target).split("/") if each] + todo
+                done = ""
+            else:
+                done = candidate
+        return done or "/"
+
+    # -- changes
+
+    def add(self, path: str, mode: int, *, exclusive: bool = True) -> Inode:
+        """Create a file. Raises OSError."""
+        directory, name = self.parent(path)
+        if name in directory.entries:
+            if exclusive:
+                raise _error(errno.EEXIST, path)
+            return directory.entries[name]
+        inode = Inode(directory.system, mode, self.now())
+        directory.entries[name] = inode
+        self.changed(directory)
+        return inode
+
+    def make_directories(self, path: str) -> None:
+        """Create a directory, and those above it."""
+        done = ""
+        for part in path.strip("/").split("/"):
+            done = f"{done}/{part}"
+            try:
+                self.lookup(done)
+            except FileNotFoundError:
+                self.add(done, stat.S_IFDIR | 0o755)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Create a file with this content, or replace it."""
+        self.add(path, stat.S_IFREG | 0o644, exclusive=False).data = data
+
+    def remove(self, path: str) -> Inode:
+        """Unlink a file. Raises OSError."""
+        directory, name = self.parent(path)
+        inode = directory.entries.get(name)
+        if inode is None:
+            raise _error(errno.ENOENT, path)
+        if inode.is_directory:
+            raise _error(errno.EISDIR, path)
+        if directory.system.kind == "binder" and name == "binder-control":
+            raise _error(errno.EPERM, path)
+        del directory.entries[name]
+        self.changed(directory)
+        return inode
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. Raises OSError."""
+        directory, name = self.parent(path)
+        inode = directory.entries.get(name)
+        if inode is None:
+            raise _error(errno.ENOENT, path)
+        if path.rstrip("/") in self.mounts:
+            raise _error(errno.EBUSY, path)
+        if inode.entries:
+            raise _error(errno.ENOTEMPTY, path)
+        del directory.entries[name]
+        self.changed(directory)
+        self.changed(inode)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with what is in it."""
+        directory, name = self.parent(path)
+        inode = directory.entries.pop(name, None)
+        if inode is None:
+            raise _error(errno.ENOENT, path)
+        self.changed(directory)
+        self.changed(inode)
+
+    def rename(self, source: str, target: str) -> Inode | None:
+        """Rename a file, and return the one that it replaces. Raises OSError."""
+        directory, name = self.parent(source)
+        other, new_name = self.parent(target)
+        inode = directory.entries.get(name)
+        if inode is None:
+            raise _error(errno.ENOENT, source)
+        if directory.system is not other.system:
+            raise _error(errno.EXDEV, source)
+        replaced = other.entries.get(new_name)
+        del directory.entries[name]
+        other.entries[new_name] = inode
+        self.changed(directory)
+        self.changed(other)
+        return replaced
+
+    @staticmethod
+    def changed(directory: Inode) -> None:
+        """Report a change in a directory."""
+        for watcher in [*directory.watchers]:
+            watcher()
+
+    # -- mounts and binder
+
+    def new_system(self, kind: str, source: str, limit: int | None = None) -> FileSystem:
+        """Return a file system that is mounted nowhere."""
+        self._devices += 1
+        system = FileSystem(self._devices, kind, source, self.now(), limit)
+        if kind == "binder":
+            for name in KERNEL_DEVICES:
+                self.add_device(system, name)
+        return system
+
+    def attach(self, system: FileSystem, path: str) -> None:
+        """Mount a file system. Raises OSError."""
+        if not self.lookup(path).is_directory:
+            raise _error(errno.ENOTDIR, path)
+        self._numbers += 1
+        self.mounts.setdefault(path.rstrip("/") or "/", []).append(Mount(path, system, self._numbers))
+        self._report_mounts()
+
+    def detach(self, path: str) -> FileSystem:
+        """Unmount the topmost file system at a path. Raises OSError."""
+        stack = self.mounts.get(path.rstrip("/"))
+        if not stack:
+            raise _error(errno.EINVAL, path)
+        system = stack.pop().system
+        if not stack:
+            del self.mounts[path.rstrip("/")]
+        self.changed(system.root)
+        self._report_mounts()
+        return system
+
+    def mounted(self, path: str) -> FileSystem | None:
+        """Return the topmost file system at a path; None if there is none."""
+        stack = self.mounts.get(path.rstrip("/"))
+        return stack[-1].system if stack else None
+
+    def all_mounts(self) -> Iterator[Mount]:
+        """Yield the mounts in the order in which they were made."""
+        yield from sorted((each for stack in self.mounts.values() for each in stack), key=lambda each: each.number)
+
+    def add_device(self, system: FileSystem, name: str) -> Inode:
+        """Create a binder device. Raises OSError."""
+        if name in system.root.entries:
+            raise _error(errno.EEXIST, name)
+        if system.limit is not None and len(system.root.entries) - 1 >= system.limit:
+            raise _error(errno.ENOSPC, name)
+        self._minors += 1
+        inode = Inode(system, stat.S_IFCHR | 0o600, self.now())
+        inode.rdev = os.makedev(BINDER_MAJOR, self._minors)
+        system.root.entries[name] = inode
+        self.changed(system.root)
+        return inode
+
+    def mount_table(self) -> str:
+        """Return the text of /proc/self/mountinfo."""
+        lines = ["1 0 0:1 / / rw,relatime shared:1 - ext4 /dev/vda rw"]
+        for each in self.all_mounts():
+            device = each.system.device
+            options = "rw" if each.system.limit is None else f"rw,max={each.system.limit}"
+            place = f"{os.major(device)}:{os.minor(device)} / {each.path} rw shared:2"
+            lines.append(f"{each.number + 1} 1 {place} - {each.system.kind} {each.system.source} {options}")
+        return "\n".join(lines) + "\n"
+
+    def _report_mounts(self) -> None:
+        for changed in [*self.mounts_changed]:
+            changed()
+
+
+def _error(number: int, path: Any) -> OSError:
+    return OSError(number, os.strerror(number), path)

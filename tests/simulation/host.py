@@ -1,0 +1,227 @@
+"""A simulated host: its files, its clock, what makes its calls fail, and who hears of changes."""
+
+import asyncio
+import errno
+import os
+import random
+import stat
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.files import Files, Inode
+from tests.simulation.processes import Descriptor, Process, current
+
+PROC = {
+    "/proc/devices": "Character devices:\n  1 mem\n511 binder\n\nBlock devices:\n",
+    "/proc/filesystems": "nodev\tproc\nnodev\tbinder\n\text4\n",
+    "/proc/misc": "",
+    "/proc/sys/kernel/random/boot_id": "00000000-0000-0000-0000-000000000001\n",
+}
+
+DIRECTORIES = ("/dev", "/run", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources", "/var/run/cdi")
+
+OWN = (
+    "/run/aosp-binderfs/phones",
+    "/var/lib/kubelet/device-plugins/aosp-",
+    "/var/lib/kubelet/device-plugins/.aosp-",
+    "/var/run/cdi/.aosp-",
+)
+"""Where a plugin may change files."""
+
+_ADD, _VERSION = 0xC1086201, 0xC0046209
+_SECONDS = 1_000_000_000
+
+
+class Host:
+    """One node."""
+
+    def __init__(self, seed: int, time: Callable[[], float]) -> None:
+        """``time`` returns the simulated seconds."""
+        self.rng = random.Random(seed)  # noqa: S311 - a simulation
+        self._time = time
+        self.clock_offset = 1_700_000_000.0
+        self.files = Files(lambda: int(self.wall_time() * _SECONDS))
+        self.lines: list[str] = []
+        """The log of the run."""
+        self.violations: list[str] = []
+        self.listeners: dict[Inode, Any] = {}
+        """What accepts connections on a socket."""
+        self.held: dict[Inode, str] = {}
+        """The devices that running containers have, with the names of the containers."""
+        self.may_replace: set[str] = set()
+        """The containers that start now: PreStartContainer may replace their devices."""
+        self.hanging = False
+        self.slow = 0.0
+        self.no_descriptors = False
+        self.no_space = False
+        self.no_mounts = False
+        self.lost_events = False
+        self.late_events = 0.0
+        self._pids = 100
+        for path in DIRECTORIES:
+            self.files.make_directories(path)
+
+    # -- time
+
+    def monotonic(self) -> float:
+        """Return the monotonic time in seconds."""
+        return 1000.0 + self._time()
+
+    def wall_time(self) -> float:
+        """Return the seconds since the epoch."""
+        return self.clock_offset + self._time()
+
+    def call_time(self) -> float:
+        """Return how long a call in a worker thread takes now."""
+        return self.rng.uniform(0.0001, 0.002) + self.slow
+
+    # -- the run
+
+    def log(self, event: str, **fields: object) -> None:
+        """Write a line of the log of the run."""
+        text = " ".join(f"{name}={value}" for name, value in fields.items())
+        self.lines.append(f"{self._time():.6f} {event} {text}".rstrip())
+
+    def violated(self, text: str) -> None:
+        """Note that an invariant does not hold."""
+        self.log("VIOLATION", text=text)
+        self.violations.append(f"{self._time():.3f} s: {text}")
+
+    def later(self, seconds: float, function: Callable[[], object]) -> None:
+        """Call a function after some simulated time."""
+        asyncio.get_running_loop().call_later(seconds, function)
+
+    def stop_on_signals(self, stop: Callable[[], None], reload: Callable[[], None] | None = None) -> None:
+        """Let the current process get signals."""
+        current().handle_signals(stop, reload)
+
+    def new_process(self) -> Process:
+        """Return a process that has done nothing yet."""
+        self._pids += 1
+        return Process(self, self._pids)
+
+    # -- calls
+
+    def path(self, path: Any) -> str:
+        """Return a path as a text, with descriptors resolved that are directories."""
+        text = os.fsdecode(path)
+        if text.startswith("/proc/self/fd/"):
+            number, _, rest = text.removeprefix("/proc/self/fd/").partition("/")
+            file = current().descriptors[int(number)]
+            return f"{file.path}/{rest}".rstrip("/")
+        return text
+
+    def at(self, path: Any, *, follow: bool = True) -> Inode:
+        """Return the file at a path of the current process. Raises OSError."""
+        text = os.fsdecode(path)
+        if not text.startswith("/proc/self/fd/"):
+            return self.files.lookup(text, follow=follow)
+        number, _, rest = text.removeprefix("/proc/self/fd/").partition("/")
+        file = current().descriptors[int(number)]
+        inode = file.system.root if file.system is not None else file.inode
+        assert inode is not None
+        if not rest:
+            return inode
+        if rest not in inode.entries:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
+        return inode.entries[rest]
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file. Raises OSError."""
+        if path == "/proc/self/mountinfo":
+            return self.files.mount_table().encode()
+        if path in PROC:
+            return PROC[path].encode()
+        inode = self.files.lookup(path)
+        if inode.is_directory:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return inode.data
+
+    def before_call(self, process: Process, name: str, path: Any) -> None:
+        """Make a call fail if a fault says so; for subclasses and faults."""
+
+    def change(self, name: str, path: Any) -> None:
+        """Note a call of the current process that changes the host. Raises OSError."""
+        current().call(name, path)
+        text = self.path(path)
+        if text and not text.startswith(OWN):
+            self.violated(f"the plugin changes {text} ({name})")
+        if self.no_space and name in {"create", "write", "mkdir", "pwrite"}:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text)
+
+    def removed(self, inode: Inode | None) -> None:
+        """Check that a file which a plugin has removed or replaced is of no running container."""
+        if inode is not None and inode in self.held and self.held[inode] not in self.may_replace:
+            self.violated(f"the plugin replaces or removes a device of the running container {self.held[inode]}")
+
+    # -- system calls of binderfs
+
+    def ioctl(self, descriptor: int, request: int, argument: bytearray) -> None:
+        """Create a binder device, or return the version of the protocol."""
+        process = current()
+        file = process.descriptors[descriptor]
+        assert file.inode is not None
+        if request == _VERSION:
+            process.call("ioctl")
+            argument[:4] = struct.pack("i", 8)
+            return
+        assert request == _ADD
+        self.change("add", file.path)
+        raw, _, _ = struct.unpack("256sII", argument)
+        device = self.files.add_device(file.inode.system, raw.rstrip(b"\0").decode())
+        argument[256:] = struct.pack("II", os.major(device.rdev), os.minor(device.rdev))
+
+    def system_call(self, function: str, *arguments: Any) -> int:
+        """Mount and unmount; see ``binderfs.call`` and ``detached``."""
+        if function == "umount2":
+            path = os.fsdecode(arguments[0])
+            self.change("unmount", path)
+            system = self.files.mounted(path)
+            if system is None:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+            self.files.detach(path)
+            for inode in system.root.entries.values():
+                self.removed(inode)
+            return 0
+        assert function == "syscall", function
+        number, *rest = arguments
+        process = current()
+        process.call(f"syscall {number}")
+        if number == 430:  # fsopen
+            return process.opened(Descriptor(None))
+        if number == 431:  # fsconfig
+            if rest[1] == 6:
+                process.descriptors[rest[0]].system = self.files.new_system("binder", process.descriptors[rest[0]].path)
+            else:
+                process.descriptors[rest[0]].path = rest[3].decode()
+            return 0
+        if number == 432:  # fsmount
+            system = process.descriptors[rest[0]].system
+            assert system is not None
+            return process.opened(Descriptor(system.root, "/run/aosp-binderfs/phones/detached", system))
+        assert number == 429  # move_mount
+        if self.no_mounts:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        path, system = os.fsdecode(rest[3]), process.descriptors[rest[0]].system
+        self.change("mount", path)
+        assert system is not None
+        self.files.attach(system, path)
+        return 0
+
+    # -- sockets
+
+    def bind(self, path: str, listener: Any) -> Inode:
+        """Create a socket that accepts connections. Raises OSError."""
+        inode = self.files.add(path, stat.S_IFSOCK | 0o600)
+        self.listeners[inode] = listener
+        return inode
+
+    def connected(self, path: str) -> Any:
+        """Return what listens on a socket; None if nothing does. Raises FileNotFoundError."""
+        return self.listeners.get(self.files.lookup(path))
+
+    def close_listener(self, listener: Any) -> None:
+        """Accept no more connections; the file of the socket stays."""
+        for inode in [inode for inode, each in self.listeners.items() if each is listener]:
+            del self.listeners[inode]

@@ -1,0 +1,216 @@
+"""What of the plugin's modules a simulation replaces: their names for the system, and three classes at its edge."""
+
+import contextlib
+import importlib
+import logging
+import pkgutil
+import random
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import aosp_plugin
+from aosp_plugin.binder.driver import binderfs, detached
+from aosp_plugin.framework.events import file_events
+from tests.simulation.files import Inode
+from tests.simulation.host import Host
+from tests.simulation.processes import CURRENT, SimulatedOs, SimulatedTempfile, SimulatedWorker, current, simulated_open
+from tests.simulation.rpc import SimulatedGrpc
+
+_LEFT = ("aosp_plugin.cli", "aosp_plugin.framework.apiserver", "aosp_plugin.__main__", "aosp_plugin.report.leak")
+"""Modules that no simulation uses."""
+
+
+class SimulatedTime:
+    """The functions of time."""
+
+    def __init__(self, host: Host) -> None:
+        self.monotonic, self.time, self.perf_counter = host.monotonic, host.wall_time, host.monotonic
+
+    def thread_time(self) -> float:
+        """Return the processor time, of which nothing takes any."""
+        return 0.0
+
+
+class SimulatedRandom:
+    """A generator that depends on the seed."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def Random(self) -> random.Random:  # noqa: N802 - as in random
+        """See random."""
+        return random.Random(self._host.rng.random())  # noqa: S311 - a simulation
+
+
+class _Watch:
+    """A watched directory."""
+
+    def __init__(self, host: Host, path: str, notify: Callable[[], None]) -> None:
+        self._host, self._path, self._notify = host, path, notify
+        self._inode: Inode = host.files.lookup(path)
+        if not self._inode.is_directory:
+            raise NotADirectoryError(20, "not a directory", path)
+        self._inode.watchers.append(self._changed)
+        self._process = current()
+
+    def stale(self) -> bool:
+        """See ``DirectoryWatch``."""
+        with contextlib.suppress(OSError):
+            return self._host.files.lookup(self._path) is not self._inode
+        return True
+
+    def stop(self) -> None:
+        """See ``DirectoryWatch``."""
+        with contextlib.suppress(ValueError):
+            self._inode.watchers.remove(self._changed)
+
+    def _changed(self) -> None:
+        if not self._process.alive:
+            self.stop()
+        elif not self._host.lost_events:
+            self._host.later(self._host.rng.uniform(0.0, 0.001) + self._host.late_events, self._notify)
+
+
+class _Inotify:
+    """One inotify instance."""
+
+    def __init__(self, host: Host, notify: Callable[[], None]) -> None:
+        if host.no_descriptors:
+            raise OSError(24, "Too many open files")
+        self._host, self._notify = host, notify
+
+    def watch(self, path: str) -> _Watch:
+        """See ``Inotify``."""
+        current().call("watch", path)
+        return _Watch(self._host, path, self._notify)
+
+    def close(self) -> None:
+        """See ``Inotify``."""
+
+
+class _MountEvents:
+    """Changes of the mount table."""
+
+    def __init__(self, host: Host, changed: Callable[[], None]) -> None:
+        self._host, self._notify, self._process = host, changed, current()
+        host.files.mounts_changed.append(self._changed)
+
+    def close(self) -> None:
+        """See ``MountEvents``."""
+        with contextlib.suppress(ValueError):
+            self._host.files.mounts_changed.remove(self._changed)
+
+    def _changed(self) -> None:
+        if not self._process.alive:
+            self.close()
+        elif not self._host.lost_events:
+            self._host.later(self._host.rng.uniform(0.0, 0.001) + self._host.late_events, self._notify)
+
+
+class _Log(logging.Handler):
+    """Writes the plugin's log into that of the run."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(logging.INFO)
+        self._host = host
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = CURRENT.get()
+        if process is None or process.alive:
+            error = getattr(record, "error", "") or getattr(record, "reason", "")
+            text = f"{record.getMessage()}: {error}" if error else record.getMessage()
+            self._host.log(f"{record.levelname.lower()}: {text}".replace("\n", " "))
+            if record.exc_info and record.exc_info[1] is not None:
+                self._host.violated(f"unexpected error: {record.exc_info[1]!r}")
+
+
+def modules() -> list[types.ModuleType]:
+    """Return the modules of the plugin that a simulation runs, all of them imported."""
+    for info in pkgutil.walk_packages(aosp_plugin.__path__, "aosp_plugin."):
+        if not info.name.startswith(_LEFT):
+            importlib.import_module(info.name)
+    return [
+        module
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("aosp_plugin.") and not name.startswith(_LEFT)
+    ]
+
+
+@contextlib.contextmanager
+def simulated(host: Host) -> Iterator[None]:
+    """Replace the system of the plugin's modules by a host inside the context."""
+    system = SimulatedOs(host)
+    replaced: dict[str, Any] = {
+        "os": system,
+        "time": SimulatedTime(host),
+        "tempfile": SimulatedTempfile(host, system),
+        "grpc": SimulatedGrpc(host),
+        "random": SimulatedRandom(host),
+        "fcntl": types.SimpleNamespace(ioctl=host.ioctl, flock=lambda *_: None, LOCK_EX=2),
+        "Worker": lambda name: SimulatedWorker(host, name),
+    }
+    with contextlib.ExitStack() as stack:
+        for module in modules():
+            for name, value in replaced.items():
+                if name in vars(module) and module.__name__ != "aosp_plugin.framework.worker":
+                    stack.enter_context(mock.patch.object(module, name, value))
+            if module.__name__.split(".")[1] in {"binder", "framework", "daemon"}:
+                stack.enter_context(mock.patch.object(module, "open", simulated_open(host), create=True))
+            _replace_clocks(module, SimulatedTime(host), stack)
+        worker = importlib.import_module("aosp_plugin.framework.worker")
+        stack.enter_context(mock.patch.object(worker, "time", SimulatedTime(host)))
+        for owner, name, value in (
+            (binderfs, "call", host.system_call),
+            (detached, "call", host.system_call),
+            (binderfs, "implementation", lambda _path: "c"),
+            (file_events, "Inotify", lambda notify: _Inotify(host, notify)),
+            (file_events, "MountEvents", lambda _loop, changed: _MountEvents(host, changed)),
+            (importlib.import_module("aosp_plugin.framework.sockets"), "listener", _listener(host)),
+            (importlib.import_module("aosp_plugin.framework.dra.kubelet_service"), "listener", _listener(host)),
+            (importlib.import_module("aosp_plugin.framework.service.serving"), "stop_on_signals", host.stop_on_signals),
+            (importlib.import_module("aosp_plugin.framework.service.logs"), "set_up", lambda *_: None),
+            (importlib.import_module("aosp_plugin.daemon.serve"), "gc", types.SimpleNamespace(collect=int)),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, value))
+        log, root = _Log(host), logging.getLogger("aosp_plugin")
+        level, propagates = root.level, root.propagate
+        root.addHandler(log)
+        root.setLevel(logging.INFO)
+        root.propagate = False
+        stack.callback(root.removeHandler, log)
+        stack.callback(root.setLevel, level)
+        stack.callback(setattr, root, "propagate", propagates)
+        yield
+
+
+def _replace_clocks(module: types.ModuleType, simulated_time: SimulatedTime, stack: contextlib.ExitStack) -> None:
+    """Replace the clocks that are defaults of arguments."""
+    clocks = {time.monotonic: simulated_time.monotonic, time.time: simulated_time.time}
+    owners = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
+    functions = [*owners, *(method for owner in owners if isinstance(owner, type) for method in vars(owner).values())]
+    for function in functions:
+        if not isinstance(function, types.FunctionType):
+            continue
+        for name, value in (function.__kwdefaults__ or {}).items():
+            if isinstance(value, types.BuiltinFunctionType) and value in clocks:
+                stack.enter_context(mock.patch.dict(function.__kwdefaults__ or {}, {name: clocks[value]}))
+        defaults = function.__defaults__ or ()
+        if any(isinstance(value, types.BuiltinFunctionType) and value in clocks for value in defaults):
+            replaced = tuple(clocks.get(value, value) if callable(value) else value for value in defaults)
+            stack.enter_context(mock.patch.object(function, "__defaults__", replaced))
+
+
+def _listener(host: Host) -> Callable[[str], int | None]:
+    def listener(path: str) -> int | None:
+        current().call("connect", path)
+        try:
+            found = host.connected(path)
+        except FileNotFoundError:
+            return None
+        return None if found is None else getattr(found, "pid", 0)
+
+    return listener

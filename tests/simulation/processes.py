@@ -1,0 +1,459 @@
+"""Simulated processes: their host calls, their descriptors, their worker threads, and their end at any of these.
+
+A call of a process that has been killed has no effect: it raises ``ProcessKilledError``, as every call after it.
+"""
+
+import asyncio
+import collections
+import contextlib
+import contextvars
+import errno
+import io
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from aosp_plugin.framework.errors import WorkerTimeoutError
+from tests.simulation.files import FileSystem, Inode, Status
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+
+CURRENT: "ContextVar[Process | None]" = ContextVar("simulated process", default=None)
+"""The process that runs now; None for the world around it."""
+
+
+class ProcessKilledError(BaseException):
+    """The process was killed: nothing that it does has an effect any more."""
+
+
+class Descriptor:
+    """An open file of a process."""
+
+    def __init__(self, inode: Inode | None, path: str = "", system: FileSystem | None = None) -> None:
+        self.inode, self.path, self.system = inode, path, system
+
+
+class Process:
+    """A process of the plugin."""
+
+    def __init__(self, host: "Host", pid: int) -> None:
+        self.host, self.pid = host, pid
+        self.alive = True
+        self.calls = 0
+        """Host calls so far."""
+        self.steps = 0
+        """Tasks that were created so far: what they await are the places at which the process can end."""
+        self.killed_at_call: int | None = None
+        self.killed_at_step: int | None = None
+        self.descriptors: dict[int, Descriptor] = {}
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.at_death: list[Callable[[], None]] = []
+        self._on_stop: Callable[[], None] | None = None
+        self._on_reload: Callable[[], None] | None = None
+        self._is_to_stop = False
+        self._next_descriptor = 3
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Call a function as this process."""
+        context = contextvars.copy_context()
+        context.run(CURRENT.set, self)
+        return context.run(function)
+
+    def handle_signals(self, stop: Callable[[], None], reload: Callable[[], None] | None) -> None:
+        """Call these functions on SIGTERM and SIGHUP; one that came before was blocked until now."""
+        self._on_stop, self._on_reload = stop, reload
+        if self._is_to_stop:
+            stop()
+
+    def stop(self) -> None:
+        """Send SIGTERM."""
+        self._is_to_stop = True
+        if self.alive and self._on_stop is not None:
+            self.run(self._on_stop)
+
+    def reload(self) -> None:
+        """Send SIGHUP."""
+        if self.alive and self._on_reload is not None:
+            self.run(self._on_reload)
+
+    def kill(self) -> None:
+        """End the process at once: sockets and files are closed, locks released, and nothing else is done."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.host.log("process killed", pid=self.pid, call=self.calls)
+        self.descriptors.clear()
+        for function in self.at_death:
+            function()
+        for task in [*self.tasks]:
+            task.cancel()
+
+    def call(self, name: str, path: Any = "") -> None:
+        """Note a host call. Raises ProcessKilledError, and OSError if a fault makes it fail."""
+        self.calls += 1
+        if self.killed_at_call is not None and self.calls >= self.killed_at_call:
+            self.kill()
+        if not self.alive:
+            raise ProcessKilledError
+        self.host.before_call(self, name, path)
+
+    def opened(self, descriptor: Descriptor) -> int:
+        """Return the number of a new descriptor. Raises OSError if there are no more."""
+        if self.host.no_descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self._next_descriptor += 1
+        self.descriptors[self._next_descriptor] = descriptor
+        return self._next_descriptor
+
+
+def current() -> Process:
+    """Return the process that runs now."""
+    process = CURRENT.get()
+    assert process is not None, "a host call outside any process"
+    return process
+
+
+class Entry:
+    """An entry of a directory, as os.scandir yields it."""
+
+    def __init__(self, name: str, inode: Inode) -> None:
+        self.name = name
+        self._inode = inode
+
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        return self._inode.is_directory
+
+    def stat(self, *, follow_symlinks: bool = True) -> Status:  # noqa: ARG002 - as in os
+        """Return its status."""
+        return self._inode.status()
+
+
+class SimulatedPath:
+    """The functions of os.path; those that use files use the simulated ones."""
+
+    def __init__(self, host: "Host") -> None:
+        self._host = host
+
+    def __getattr__(self, name: str) -> Any:
+        assert name in {"join", "dirname", "basename", "split", "normpath", "splitext"}, name
+        return getattr(posixpath, name)
+
+    def lexists(self, path: str) -> bool:
+        """See os.path."""
+        current().call("lstat", path)
+        with contextlib.suppress(OSError):
+            self._host.at(path, follow=False)
+            return True
+        return False
+
+    def exists(self, path: str) -> bool:
+        """See os.path."""
+        current().call("stat", path)
+        with contextlib.suppress(OSError):
+            self._host.at(path)
+            return True
+        return False
+
+    def realpath(self, path: str) -> str:
+        """See os.path."""
+        current().call("readlink", path)
+        return self._host.files.real_path(path)
+
+
+class SimulatedOs:
+    """The functions of os that the plugin uses. Pure ones are the real ones."""
+
+    def __init__(self, host: "Host") -> None:
+        self._host = host
+        self.path = SimulatedPath(host)
+        self.environ = {"NODE_NAME": "node-1"}
+
+    def __getattr__(self, name: str) -> Any:
+        pure = {"strerror", "fsencode", "fsdecode", "major", "minor", "makedev", "uname", "stat_result", "umask"}
+        assert name in pure or name.startswith("O_") or name in {"W_OK", "X_OK", "R_OK"}, name
+        return getattr(os, name)
+
+    def getpid(self) -> int:
+        """See os."""
+        return current().pid
+
+    def getuid(self) -> int:
+        """See os."""
+        return 0
+
+    geteuid = getuid
+
+    def urandom(self, size: int) -> bytes:
+        """See os."""
+        return self._host.rng.randbytes(size)
+
+    def lstat(self, path: str) -> Status:
+        """See os."""
+        current().call("lstat", path)
+        return self._host.at(path, follow=False).status()
+
+    def stat(self, path: str) -> Status:
+        """See os."""
+        current().call("stat", path)
+        return self._host.at(path).status()
+
+    def fstat(self, descriptor: int) -> Status:
+        """See os."""
+        process = current()
+        process.call("fstat")
+        inode = process.descriptors[descriptor].inode
+        assert inode is not None
+        return inode.status()
+
+    def access(self, path: str, _mode: int) -> bool:
+        """See os."""
+        current().call("access", path)
+        self._host.at(path)
+        return True
+
+    def listdir(self, path: str) -> list[str]:
+        """See os."""
+        current().call("listdir", path)
+        inode = self._host.at(path)
+        if not inode.is_directory:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return [*inode.entries]
+
+    @contextlib.contextmanager
+    def scandir(self, path: str) -> Iterator[Iterator[Entry]]:
+        """See os."""
+        names = self.listdir(path)
+        inode = self._host.at(path)
+        yield iter([Entry(name, inode.entries[name]) for name in names if name in inode.entries])
+
+    def readlink(self, path: str) -> str:
+        """See os."""
+        current().call("readlink", path)
+        if path in {"/proc/self/ns/mnt", "/proc/1/ns/mnt"}:
+            return "mnt:[1]"
+        inode = self._host.at(path, follow=False)
+        if not stat.S_ISLNK(inode.mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        return inode.target
+
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
+        """See os."""
+        self._host.change("mkdir", path)
+        self._host.files.add(path, stat.S_IFDIR | mode)
+
+    def makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - as in os
+        """See os."""
+        try:
+            self.lstat(path)
+        except FileNotFoundError:
+            self._host.change("mkdir", path)
+            self._host.files.make_directories(path)
+
+    def rmdir(self, path: str) -> None:
+        """See os."""
+        self._host.change("rmdir", path)
+        self._host.files.remove_directory(path)
+
+    def unlink(self, path: str) -> None:
+        """See os."""
+        self._host.change("unlink", path)
+        self._host.removed(self._host.files.remove(self._host.path(path)))
+
+    def rename(self, source: str, target: str) -> None:
+        """See os."""
+        self._host.change("rename", target)
+        self._host.removed(self._host.files.rename(self._host.path(source), self._host.path(target)))
+
+    def symlink(self, target: str, path: str) -> None:
+        """See os."""
+        self._host.change("symlink", path)
+        self._host.files.add(path, stat.S_IFLNK | 0o777).target = target
+
+    def chmod(self, path: str, mode: int) -> None:
+        """See os."""
+        self._host.change("chmod", path)
+        inode = self._host.at(path)
+        inode.mode = stat.S_IFMT(inode.mode) | mode
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+        """See os."""
+        process = current()
+        if flags & os.O_CREAT:
+            self._host.change("create", path)
+            inode = self._host.files.add(path, stat.S_IFREG | mode, exclusive=bool(flags & os.O_EXCL))
+        else:
+            process.call("open", path)
+            inode = self._host.at(path, follow=not flags & os.O_NOFOLLOW)
+        return process.opened(Descriptor(inode, self._host.path(path)))
+
+    def close(self, descriptor: int) -> None:
+        """See os."""
+        process = current()
+        process.descriptors.pop(descriptor, None)
+        process.call("close")
+
+    def pread(self, descriptor: int, size: int, offset: int) -> bytes:
+        """See os."""
+        process = current()
+        process.call("pread")
+        inode = process.descriptors[descriptor].inode
+        assert inode is not None
+        return inode.data[offset : offset + size]
+
+    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+        """See os."""
+        process = current()
+        self._host.change("pwrite", process.descriptors[descriptor].path)
+        inode = process.descriptors[descriptor].inode
+        assert inode is not None
+        inode.data = inode.data[:offset] + data + inode.data[offset + len(data) :]
+        return len(data)
+
+    def fsync(self, _descriptor: int) -> None:
+        """See os."""
+        current().call("fsync")
+
+    def fchmod(self, descriptor: int, mode: int) -> None:
+        """See os."""
+        process = current()
+        process.call("fchmod")
+        inode = process.descriptors[descriptor].inode
+        assert inode is not None
+        inode.mode = stat.S_IFMT(inode.mode) | mode
+
+    def eventfd(self, _value: int) -> int:
+        """See os."""
+        process = current()
+        process.call("eventfd")
+        return process.opened(Descriptor(None))
+
+
+class _Writer(io.BytesIO):
+    """A file that is written: its content is on the host when it is flushed."""
+
+    def __init__(self, host: "Host", descriptor: int, process: Process) -> None:
+        super().__init__()
+        self._host, self._descriptor, self._process = host, descriptor, process
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def flush(self) -> None:
+        if self._descriptor in self._process.descriptors:
+            file = self._process.descriptors[self._descriptor]
+            self._host.change("write", file.path)
+            assert file.inode is not None
+            file.inode.data, file.inode.changed = self.getvalue(), self._host.files.now()
+
+    def close(self) -> None:
+        self._process.descriptors.pop(self._descriptor, None)
+        super().close()
+
+
+def simulated_open(host: "Host") -> Callable[..., Any]:
+    """Return the built-in ``open`` of a host."""
+
+    def opened(path: Any, mode: str = "r", **_options: Any) -> Any:
+        process = current()
+        if isinstance(path, int):
+            return _Writer(host, path, process)
+        process.call("open", path)
+        if host.no_descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        data = host.read(path)
+        return io.BytesIO(data) if "b" in mode else io.StringIO(data.decode())
+
+    return opened
+
+
+class SimulatedTempfile:
+    """What the plugin uses of tempfile."""
+
+    def __init__(self, host: "Host", system: SimulatedOs) -> None:
+        self._host, self._os = host, system
+
+    def mkstemp(self, suffix: str, prefix: str, directory: str) -> tuple[int, str]:
+        """See tempfile."""
+        name = "".join(self._host.rng.choices("abcdefghijklmnopqrstuvwxyz0123456789_", k=8))
+        path = f"{directory}/{prefix}{name}{suffix}"
+        return self._os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), path
+
+
+class SimulatedWorker:
+    """A worker thread: its calls are steps of the event loop, one after another, and take simulated time."""
+
+    def __init__(self, host: "Host", name: str) -> None:
+        self.name = name
+        self.current: tuple[str, float] | None = None
+        self._host = host
+        self._queue: collections.deque[tuple[Callable[[], Any], str, Any, contextvars.Context]] = collections.deque()
+        self._busy = False
+
+    async def run(self, function: Callable[[], Any], timeout: float | None = None, *, label: str = "call") -> Any:
+        """See ``aosp_plugin.framework.worker.Worker``."""
+        future = asyncio.get_running_loop().create_future()
+        self._enqueue(function, label, future)
+        try:
+            done, _ = await asyncio.wait({future}, timeout=timeout)
+            if done:
+                return future.result()
+        finally:
+            if not future.cancel() and not future.cancelled():
+                future.exception()
+        running = self.current
+        waited = "" if running is None or running[0] == label else f" because of a {running[0]} that has not ended"
+        raise WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
+
+    def hanging(self, limit: float) -> str:
+        """See ``Worker``."""
+        running = self.current
+        seconds = 0.0 if running is None else self._host.monotonic() - running[1]
+        return f"{running[0]} has been hanging for {seconds:.0f} s" if running and seconds > limit else ""
+
+    def close(self, last: Callable[[], None] | None = None) -> None:
+        """See ``Worker``."""
+        if last is not None:
+            self._enqueue(last, "close", None)
+
+    def _enqueue(self, function: Callable[[], Any], label: str, future: Any) -> None:
+        self._queue.append((function, label, future, contextvars.copy_context()))
+        if not self._busy:
+            self._start()
+
+    def _start(self) -> None:
+        self._busy = True
+        asyncio.get_running_loop().call_later(self._host.call_time(), self._step)
+
+    def _step(self) -> None:
+        while self._queue and self._queue[0][2] is not None and self._queue[0][2].done():
+            self._queue.popleft()  # nobody waits any more
+        if not self._queue:
+            self._busy = False
+            return
+        function, label, future, context = self._queue[0]
+        process = context.get(CURRENT)
+        if process is not None and not process.alive:
+            self._queue.clear()
+            return
+        if self._host.hanging:
+            self.current = self.current or (label, self._host.monotonic())
+            asyncio.get_running_loop().call_later(0.25, self._step)
+            return
+        self.current = None
+        self._queue.popleft()
+        try:
+            result = context.run(function)
+        except ProcessKilledError:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
+            if future is not None and not future.done():
+                future.set_exception(error)
+        else:
+            if future is not None and not future.done():
+                future.set_result(result)
+        self._start()

@@ -1,0 +1,177 @@
+"""A run: faults at random times, and then quiet, in which everything has to recover."""
+
+import asyncio
+import collections
+import random
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.simulation.faults import FAULTS, Undo
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.patches import simulated
+from tests.simulation.world import World
+
+BOUND = 200.0
+"""Seconds without a fault after which nothing may be missing: the longest interval of the plugin is 120 s, from one
+registration because of the kubelet's answer to the next one."""
+
+SILENCE = 75.0
+"""Seconds after which a signal says what is missing. Only the kubelet knows that it has lost a list: it is asked every
+30 s, and has to say so twice."""
+
+UPDATE = 5.0
+"""Seconds after which the kubelet knows what the plugin knows."""
+
+BURST = 12
+"""Faults between two times of quiet."""
+
+
+class Step(NamedTuple):
+    """A fault."""
+
+    pause: float
+    """Seconds before it."""
+    name: str
+    lasts: float
+    """Seconds, for faults that last."""
+    seed: int
+    """Of what is random in it."""
+    is_last: bool
+    """Whether quiet follows."""
+
+
+@dataclass
+class Result:
+    """What a run has shown."""
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    faults: collections.Counter[str] = field(default_factory=collections.Counter)
+    recoveries: dict[str, float] = field(default_factory=dict)
+    """The longest recovery in simulated seconds, by the last fault before the quiet."""
+    silence: float = 0.0
+    """The longest time in which something was missing and no signal said so."""
+    lines: list[str] = field(default_factory=list)
+
+
+def steps_of(seed: int, count: int) -> list[Step]:
+    """Return the faults of a seed."""
+    rng = random.Random(f"steps {seed}")  # noqa: S311 - a simulation
+    names = sorted(FAULTS)
+    return [
+        Step(
+            rng.choice((0.0, rng.uniform(0.0, 0.05), rng.uniform(0.0, 1.0), rng.uniform(0.0, 8.0))),
+            rng.choice(names),
+            rng.expovariate(1 / 8.0),
+            rng.getrandbits(32),
+            number % BURST == BURST - 1 or number == count - 1,
+        )
+        for number in range(count)
+    ]
+
+
+def run(seed: int, steps: list[Step]) -> Result:
+    """Run faults on a new node."""
+    result = Result(seed)
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(_run(result, steps))
+    return result
+
+
+async def _run(result: Result, steps: list[Step]) -> None:
+    world = World(result.seed)
+    with simulated(world.host):
+        world.set_up()
+        await _recovered(world, result, "start")
+        lasting: list[Undo] = []
+        for step in steps:
+            await asyncio.sleep(step.pause)
+            world.rng = random.Random(step.seed)  # noqa: S311 - a simulation
+            world.host.log("FAULT", name=step.name)
+            result.faults[step.name] += 1
+            undo = FAULTS[step.name](world)
+            if undo is not None:
+                ends = _once(world, step.name, undo)
+                lasting.append(ends)
+                world.host.later(step.lasts, ends)
+            if step.is_last:
+                for ends in lasting:
+                    ends()
+                lasting.clear()
+                await _recovered(world, result, step.name)
+            if world.host.violations:
+                break
+        if not world.host.violations:
+            await world.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(5.0)
+    result.violations, result.lines = world.host.violations, world.host.lines
+
+
+def _once(world: World, name: str, undo: Undo) -> Undo:
+    """Return what ends a fault, once."""
+    is_over = False
+
+    def end() -> None:
+        nonlocal is_over
+        if not is_over:
+            is_over = True
+            world.host.log("FAULT ends", name=name)
+            undo()
+
+    return end
+
+
+async def _recovered(world: World, result: Result, name: str) -> None:
+    """Wait until nothing is missing and no signal is left; meanwhile, what is missing shows in a signal."""
+    loop = asyncio.get_running_loop()
+    began = last_signal = loop.time()
+    last_current = began
+    recovered = False
+    world.host.log("QUIET")
+    while not world.host.violations:
+        missing, signals = world.missing(), world.signals()
+        if not missing and not recovered:
+            recovered = True
+            result.recoveries[name] = max(result.recoveries.get(name, 0.0), loop.time() - began)
+        if not missing and not signals:
+            return
+        if not (outdated := world.outdated()):
+            last_current = loop.time()
+        elif loop.time() - last_current > UPDATE:
+            world.host.violated(f"not updated for {UPDATE:.0f} s: {'; '.join(outdated)}")
+        if signals or not missing:
+            last_signal = loop.time()
+        result.silence = max(result.silence, loop.time() - last_signal)
+        if loop.time() - last_signal > SILENCE:
+            world.host.violated(f"no signal for {SILENCE:.0f} s: {'; '.join(missing)}")
+        if loop.time() - began > BOUND:
+            world.host.violated(f"not recovered after {BOUND:.0f} s: {'; '.join([*missing, *signals])}")
+        await asyncio.sleep(0.25)
+
+
+def kind_of(result: Result) -> str:
+    """Return what has failed, without times and names that differ from run to run; empty if nothing has."""
+    return re.sub(r"[0-9.]+", "N", result.violations[0])[:60] if result.violations else ""
+
+
+def shrunk(seed: int, steps: list[Step], kind: str) -> list[Step]:
+    """Return the few of the faults that are enough for a violation of this kind."""
+    size = max(1, len(steps) // 2)
+    while size:
+        before, start = len(steps), 0
+        while start < len(steps):
+            fewer = _closed(steps[:start] + steps[start + size :])
+            if fewer and kind_of(run(seed, fewer)) == kind:
+                steps = fewer
+            else:
+                start += size
+        size = size // 2 if len(steps) == before or size > 1 else 1
+    return steps
+
+
+def _closed(steps: list[Step]) -> list[Step]:
+    """Return steps of which the last one is followed by quiet."""
+    return [*steps[:-1], steps[-1]._replace(is_last=True)] if steps else []

@@ -1,0 +1,288 @@
+"""The node of a simulation: host, kubelet, plugin, pods, and what should be true of them."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.config.keys import Config, Phones, Resource
+from aosp_plugin.config.values import Recreate
+from aosp_plugin.daemon.serve import Daemon
+from tests.simulation.files import FileSystem
+from tests.simulation.host import Host
+from tests.simulation.kubelet import DIRECTORY, POD_RESOURCES, Kubelet
+from tests.simulation.loop import SimulatedTask
+from tests.simulation.processes import CURRENT, Process, ProcessKilledError
+
+FOUND, PHONES = "aosp.io/binder", "aosp.io/phone"
+DEVICES = 4
+COUNT = 3
+"""Phones."""
+HOST_BINDERFS = "/run/aosp-binderfs/host"
+PHONE_DIRECTORY = "/run/aosp-binderfs/phones"
+TTL = 30.0
+"""Seconds for which a missing or replaced device is remembered."""
+
+
+def configuration(*, changed: bool) -> Config:
+    """Return the configuration; the changed one differs in a key that matters little."""
+    found = Resource(
+        resource_name=FOUND, verify=Verify.BINDER, missing_device_ttl=TTL, shared_devices=(), recreate=Recreate.NEVER
+    )
+    phones = Resource(
+        resource_name=PHONES,
+        phones=Phones(count=COUNT, directory=PHONE_DIRECTORY),
+        recreate=Recreate.ON_START,
+        shared_devices=(),
+        missing_device_ttl=TTL,
+    )
+    return Config(
+        resources=(found, phones),
+        listen="",
+        kubelet_dir=DIRECTORY,
+        pod_resources_socket=POD_RESOURCES,
+        leak_scan_interval=0.0,
+        log_level="debug" if changed else "info",
+    )
+
+
+class World:
+    """One node with one plugin, which is started again whenever it ends."""
+
+    def __init__(self, seed: int) -> None:
+        self.host = Host(seed, asyncio.get_running_loop().time)
+        self.rng = random.Random(f"world {seed}")  # noqa: S311 - a simulation
+        self.kubelet = Kubelet(self.host)
+        self.process = self.host.new_process()
+        self._daemon: Daemon | None = None
+        self._changed = False
+        self._pods = 0
+        self._stopping = False
+        self._hidden: list[str] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.devices = [f"aosp_binder{number}" for number in range(DEVICES)]
+
+    # -- start and end
+
+    def set_up(self) -> None:
+        """Prepare the host, and start everything."""
+        asyncio.get_running_loop().set_task_factory(_task_factory)
+        files = self.host.files
+        files.make_directories(HOST_BINDERFS)
+        self._mount_devices()
+        for name in self.devices:
+            files.add(f"/dev/{name}", 0o120777).target = f"{HOST_BINDERFS}/{name}"
+        self.start_kubelet()
+        self.spawn(self._keep_plugin())
+
+    def spawn(self, work: Any) -> None:
+        """Run a task of the world."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def close(self) -> None:
+        """End the plugin orderly."""
+        self._stopping = True
+        process = self.process
+        self.stop_plugin()
+        await asyncio.sleep(10.0)
+        if process.alive and process.descriptors:
+            self.host.violated(f"descriptors are left open: {sorted(process.descriptors)}")
+        process.kill()
+        self.kubelet.stop()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.sleep(1.0)
+
+    async def _keep_plugin(self) -> None:
+        while not self._stopping:
+            await self._run_plugin()
+            await asyncio.sleep(self.rng.uniform(0.05, 1.5))
+
+    async def _run_plugin(self) -> None:
+        """Run a process of the plugin until it ends."""
+        self.process = process = self.host.new_process()
+        changed = self._changed
+        self._daemon = process.run(partial(Daemon, lambda: configuration(changed=self._changed)))
+        self.host.log("plugin started", pid=process.pid, changed=changed)
+        await self._until_ended(process, self._daemon)
+
+    async def _until_ended(self, process: Process, daemon: Daemon) -> None:
+        def start() -> asyncio.Task[None]:
+            return asyncio.get_running_loop().create_task(daemon.run())
+
+        task = process.run(start)
+        await asyncio.wait({task})
+        if process.alive and not task.cancelled() and (error := task.exception()) is not None:
+            self.host.log("plugin failed", error=_leaves(error))
+            if process.pid in self.kubelet.registered:  # before, its supervisor starts it again
+                self.host.violated(f"the plugin ended: {_leaves(error)}")
+        self.host.log("plugin ended", pid=process.pid)
+        process.kill()
+
+    # -- what faults do
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet, unless it runs; containers go on."""
+        if not self.kubelet.running and not self._stopping:
+            self.kubelet.start()
+
+    def kill_plugin(self) -> None:
+        """Kill the plugin."""
+        self.process.kill()
+
+    def stop_plugin(self) -> None:
+        """Send SIGTERM."""
+        self.process.stop()
+
+    def reload_plugin(self) -> None:
+        """Send SIGHUP."""
+        self._changed ^= self.rng.random() < 0.5
+        self.process.reload()
+
+    def start_second_plugin(self) -> Callable[[], None]:
+        """Start another process of the plugin; return what ends it."""
+        process = self.host.new_process()
+        daemon = process.run(partial(Daemon, lambda: configuration(changed=self._changed)))
+        self.host.log("second plugin started", pid=process.pid)
+        self.spawn(self._until_ended(process, daemon))
+        return process.stop
+
+    def start_pod(self) -> None:
+        """Let a pod arrive."""
+        self._pods += 1
+        name, resource = f"pod-{self._pods}", self.rng.choice((FOUND, PHONES))
+        if self.kubelet.running:
+            self.spawn(self.kubelet.admit(name, resource))
+
+    def end_pod(self) -> None:
+        """End a pod."""
+        if self.kubelet.pods:
+            self.kubelet.remove(self.rng.choice(sorted(self.kubelet.pods)))
+
+    def restart_container(self) -> None:
+        """Restart a container, as the kubelet does after a crash."""
+        if self.kubelet.pods and self.kubelet.running:
+            pod = self.kubelet.pods[self.rng.choice(sorted(self.kubelet.pods))]
+            self.spawn(self.kubelet.start_container(pod))
+
+    def lose_device(self) -> None:
+        """Remove a device, and create it again later."""
+        system = self.host.files.mounted(HOST_BINDERFS)
+        name = self.rng.choice(self.devices)
+        if system is None or name not in system.root.entries or system.root.entries[name] in self.host.held:
+            return
+        del system.root.entries[name]
+        self.host.files.changed(system.root)
+
+        def create() -> None:
+            if name not in system.root.entries and self.host.files.mounted(HOST_BINDERFS) is system:
+                self.host.files.add_device(system, name).mode = 0o20666
+
+        self.host.later(self.rng.uniform(0.0, 5.0), create)
+
+    def mount_devices_again(self) -> None:
+        """Mount another binderfs with the found devices."""
+        if self.host.files.mounted(HOST_BINDERFS) is not None:
+            self.host.files.detach(HOST_BINDERFS)
+        self.host.later(self.rng.uniform(0.0, 1.0), self._mount_devices)
+
+    def _mount_devices(self) -> None:
+        if self.host.files.mounted(HOST_BINDERFS) is None:
+            system = self.host.files.new_system("binder", "host")
+            self.host.files.attach(system, HOST_BINDERFS)
+            for name in self.devices:
+                self.host.files.add_device(system, name).mode = 0o20666
+
+    def unmount_phone(self) -> None:
+        """Unmount a phone's binderfs."""
+        path = f"{PHONE_DIRECTORY}/phone{self.rng.randrange(COUNT)}"
+        if self.host.files.mounted(path) is not None:
+            self.host.files.detach(path)
+
+    def cover_phone(self) -> Callable[[], None] | None:
+        """Mount another file system over a phone; return what unmounts it."""
+        path = f"{PHONE_DIRECTORY}/phone{self.rng.randrange(COUNT)}"
+        files = self.host.files
+        try:
+            system: FileSystem = files.new_system("tmpfs", "foreign")
+            files.attach(system, path)
+        except OSError:
+            return None
+
+        def uncover() -> None:
+            for mount in files.mounts.get(path, []):
+                if mount.system is system:
+                    files.mounts[path].remove(mount)
+                    files.mounts_changed[:] = files.mounts_changed
+                    if not files.mounts[path]:
+                        del files.mounts[path]
+                    for changed in [*files.mounts_changed]:
+                        changed()
+                    return
+
+        return uncover
+
+    # -- what should be
+
+    def missing(self) -> list[str]:
+        """Return what is not as it should be when no fault is left: nothing, some time later."""
+        found = []
+        for resource, expected in ((FOUND, self.devices), (PHONES, [f"phone{number}" for number in range(COUNT)])):
+            if lacking := sorted({*expected} - self.kubelet.healthy(resource)):
+                found.append(f"{resource}: the kubelet lacks {', '.join(lacking)}")
+        return found
+
+    def outdated(self) -> list[str]:
+        """Return the devices that the kubelet may give away although the plugin knows better."""
+        generation = None if self._daemon is None else self._daemon._generation
+        servers = generation.servers if self.process.alive and generation is not None else []
+        found = []
+        for server in servers:
+            devices = server.inventory.snapshot.devices
+            usable = {device.id for device in devices.values() if device.healthy}
+            if server.registered and (more := sorted(self.kubelet.healthy(server.resource_name) - usable)):
+                found.append(f"{server.resource_name}: the kubelet has {', '.join(more)}")
+        return found
+
+    def signals(self) -> list[str]:
+        """Return what an operator sees of a problem now."""
+        generation = None if self._daemon is None else self._daemon._generation
+        if not self.process.alive or generation is None:
+            return ["the plugin does not run"]
+        return [
+            text
+            for server in generation.servers
+            for text in (server.unready, *(device.why for device in server.inventory.snapshot.unhealthy))
+            if text
+        ]
+
+
+def _leaves(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(_leaves, error.exceptions))
+    return repr(error)
+
+
+def _task_factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    """Create a task that belongs to the process that creates it."""
+    process = CURRENT.get()
+    task = SimulatedTask(work, loop=loop, **options)
+    if process is not None:
+        process.steps += 1
+        if process.killed_at_step is not None and process.steps >= process.killed_at_step:
+            process.kill()
+        process.tasks.add(task)
+        task.add_done_callback(partial(_done, process))
+        if not process.alive:
+            task.cancel()
+    return task
+
+
+def _done(process: Process, task: asyncio.Task[Any]) -> None:
+    process.tasks.discard(task)
+    if not task.cancelled() and isinstance(task.exception(), ProcessKilledError):
+        process.kill()

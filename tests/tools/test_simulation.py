@@ -1,0 +1,144 @@
+"""The simulation: the same for the same seed, and able to find defects that are put into the plugin."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.binder.provision import phone_mount
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+from aosp_plugin.framework.inventory import Inventory, Snapshot
+from aosp_plugin.framework.registration import Registration
+from aosp_plugin.framework.scan_loop import ScanLoop
+from aosp_plugin.framework.sockets import SocketDirectory
+from tests.simulation.scenario import kind_of, run, shrunk, steps_of
+
+LENGTH = 120
+SEEDS = 12
+FEW = 8
+"""Faults of a shrunk case, at the most."""
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    """Byte for byte in its log; another seed gives another one."""
+    first, second, other = (run(seed, steps_of(seed, 40)).lines for seed in (7, 7, 8))
+    assert first == second
+    assert len(first) > 100
+    assert first != other
+
+
+def test_the_plugin_recovers_from_all_faults() -> None:
+    results = [run(seed, steps_of(seed, LENGTH)) for seed in range(4)]
+    assert [violation for result in results for violation in result.violations] == []
+    assert sum(result.faults.total() for result in results) == 4 * LENGTH
+
+
+@contextlib.contextmanager
+def lost_wake_up() -> Iterator[None]:
+    """Streams do not hear of a new snapshot."""
+
+    def replace(self: Any, devices: Any) -> None:
+        self.snapshot = Snapshot(self.snapshot.revision + 1, devices.values())
+
+    with mock.patch.object(Inventory, "_replace", replace):
+        yield
+
+
+@contextlib.contextmanager
+def socket_name_used_twice() -> Iterator[None]:
+    """Each registration of a process has the same socket name."""
+
+    def next_endpoint(self: Any, _now: float) -> str:
+        return str(self._name(101, 1))
+
+    with mock.patch.object(SocketDirectory, "next_endpoint", next_endpoint):
+        yield
+
+
+@contextlib.contextmanager
+def recreation_of_a_device_in_use() -> Iterator[None]:
+    """Phones that exist are mounted again by each update of the host after a restart."""
+    original = PhoneProvisioner._restore_or_mount
+
+    def restore_or_mount(self: Any, phone: str, path: str) -> bool:
+        if phone not in self._devices:
+            self._attach(phone, path)
+            return True
+        return original(self, phone, path)
+
+    with mock.patch.object(PhoneProvisioner, "_restore_or_mount", restore_or_mount):
+        yield
+
+
+@contextlib.contextmanager
+def stale_snapshot_after_a_reload() -> Iterator[None]:
+    """Give a backend of a later generation the devices that the first one found."""
+    first: dict[str, Any] = {}
+
+    def devices(self: Any) -> Any:
+        return first.setdefault(f"{self.resource_name} {os.getpid()}", self._scanned.devices)
+
+    with mock.patch.object(BinderBackend, "devices", devices):
+        yield
+
+
+@contextlib.contextmanager
+def no_scan_without_an_event() -> Iterator[None]:
+    """Never find a change whose event is lost."""
+
+    def set_due(self: Any, *, scanned: bool) -> None:
+        self._due = float("inf") if scanned else 0.0
+
+    with mock.patch.object(ScanLoop, "_set_due", set_due):
+        yield
+
+
+@contextlib.contextmanager
+def incomplete_phone() -> Iterator[None]:
+    """Attach a phone before its devices have their mode."""
+    with mock.patch.object(phone_mount, "fill", return_value=None):
+        yield
+
+
+@contextlib.contextmanager
+def pause_that_never_ends() -> Iterator[None]:
+    """Try a failed registration again after a quarter of an hour."""
+
+    async def pause(self: Any, _seconds: float) -> None:
+        await self._clock.wait(self._stop, timeout=900.0)
+
+    with mock.patch.object(Registration, "_pause", pause):
+        yield
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        lost_wake_up,
+        socket_name_used_twice,
+        recreation_of_a_device_in_use,
+        stale_snapshot_after_a_reload,
+        no_scan_without_an_event,
+        incomplete_phone,
+        pause_that_never_ends,
+    ],
+)
+def test_a_defect_is_found(defect: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """Within some hundred faults, and shrunk to a few of them."""
+    with defect():
+        for seed in range(SEEDS):
+            steps = steps_of(seed, LENGTH)
+            result = run(seed, steps)
+            if result.violations:
+                few = shrunk(seed, steps, kind_of(result))
+                names = [step.name for step in few]
+                print(f"{defect.__name__}: {seed * LENGTH + result.faults.total()} faults, {kind_of(result)}: {names}")
+                assert len(few) <= FEW
+                return
+    pytest.fail(f"not found by {SEEDS * LENGTH} faults")
