@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import stat
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -57,6 +58,8 @@ class Kubelet:
         self._admission = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._endpoints: dict[str, Server] = {}
+        self._names: dict[str, str] = {}
+        """The socket of each resource. A kubelet tells registrations apart by it alone."""
         self._peers: list[Peer] = []
 
     def start(self) -> None:
@@ -93,6 +96,7 @@ class Kubelet:
             self.host.close_listener(peer)
         self.devices.clear()
         self._endpoints.clear()
+        self._names.clear()
         self.host.log("kubelet stopped")
 
     def drop_streams(self) -> None:
@@ -123,13 +127,14 @@ class Kubelet:
         await server.call(f"{SERVICE}GetDevicePluginOptions", b"")
         self.host.log("registered", endpoint_of=request.resource_name)
         self._endpoints[request.resource_name] = server
+        self._names[request.resource_name] = request.endpoint
         self.registered.add(server.pid)
-        task = asyncio.get_running_loop().create_task(self._watch(request.resource_name, server))
+        task = asyncio.get_running_loop().create_task(self._watch(request.resource_name, request.endpoint, server))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return pb.Empty().SerializeToString()
 
-    async def _watch(self, resource: str, server: Server) -> None:
+    async def _watch(self, resource: str, name: str, server: Server) -> None:
         """Take the lists of a plugin; its devices are unhealthy when the stream ends."""
         try:
             async with contextlib.aclosing(server.stream(f"{SERVICE}ListAndWatch", b"")) as messages:  # type: ignore[type-var]
@@ -140,10 +145,14 @@ class Kubelet:
         except grpc.aio.AioRpcError as error:
             self.host.log("stream failed", error=error.details())
         finally:
-            if self._endpoints.get(resource) is server:
-                del self._endpoints[resource]
-                self.devices[resource] = dict.fromkeys(self.devices.get(resource, {}), False)
-                self.changed.set()
+            self.host.later(self.host.rng.uniform(0.0, 0.3), partial(self._ended, resource, name))
+
+    def _ended(self, resource: str, name: str) -> None:
+        """Process the end of a stream, some time after it."""
+        if self._names.get(resource) == name:
+            self._endpoints.pop(resource, None)
+            self.devices[resource] = dict.fromkeys(self.devices.get(resource, {}), False)
+            self.changed.set()
 
     async def _list(self, _data: bytes) -> bytes:
         await asyncio.sleep(self.answers_late)
