@@ -96,6 +96,24 @@ def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     assert recreations.recreated == ["aosp_binder1"]
 
 
+def test_device_that_another_plugin_has_replaced_is_not_recreated(
+    recreations: Recreations, backend: BinderBackend, devices: DeviceDirectory
+) -> None:
+    """In a rolling update, the other plugin has given the fresh device to a container."""
+    backend.scan()
+    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
+    with pytest.raises(UnhealthyDeviceError):
+        backend.pre_start(["aosp_binder1"])
+    fresh = devices.directory / "fresh"
+    fresh.touch()
+    fresh.rename(devices.directory / "aosp_binder1")
+    recreations.failure = None
+    backend.scan()
+    backend.update_host()
+    assert recreations.recreated == []
+    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+
+
 def test_set_with_a_missing_member_cannot_be_recreated(recreations: Recreations, devices: DeviceDirectory) -> None:
     backend = binder_backend(devices.directory, recreate=Recreate.ON_START, sets=NumberedSets(size=3))
     assert scan(backend) == {"aosp_binder0": "incomplete"}

@@ -118,7 +118,9 @@ class World:
         await asyncio.wait({task})
         if process.alive and not task.cancelled() and (error := task.exception()) is not None:
             self.host.log("plugin failed", error=_leaves(error))
-            if process.pid in self.kubelet.registered:  # before, its supervisor starts it again
+            # A supervisor starts it again. It ends so if it cannot start, also in the middle of a reload.
+            starts = process.pid not in self.kubelet.registered or "KubeletDirectoryError" in _leaves(error)
+            if not starts:
                 self.host.violated(f"the plugin ended: {_leaves(error)}")
         self.host.log("plugin ended", pid=process.pid)
         process.kill()

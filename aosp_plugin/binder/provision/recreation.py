@@ -57,7 +57,7 @@ class Recreator:
         self._store = store
         self._provisioner = provisioner
         # The phones or binder devices that could not be replaced, with their binder devices. Replaced as a whole.
-        self._failed: Mapping[str, Sequence[str]] = {}
+        self._failed: Mapping[str, Mapping[str, BinderDevice | None]] = {}
 
     @property
     def failed(self) -> frozenset[str]:
@@ -71,10 +71,17 @@ class Recreator:
             self._recreate(part, names)
 
     def retry(self) -> None:
-        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer failed."""
+        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer failed.
+
+        Another plugin of the resource, as in a rolling update, may have replaced it since, and given it to a container.
+        """
         for part in natural_sort([*self._failed]):
+            names = [*self._failed[part]]
+            if self._files(names) != self._failed[part]:
+                self._forget(part)
+                continue
             try:
-                self._recreate(part, self._failed[part])
+                self._recreate(part, names)
             except ProvisionerError:  # nor would it answer for the others
                 return
             except HostError as error:
@@ -85,9 +92,16 @@ class Recreator:
         try:
             self._replace(part, names)
         except BaseException:
-            self._failed = {**self._failed, part: names}
+            self._failed = {**self._failed, part: self._files(names)}
             raise
-        self._failed = {other: names for other, names in self._failed.items() if other != part}
+        self._forget(part)
+
+    def _files(self, names: Sequence[str]) -> Mapping[str, BinderDevice | None]:
+        """Return the binder devices with these names as of the last scan."""
+        return {name: self._store.devices.get(name) for name in names}
+
+    def _forget(self, part: str) -> None:
+        self._failed = {other: files for other, files in self._failed.items() if other != part}
 
     def _replace(self, part: str, names: Sequence[str]) -> None:
         if self._provisioner is not None:
