@@ -33,6 +33,9 @@ CHECK_TIMEOUT = 10.0
 """Seconds to read the configuration again, to bind an address, and to check whether the host can serve it: a file may
 be on a file system that hangs."""
 
+RETRY = 1.0
+"""Seconds until the former configuration is started again that could not be."""
+
 
 async def serve_configuration(load: Callable[[], Config]) -> None:
     """Serve until SIGTERM or SIGINT. ``load`` reads the configuration at the start and after each SIGHUP.
@@ -116,8 +119,7 @@ class Daemon:
             )
             if following is not None:
                 _close_except(generation.listeners, following.listeners)
-                restored = Generation(generation.config, self._history, generation.listeners)
-                await self._start(restored, tasks, previous=following.resources)
+                await self._restore(generation, tasks, following.resources)
             return
         if following is None:
             generation.rescan()
@@ -125,6 +127,18 @@ class Daemon:
             _close_except(following.listeners, generation.listeners)
             self._history.record(Event.RELOADED, "configuration reloaded")
         LOG.info("configuration reloaded", extra={"changed": following is not None})
+
+    async def _restore(self, former: Generation, tasks: asyncio.TaskGroup, previous: Collection[str]) -> None:
+        """Start a configuration again that was served before. What keeps it from starting may pass."""
+        while True:
+            restored = Generation(former.config, self._history, former.listeners)
+            try:
+                await self._start(restored, tasks, previous=previous)
+            except ExceptionGroup as group:
+                LOG.error("start failed, retrying", extra={"error": "; ".join(map(str, leaves(group)))})  # noqa: TRY400 - as above
+                await asyncio.sleep(RETRY)
+            else:
+                return
 
     async def _checked(self, config: Config, present: Listeners) -> Generation:
         """Return what is to serve a configuration that this host can serve, with its sockets. Raises what it cannot."""

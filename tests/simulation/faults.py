@@ -27,14 +27,14 @@ def fault(function: Callable[["World"], Undo | None]) -> Callable[["World"], Und
 @fault
 def kubelet_restarts(world: "World") -> None:
     """The kubelet ends and starts again soon."""
-    world.kubelet.stop()
+    world.stop_kubelet()
     world.host.later(world.rng.uniform(0.0, 3.0), world.start_kubelet)
 
 
 @fault
 def kubelet_is_away(world: "World") -> Undo:
     """The kubelet ends, and stays away for a while."""
-    world.kubelet.stop()
+    world.stop_kubelet()
     return world.start_kubelet
 
 
@@ -74,7 +74,7 @@ def podresources_is_slow(world: "World") -> Undo:
 @fault
 def kubelet_directory_is_replaced(world: "World") -> None:
     """The directory of plugins is removed and created again, as by a restart of the kubelet with a new root."""
-    world.kubelet.stop()
+    world.stop_kubelet()
     with contextlib.suppress(OSError):
         world.host.files.remove_tree(DIRECTORY)
     world.host.later(world.rng.uniform(0.0, 2.0), world.start_kubelet)
@@ -174,7 +174,92 @@ def foreign_mount_covers_a_phone(world: "World") -> Undo | None:
     return world.cover_phone()
 
 
+# -- the API server
+
+
+@fault
+def api_server_is_away(world: "World") -> Undo:
+    """The API server does not answer, and watches break."""
+    world.api.is_away = True
+    world.api.end_watches()
+    return lambda: setattr(world.api, "is_away", False)
+
+
+@fault
+def api_server_is_slow(world: "World") -> Undo:
+    """The API server answers late, or too late."""
+    world.api.is_slow = world.rng.uniform(0.1, 20.0)
+    return lambda: setattr(world.api, "is_slow", 0.0)
+
+
+@fault
+def api_server_throttles(world: "World") -> Undo:
+    """The API server refuses requests with 429."""
+    world.api.throttles = True
+    return lambda: setattr(world.api, "throttles", False)
+
+
+@fault
+def watches_end(world: "World") -> None:
+    """Watches end, some of them with 410."""
+    world.api.end_watches()
+
+
+@fault
+def watches_have_a_gap(world: "World") -> Undo:
+    """Watches are broken without an end, which comes later."""
+    world.api.loses_events = True
+
+    def end() -> None:
+        world.api.loses_events = False
+        world.api.end_watches()
+
+    return end
+
+
+@fault
+def slice_is_deleted(world: "World") -> None:
+    """Another client deletes a ResourceSlice."""
+    world.damage_slice(delete=True)
+
+
+@fault
+def slice_is_changed(world: "World") -> None:
+    """Another client changes a ResourceSlice."""
+    world.damage_slice(delete=False)
+
+
+@fault
+def spec_is_removed(world: "World") -> None:
+    """Another program removes the CDI spec of a claim."""
+    world.remove_spec()
+
+
+@fault
+def claimed_phone_is_unmounted(world: "World") -> None:
+    """The binderfs of a claimed phone is unmounted on the host."""
+    world.unmount_phone(of_claims=True)
+
+
 # -- pods
+
+
+@fault
+def claim_arrives(world: "World") -> None:
+    """A pod with a claim arrives."""
+    world.claims.add()
+
+
+@fault
+def claim_ends(world: "World") -> None:
+    """A pod with a claim ends."""
+    world.end_claim()
+
+
+@fault
+def container_with_a_claim_restarts(world: "World") -> None:
+    """A container with a claim restarts."""
+    world.restart_claim()
 
 
 @fault

@@ -19,13 +19,26 @@ PROC = {
     "/proc/sys/kernel/random/boot_id": "00000000-0000-0000-0000-000000000001\n",
 }
 
-DIRECTORIES = ("/dev", "/run", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources", "/var/run/cdi")
+DIRECTORIES = (
+    "/dev",
+    "/run",
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet/plugins",
+    "/var/lib/kubelet/pod-resources",
+    "/var/run/cdi",
+)
 
 OWN = (
     "/run/aosp-binderfs/phones",
     "/var/lib/kubelet/device-plugins/aosp-",
     "/var/lib/kubelet/device-plugins/.aosp-",
     "/var/run/cdi/.aosp-",
+    "/run/aosp-binderfs/claims",
+    "/var/lib/kubelet/plugins_registry/tablet.aosp.io-",
+    "/var/lib/kubelet/plugins_registry/.tablet.aosp.io-",
+    "/var/lib/kubelet/plugins/tablet.aosp.io",
+    "/var/run/cdi/tablet.aosp.io-claim_",
+    "/var/run/cdi/.tablet.aosp.io-claim_",
 )
 """Where a plugin may change files."""
 
@@ -56,6 +69,8 @@ class Host:
         self.no_descriptors = False
         self.no_space = False
         self.no_mounts = False
+        self.api: Any = None
+        """The API server."""
         self.lost_events = False
         self.late_events = 0.0
         self._pids = 100

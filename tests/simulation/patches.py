@@ -8,6 +8,7 @@ import random
 import sys
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -15,6 +16,7 @@ from unittest import mock
 import aosp_plugin
 from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.framework.events import file_events
+from tests.simulation.api import SimulatedApiClient
 from tests.simulation.files import Inode
 from tests.simulation.host import Host
 from tests.simulation.processes import CURRENT, SimulatedOs, SimulatedTempfile, SimulatedWorker, current, simulated_open
@@ -173,9 +175,13 @@ def simulated(host: Host) -> Iterator[None]:
             (importlib.import_module("aosp_plugin.framework.dra.kubelet_service"), "listener", _listener(host)),
             (importlib.import_module("aosp_plugin.framework.service.serving"), "stop_on_signals", host.stop_on_signals),
             (importlib.import_module("aosp_plugin.framework.service.logs"), "set_up", lambda *_: None),
+            (importlib.import_module("aosp_plugin.framework.apiserver.credentials"), "in_cluster", str),
+            (importlib.import_module("aosp_plugin.framework.dra.driver"), "ApiClient", _client(host)),
             (importlib.import_module("aosp_plugin.daemon.serve"), "gc", types.SimpleNamespace(collect=int)),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
+        stack.enter_context(warnings.catch_warnings())  # of coroutines that a killed process has not begun
+        warnings.filterwarnings("ignore", message="coroutine .* was never awaited")
         log, root = _Log(host), logging.getLogger("aosp_plugin")
         level, propagates = root.level, root.propagate
         root.addHandler(log)
@@ -202,6 +208,10 @@ def _replace_clocks(module: types.ModuleType, simulated_time: SimulatedTime, sta
         if any(isinstance(value, types.BuiltinFunctionType) and value in clocks for value in defaults):
             replaced = tuple(clocks.get(value, value) if callable(value) else value for value in defaults)
             stack.enter_context(mock.patch.object(function, "__defaults__", replaced))
+
+
+def _client(host: Host) -> Callable[..., Any]:
+    return lambda _credentials, *, observer, user_agent: SimulatedApiClient(host.api, observer)  # noqa: ARG005 - as there
 
 
 def _listener(host: Host) -> Callable[[str], int | None]:

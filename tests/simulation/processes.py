@@ -243,6 +243,8 @@ class SimulatedOs:
 
     def mkdir(self, path: str, mode: int = 0o777) -> None:
         """See os."""
+        if self._exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         self._host.change("mkdir", path)
         self._host.files.add(path, stat.S_IFDIR | mode)
 
@@ -283,13 +285,19 @@ class SimulatedOs:
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         """See os."""
         process = current()
-        if flags & os.O_CREAT:
+        if flags & os.O_CREAT and not self._exists(path):
             self._host.change("create", path)
             inode = self._host.files.add(path, stat.S_IFREG | mode, exclusive=bool(flags & os.O_EXCL))
         else:
             process.call("open", path)
             inode = self._host.at(path, follow=not flags & os.O_NOFOLLOW)
         return process.opened(Descriptor(inode, self._host.path(path)))
+
+    def _exists(self, path: str) -> bool:
+        with contextlib.suppress(OSError):
+            self._host.at(path, follow=False)
+            return True
+        return False
 
     def close(self, descriptor: int) -> None:
         """See os."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tests.simulation.faults import FAULTS, Undo
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.patches import simulated
-from tests.simulation.world import World
+from tests.simulation.world import CLAIM_DIRECTORY, World
 
 BOUND = 200.0
 """Seconds without a fault after which nothing may be missing: the longest interval of the plugin is 120 s, from one
@@ -137,6 +137,8 @@ async def _recovered(world: World, result: Result, name: str) -> None:
             recovered = True
             result.recoveries[name] = max(result.recoveries.get(name, 0.0), loop.time() - began)
         if not missing and not signals:
+            if remains := world.claims.remains(CLAIM_DIRECTORY):
+                world.host.violated(f"left of claims that have ended: {', '.join(remains)}")
             return
         if not (outdated := world.outdated()):
             last_current = loop.time()
@@ -154,7 +156,7 @@ async def _recovered(world: World, result: Result, name: str) -> None:
 
 def kind_of(result: Result) -> str:
     """Return what has failed, without times and names that differ from run to run; empty if nothing has."""
-    return re.sub(r"[0-9.]+", "N", result.violations[0])[:60] if result.violations else ""
+    return re.sub(r"[0-9.]+", "N", result.violations[0]).split(": ")[1] if result.violations else ""
 
 
 def shrunk(seed: int, steps: list[Step], kind: str) -> list[Step]:

@@ -8,20 +8,23 @@ from typing import Any
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config.keys import Config, Phones, Resource
-from aosp_plugin.config.values import Recreate
+from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.daemon.serve import Daemon
+from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
+from tests.simulation.api import ApiServer
+from tests.simulation.claims import CDI, ClaimKubelet
 from tests.simulation.files import FileSystem
 from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, POD_RESOURCES, Kubelet
 from tests.simulation.loop import SimulatedTask
 from tests.simulation.processes import CURRENT, Process, ProcessKilledError
 
-FOUND, PHONES = "aosp.io/binder", "aosp.io/phone"
+FOUND, PHONES, TABLETS = "aosp.io/binder", "aosp.io/phone", "aosp.io/tablet"
 DEVICES = 4
 COUNT = 3
 """Phones."""
 HOST_BINDERFS = "/run/aosp-binderfs/host"
-PHONE_DIRECTORY = "/run/aosp-binderfs/phones"
+PHONE_DIRECTORY, CLAIM_DIRECTORY = "/run/aosp-binderfs/phones", "/run/aosp-binderfs/claims"
 TTL = 30.0
 """Seconds for which a missing or replaced device is remembered."""
 
@@ -38,8 +41,16 @@ def configuration(*, changed: bool) -> Config:
         shared_devices=(),
         missing_device_ttl=TTL,
     )
+    tablets = Resource(
+        resource_name=TABLETS,
+        api=Api.DRA,
+        phones=Phones(count=COUNT, directory=CLAIM_DIRECTORY),
+        recreate=Recreate.ON_START,
+        shared_devices=(),
+        missing_device_ttl=TTL,
+    )
     return Config(
-        resources=(found, phones),
+        resources=(found, phones, tablets),
         listen="",
         kubelet_dir=DIRECTORY,
         pod_resources_socket=POD_RESOURCES,
@@ -55,6 +66,8 @@ class World:
         self.host = Host(seed, asyncio.get_running_loop().time)
         self.rng = random.Random(f"world {seed}")  # noqa: S311 - a simulation
         self.kubelet = Kubelet(self.host)
+        self.api = self.host.api = ApiServer(self.host)
+        self.claims = ClaimKubelet(self.host, self.api)
         self.process = self.host.new_process()
         self._daemon: Daemon | None = None
         self._changed = False
@@ -92,7 +105,7 @@ class World:
         if process.alive and process.descriptors:
             self.host.violated(f"descriptors are left open: {sorted(process.descriptors)}")
         process.kill()
-        self.kubelet.stop()
+        self.stop_kubelet()
         for task in self.tasks:
             task.cancel()
         await asyncio.sleep(1.0)
@@ -131,6 +144,12 @@ class World:
         """Start the kubelet, unless it runs; containers go on."""
         if not self.kubelet.running and not self._stopping:
             self.kubelet.start()
+            self.claims.start()
+
+    def stop_kubelet(self) -> None:
+        """Stop the kubelet; containers go on."""
+        self.kubelet.stop()
+        self.claims.stop()
 
     def kill_plugin(self) -> None:
         """Kill the plugin."""
@@ -199,9 +218,40 @@ class World:
             for name in self.devices:
                 self.host.files.add_device(system, name).mode = 0o20666
 
-    def unmount_phone(self) -> None:
+    def damage_slice(self, *, delete: bool) -> None:
+        """Let another client delete or change a slice."""
+        if slices := self.api.slices():
+            each = self.rng.choice(slices)
+            path = f"{RESOURCE_SLICES}/{each['metadata']['name']}"
+            if delete:
+                self.api.delete(path)
+            else:
+                self.api.replace(path, {**each, "spec": {**each["spec"], "devices": []}})
+
+    def remove_spec(self) -> None:
+        """Remove the CDI spec of a claim."""
+        names = [name for name in self.host.files.lookup(CDI).entries if "claim_" in name and name.endswith(".json")]
+        if names:
+            name = self.rng.choice(sorted(names))
+            self.host.files.remove(f"{CDI}/{name}")
+            for pod in self.claims.pods.values():
+                if name.endswith(f"_{pod.claim.uid}.json"):
+                    pod.is_damaged = True
+                    self.host.may_replace.add(pod.name)
+
+    def end_claim(self) -> None:
+        """End a pod with a claim."""
+        if names := sorted(name for name, pod in self.claims.pods.items() if not pod.ends):
+            self.claims.end(self.rng.choice(names))
+
+    def restart_claim(self) -> None:
+        """Restart a container with a claim."""
+        if names := sorted(self.claims.pods):
+            self.claims.restart(self.rng.choice(names))
+
+    def unmount_phone(self, *, of_claims: bool = False) -> None:
         """Unmount a phone's binderfs."""
-        path = f"{PHONE_DIRECTORY}/phone{self.rng.randrange(COUNT)}"
+        path = f"{CLAIM_DIRECTORY if of_claims else PHONE_DIRECTORY}/phone{self.rng.randrange(COUNT)}"
         if self.host.files.mounted(path) is not None:
             self.host.files.detach(path)
 
@@ -236,7 +286,7 @@ class World:
         for resource, expected in ((FOUND, self.devices), (PHONES, [f"phone{number}" for number in range(COUNT)])):
             if lacking := sorted({*expected} - self.kubelet.healthy(resource)):
                 found.append(f"{resource}: the kubelet lacks {', '.join(lacking)}")
-        return found
+        return found + self.claims.missing()
 
     def outdated(self) -> list[str]:
         """Return the devices that the kubelet may give away although the plugin knows better."""
@@ -246,7 +296,11 @@ class World:
         for server in servers:
             devices = server.inventory.snapshot.devices
             usable = {device.id for device in devices.values() if device.healthy}
-            if server.registered and (more := sorted(self.kubelet.healthy(server.resource_name) - usable)):
+            if (
+                server.registered
+                and server.driver is None
+                and (more := sorted(self.kubelet.healthy(server.resource_name) - usable))
+            ):
                 found.append(f"{server.resource_name}: the kubelet has {', '.join(more)}")
         return found
 

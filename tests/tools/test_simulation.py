@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -13,10 +14,12 @@ import pytest
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
 from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.sockets import SocketDirectory
+from tests.simulation.api import SimulatedApiClient
 from tests.simulation.scenario import kind_of, run, shrunk, steps_of
 
 LENGTH = 120
@@ -117,9 +120,38 @@ def pause_that_never_ends() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def spec_removed_too_early() -> Iterator[None]:
+    """Remove the CDI specs of claims when the plugin ends."""
+    original = ClaimServicer.close
+
+    async def close(self: Any, timeout: float) -> None:
+        await original(self, timeout)
+        specs = self._claims._specs
+        for uid in [*specs.records]:
+            await self._claims._worker.run(partial(specs.remove, uid))
+
+    with mock.patch.object(ClaimServicer, "close", close):
+        yield
+
+
+@contextlib.contextmanager
+def slice_not_written_after_410() -> Iterator[None]:
+    """Do not compare the slices when a watch begins again."""
+
+    def watch(self: Any, *arguments: Any, opened: Any, **keywords: Any) -> Any:
+        return original(self, *arguments, **keywords)
+
+    original = SimulatedApiClient.watch
+    with mock.patch.object(SimulatedApiClient, "watch", watch):
+        yield
+
+
 @pytest.mark.parametrize(
     "defect",
     [
+        spec_removed_too_early,
+        slice_not_written_after_410,
         lost_wake_up,
         socket_name_used_twice,
         recreation_of_a_device_in_use,
