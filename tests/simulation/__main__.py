@@ -15,7 +15,7 @@ def _case(arguments: tuple[int, int]) -> tuple[Result, list[Step]]:
     seed, count = arguments
     result = run(seed, steps_of(seed, count))
     if result.violations:
-        return result, shrunk(seed, steps_of(seed, count), kind_of(result))
+        return result, shrunk(seed, steps_of(seed, count)[: result.faults.total()], kind_of(result))
     result.lines = []
     return result, []
 

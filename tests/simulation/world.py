@@ -11,6 +11,7 @@ from aosp_plugin.config.keys import Config, Phones, Resource
 from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.daemon.serve import Daemon
 from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
+from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from tests.simulation.api import ApiServer
 from tests.simulation.claims import CDI, ClaimKubelet
 from tests.simulation.files import FileSystem
@@ -289,7 +290,10 @@ class World:
         return found + self.claims.missing()
 
     def outdated(self) -> list[str]:
-        """Return the devices that the kubelet may give away although the plugin knows better."""
+        """Return the devices that the kubelet may give away although the plugin knows better.
+
+        A plugin that another one has overridden sends no lists until it has made sure that the other one has ended.
+        """
         generation = None if self._daemon is None else self._daemon._generation
         servers = generation.servers if self.process.alive and generation is not None else []
         found = []
@@ -297,8 +301,9 @@ class World:
             devices = server.inventory.snapshot.devices
             usable = {device.id for device in devices.values() if device.healthy}
             if (
-                server.registered
-                and server.driver is None
+                isinstance(server, DevicePlugin)
+                and server.registered
+                and not server.overridden
                 and (more := sorted(self.kubelet.healthy(server.resource_name) - usable))
             ):
                 found.append(f"{server.resource_name}: the kubelet has {', '.join(more)}")

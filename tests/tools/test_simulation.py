@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,13 +15,14 @@ import pytest
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+from aosp_plugin.daemon.generation import Generation
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
 from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.sockets import SocketDirectory
 from tests.simulation.api import SimulatedApiClient
-from tests.simulation.scenario import kind_of, run, shrunk, steps_of
+from tests.simulation.scenario import Step, kind_of, run, shrunk, steps_of
 
 LENGTH = 120
 SEEDS = 12
@@ -40,6 +42,22 @@ def test_the_plugin_recovers_from_all_faults() -> None:
     results = [run(seed, steps_of(seed, LENGTH)) for seed in range(4)]
     assert [violation for result in results for violation in result.violations] == []
     assert sum(result.faults.total() for result in results) == 4 * LENGTH
+
+
+def test_former_configuration_is_started_again_until_it_starts() -> None:
+    """After a reload that was rejected because the new one did not start. A simulated process had ended."""
+    original = Generation.start
+    failures = iter([True] * 4)
+
+    async def start(self: Any, tasks: Any, *, require_devices: bool = False, previous: Any = ()) -> None:
+        if previous and next(failures, False):
+            raise ExceptionGroup("start", [OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
+        await original(self, tasks, require_devices=require_devices, previous=previous)
+
+    with mock.patch.object(Generation, "start", start):
+        result = run(1, [Step(1.0, "plugin_reloads", 0.0, seed, is_last=seed == 3) for seed in range(4)])
+    assert result.violations == []
+    assert next(failures, None) is None
 
 
 @contextlib.contextmanager
@@ -168,7 +186,7 @@ def test_a_defect_is_found(defect: Callable[[], contextlib.AbstractContextManage
             steps = steps_of(seed, LENGTH)
             result = run(seed, steps)
             if result.violations:
-                few = shrunk(seed, steps, kind_of(result))
+                few = shrunk(seed, steps[: result.faults.total()], kind_of(result))
                 names = [step.name for step in few]
                 print(f"{defect.__name__}: {seed * LENGTH + result.faults.total()} faults, {kind_of(result)}: {names}")
                 assert len(few) <= FEW
