@@ -2,8 +2,8 @@
 
 A reload reads and checks the new configuration, binds its addresses, and creates all that is to serve it, while the
 current generation serves. What fails until then changes nothing. Then the current generation stops, and the new one
-starts; if it cannot, the current configuration is started again. Listening sockets outlive a generation, so that
-clients of an unchanged address wait for a moment instead of being refused.
+starts; if it cannot, the current configuration is started again, until it starts. Listening sockets outlive a
+generation, so that clients of an unchanged address wait for a moment instead of being refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from aosp_plugin.daemon.assembly import check_host
 from aosp_plugin.daemon.generation import Generation, Listeners
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.worker import Worker
@@ -129,15 +130,21 @@ class Daemon:
         LOG.info("configuration reloaded", extra={"changed": following is not None})
 
     async def _restore(self, former: Generation, tasks: asyncio.TaskGroup, previous: Collection[str]) -> None:
-        """Start a configuration again that was served before. What keeps it from starting may pass."""
+        """Start a configuration again that was served before, until it starts. Only a bug ends the process."""
+        problem = LastingProblem(LOG, "restart failed, retrying", "restart recovered", logging.ERROR)
         while True:
             restored = Generation(former.config, self._history, former.listeners)
             try:
                 await self._start(restored, tasks, previous=previous)
             except ExceptionGroup as group:
-                LOG.error("start failed, retrying", extra={"error": "; ".join(map(str, leaves(group)))})  # noqa: TRY400 - as above
+                errors = leaves(group)
+                if not all(isinstance(error, (PluginError, HostError, OSError)) for error in errors):
+                    raise
+                text = "; ".join(map(str, errors))
+                problem.set(text, error=text)
                 await asyncio.sleep(RETRY)
             else:
+                problem.set("")
                 return
 
     async def _checked(self, config: Config, present: Listeners) -> Generation:

@@ -58,6 +58,8 @@ def test_former_configuration_is_started_again_until_it_starts() -> None:
         result = run(1, [Step(1.0, "plugin_reloads", 0.0, seed, is_last=seed == 3) for seed in range(4)])
     assert result.violations == []
     assert next(failures, None) is None
+    messages = [line.split(": ", 2)[1] for line in result.lines if " restart " in line]
+    assert messages[:2] == ["restart failed, retrying", "restart recovered"]
 
 
 @contextlib.contextmanager
