@@ -322,6 +322,14 @@ class SimulatedOs:
         inode.data = inode.data[:offset] + data + inode.data[offset + len(data) :]
         return len(data)
 
+    def ftruncate(self, descriptor: int, length: int) -> None:
+        """See os."""
+        process = current()
+        self._host.change("ftruncate", process.descriptors[descriptor].path)
+        inode = process.descriptors[descriptor].inode
+        assert inode is not None
+        inode.data = inode.data[:length]
+
     def fsync(self, _descriptor: int) -> None:
         """See os."""
         current().call("fsync")

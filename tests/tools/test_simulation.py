@@ -44,6 +44,12 @@ def test_the_plugin_recovers_from_all_faults() -> None:
     assert sum(result.faults.total() for result in results) == 4 * LENGTH
 
 
+@pytest.mark.parametrize("seed", [3000768, 3001936, 3002973, 3003169])
+def test_nothing_is_left_of_an_ended_claim(seed: int) -> None:
+    """Its spec was removed while a full disk or another plugin hid that from the plugin."""
+    assert run(seed, steps_of(seed, LENGTH)).violations == []
+
+
 def test_former_configuration_is_started_again_until_it_starts() -> None:
     """After a reload that was rejected because the new one did not start. A simulated process had ended."""
     original = Generation.start

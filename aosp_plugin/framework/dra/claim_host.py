@@ -134,6 +134,7 @@ class ClaimSpecs:
             alone = alone and not checkpoint_exists(self.state_directory)
             self._read(alone=alone)
             if not alone:
+                os.ftruncate(descriptor, 0)  # needs no space: the token of another process is gone in any case
                 with contextlib.suppress(OSError):  # no space: what is lost then stays lost
                     os.pwrite(descriptor, self._token, 0)
             yield
@@ -313,30 +314,29 @@ class ClaimHost:
         """Make devices and specs match the records, and release what has none; the next call retries what failed.
 
         ``ended`` are claims that do not exist any more, by UID; those whose record still is this one are released. The
-        first call of a process prepares every claim again, also those of the checkpoint of an earlier version. Raises
-        OSError and PluginError if no claim can be repaired, because the records cannot be read.
+        first call of a process prepares every claim again; so does each call with those of the checkpoint of an earlier
+        version, until each has a spec. Raises OSError and PluginError if no claim can be repaired, because the records
+        cannot be read.
         """
         with self.specs.locked():
+            recorded = self.specs.records
+            claims = [*recorded.values(), *self._of_earlier_version()]
             first, self._restored = not self._restored, True
             self.specs.sweep()
             problems: dict[str, Exception] = {}
             done: list[tuple[Repaired, Literal["ok", "failed"]]] = []
-            claims = list(self.specs.records.values())
-            try:
-                claims += self._of_earlier_version() if first else ()
-            except (OSError, PluginError) as error:
-                problems[""] = error
             for record in claims:
                 kind: Repaired | None = None
+                again = first or record.uid not in recorded
                 try:
-                    kind = "claim" if ended.get(record.uid) == record else None if first else self._lost(record)
-                    self._repair(record, kind, first=first)
+                    kind = "claim" if ended.get(record.uid) == record else None if again else self._lost(record)
+                    self._repair(record, kind, again=again)
                 except (OSError, PluginError) as error:
                     problems[record.uid] = error
                 if kind is not None:
                     done.append((kind, "failed" if record.uid in problems else "ok"))
             try:
-                if first and not problems:
+                if not problems:
                     remove_checkpoint(self.specs.state_directory)
                 for uid in [uid for uid in self.specs.unusable() if uid not in problems]:
                     self.specs.remove(uid)
@@ -388,13 +388,13 @@ class ClaimHost:
             return "mount"
         return "spec" if self.specs.is_lost(record.uid) else None
 
-    def _repair(self, record: ClaimRecord, kind: Repaired | None, *, first: bool) -> None:
+    def _repair(self, record: ClaimRecord, kind: Repaired | None, *, again: bool) -> None:
         fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
         if kind == "claim":
             self._release_ended(record)
             LOG.warning("claim does not exist any more, unprepared", extra=fields)
             return
-        if kind is not None or first:
+        if kind is not None or again:
             self._prepare(record)
         if kind == "mount":
             LOG.warning("devices of a claim lost, prepared again", extra=fields)

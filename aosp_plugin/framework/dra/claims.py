@@ -161,6 +161,7 @@ class Claims:
 
     def check(self) -> None:
         """Request a round about all claims, for example after a restart of the kubelet."""
+        self._ask_due = self._ask_all_due = 0.0
         self._requested.set()
 
     async def run(self, files: Subscription, stop: asyncio.Event) -> None:
@@ -179,9 +180,7 @@ class Claims:
 
     async def round(self, files: Subscription, stop: asyncio.Event) -> None:
         """Repair what is on the host; ask the API server for the claims that are due, all of them after ``check``."""
-        if self._requested.is_set():
-            self._ask_due = self._ask_all_due = 0.0
-            self._requested.clear()
+        self._requested.clear()
         files.changed.clear()
         is_repaired = await self.repair(before=lambda: files.watch([self._specs.directory]))
         pause = self._timings.claim_round if is_repaired else min(self._timings.claim_retry, self._timings.claim_round)
@@ -247,6 +246,8 @@ class Claims:
         if known:
             fields = {"claim": reference.full_name, "uid": reference.uid, "duration_ms": elapsed()}
             LOG.info("claim unprepared", extra=fields)
+        else:  # its spec may have been lost: the next round releases devices of no claim
+            self._requested.set()
 
     async def ask(self, record: ClaimRecord, timeout: float) -> bool | None:
         """Ask the API server whether a prepared claim needs its devices; None without an answer in ``timeout`` seconds.
@@ -281,15 +282,16 @@ class Claims:
         now = time.monotonic()
         everything, gone = now >= self._ask_all_due, {*self._gone}
         self._ask_due = now + self._timings.claim_round
+        if everything:
+            self._ask_all_due = now + self._timings.claim_ask
         for record in [*self.prepared.values()]:
             if everything or record.uid in gone:
                 is_needed = await self.ask(record, self._timings.claim_answer)
                 if is_needed is False:
                     self._repair_due = now  # which may release it
-                if is_needed is None or stop.is_set():
-                    return  # the API server does not answer: the next round asks again
-        if everything:
-            self._ask_all_due = now + self._timings.claim_ask
+                if is_needed is None or stop.is_set():  # the API server does not answer: the next round asks again
+                    self._ask_all_due = now if everything else self._ask_all_due
+                    return
 
     async def _wanted(self, reference: ClaimReference, call: _Call) -> ClaimRecord:
         """Return what is to be prepared, according to the API server. Raises ApiError, OSError and PluginError.
