@@ -193,7 +193,7 @@ lock: $(VENV)/.installed ## Update the locked dependencies
 	$(BIN)/uv pip compile --quiet --universal --no-annotate --no-header --no-emit-index-url --python-version 3.11 \
 	  --generate-hashes --output-file requirements.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --no-annotate --no-header --no-emit-index-url --python-version 3.11 \
-	  --generate-hashes --extra dev --output-file requirements-dev.txt pyproject.toml
+	  --generate-hashes --no-strip-extras --extra dev --output-file requirements-dev.txt pyproject.toml
 
 # Tools that inspect the lock file have an environment of their own, so that they do not change the lock file.
 TOOLS := build/tools
