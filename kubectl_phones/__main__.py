@@ -10,8 +10,8 @@ import sys
 import traceback
 
 from kubectl_phones import __version__, text
-from kubectl_phones.fleet import Selection, fleet, has_problems
-from kubectl_phones.gather import gather
+from kubectl_phones.fleet import fleet, has_problems
+from kubectl_phones.gather import Selection, gather
 from kubectl_phones.kubectl import Kubectl, KubectlError
 from kubectl_phones.report import Fleet
 

@@ -1,10 +1,9 @@
 """From what was read of a cluster to the document. Everything here is pure."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kubectl_phones.devices import devices, resources
-from kubectl_phones.gather import Cluster
+from kubectl_phones.gather import Cluster, Selection
 from kubectl_phones.nodes import node_views
 from kubectl_phones.phones import phone_rows
 from kubectl_phones.problems import problems as all_problems
@@ -12,22 +11,6 @@ from kubectl_phones.report import Fleet, Kind, NodeRow, PhoneRow, PhoneState, Pr
 
 _NOTHING = "no node has phones, and there is no pod of the plugin; --resource names resources outside aosp.io"
 _ORDER = {kind: number for number, kind in enumerate(Kind)}
-
-
-class Selection(NamedTuple):
-    """What the options select."""
-
-    resources: Sequence[str] = ()
-    nodes: Sequence[str] = ()
-    namespace: str = ""
-    selector: str = ""
-    """A label selector of pods, which the API server has evaluated."""
-    unhealthy: bool = False
-
-    @property
-    def subset(self) -> bool:
-        """Whether only some pods are read."""
-        return bool(self.namespace or self.selector)
 
 
 def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noqa: B008 - it is immutable

@@ -11,15 +11,30 @@ from kubectl_phones import objects
 from kubectl_phones.kubectl import Kubectl, KubectlError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from kubectl_phones.fleet import Selection
     from kubectl_phones.objects import Claim, Node, Object, Pod
 
 NAME: Final = "aosp-device-plugin"
 """In the label of the plugin's DaemonSet and pods, and the source of its Events."""
 
 _DRA: Final = "/apis/resource.k8s.io/v1"
+
+
+class Selection(NamedTuple):
+    """What the options select."""
+
+    resources: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    namespace: str = ""
+    selector: str = ""
+    """A label selector of pods, which the API server has evaluated."""
+    unhealthy: bool = False
+
+    @property
+    def subset(self) -> bool:
+        """Whether only some pods are read."""
+        return bool(self.namespace or self.selector)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kubectl_phones.fleet import Selection, fleet, has_problems
-from kubectl_phones.gather import Cluster
+from kubectl_phones.fleet import fleet, has_problems
+from kubectl_phones.gather import Cluster, Selection
 from kubectl_phones.report import Fleet, Kind, PhoneState, PluginState
 from kubectl_phones.tests.clusters import (
     DRIVER,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kubectl_phones.fleet import Selection, fleet
+from kubectl_phones.fleet import fleet
+from kubectl_phones.gather import Selection
 from kubectl_phones.tests.clusters import claim, cluster, device, node, plugin_pod, pod, slice_of, time
 from kubectl_phones.text import lines
 

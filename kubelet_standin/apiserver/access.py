@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kubelet_standin.apiserver import statuses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from kubelet_standin.apiserver.handler import Received
+    from kubelet_standin.apiserver.kinds import Location
 
 Rule = tuple[str, str]
 """Verb and plural name, with the subresource if there is one; ``*`` stands for any."""
@@ -18,6 +18,21 @@ Rule = tuple[str, str]
 DRIVER: Final = "system:serviceaccount:kube-system:driver"
 """The user that tokens belong to unless another one is given."""
 EVERYTHING: Final = {("*", "*")}
+
+
+class Received(NamedTuple):
+    """A request that was received."""
+
+    verb: str
+    """As in RBAC rules."""
+    location: Location
+    user: str
+
+    @property
+    def resource(self) -> str:
+        """Plural name, with the subresource."""
+        subresource = self.location.subresource
+        return f"{self.location.kind.plural}/{subresource}" if subresource else self.location.kind.plural
 
 
 class Access:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from kubelet_standin.apiserver import patches, statuses
+from kubelet_standin.apiserver.access import Received
 from kubelet_standin.apiserver.fault_answers import JSON, break_connection, cut_answer, fault_answer, status_answer
 from kubelet_standin.apiserver.faults import Cut
 from kubelet_standin.apiserver.kinds import Location, locate
@@ -25,21 +26,6 @@ WATCH_SECONDS = 1800.0
 
 _VERBS = {"POST": "create", "PUT": "update", "DELETE": "delete", "PATCH": "patch"}
 _TRUE = {"1", "true", "True"}
-
-
-class Received(NamedTuple):
-    """A request that was received."""
-
-    verb: str
-    """As in RBAC rules."""
-    location: Location
-    user: str
-
-    @property
-    def resource(self) -> str:
-        """Plural name, with the subresource."""
-        subresource = self.location.subresource
-        return f"{self.location.kind.plural}/{subresource}" if subresource else self.location.kind.plural
 
 
 class Handler:

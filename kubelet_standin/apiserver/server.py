@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from types import TracebackType
 
-    from kubelet_standin.apiserver.handler import Received
+    from kubelet_standin.apiserver.access import Received
     from kubelet_standin.apiserver.watches import Watch
 
 NEWEST: Final = 37
