@@ -37,7 +37,7 @@ DEMO ?=
 demo: $(RUN_VENV)/.installed ## Run the plugin with a stand-in kubelet, without Kubernetes, binder or root: DEMO=--stay
 	$(RUN_VENV)/bin/python -m aosp_plugin demo $(DEMO)
 
-test: lint types layers tests ## Run linters, type checks, import layers and the test suite with coverage
+test: lint types layers tests ## Run linters, type checks, import layers and the fast tests: COVERAGE=yes
 
 lint: $(VENV)/.installed ## Run ruff
 	$(BIN)/ruff check .
@@ -51,9 +51,8 @@ layers: $(VENV)/.installed ## Check the import layers
 
 # Four processes also with two processors: many tests wait for other processes.
 tests: export PYTHONDONTWRITEBYTECODE :=  # otherwise each of several hundred processes compiles the plugin again
-tests: $(VENV)/.installed ## Run the test suite with coverage
-	$(BIN)/coverage erase
-	$(BIN)/pytest --numprocesses 4 --dist worksteal --cov --cov-report=term
+tests: $(VENV)/.installed ## Run the fast tests: COVERAGE=yes
+	$(BIN)/pytest --numprocesses 4 --dist worksteal $(if $(COVERAGE),--cov --cov-report=term)
 
 test-unit: export PYTHONDONTWRITEBYTECODE :=
 test-unit: $(VENV)/.installed ## Run the unit tests only, without coverage: a minute or two

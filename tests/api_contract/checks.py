@@ -1,6 +1,6 @@
 """What a client may rely on of an API server, checked with both: the stand-in and kube-apiserver.
 
-``tests/integration/test_api_contract.py`` runs the checks with the stand-in API server, ``tests/e2e/apiserver`` with
+``tests/tools/test_api_contract.py`` runs the checks with the stand-in API server, ``tests/e2e/apiserver`` with
 kube-apiserver.
 """
 

