@@ -6,6 +6,7 @@ unix sockets: ``running`` runs it in this process, ``Serve`` in a process of its
 
 import asyncio
 import contextlib
+import io
 import itertools
 import logging
 import os
@@ -18,9 +19,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.cli.main import main
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.service.address import listen
@@ -101,6 +105,17 @@ def unprivileged(command: Sequence[str]) -> list[str]:
     user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
     capabilities = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
     return ["env", *environment, "setpriv", *user, *capabilities, *command]
+
+
+def run_command(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """Run ``aosp-plugin`` in this process, and return its exit code and what it printed."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        for name, value in (environment or {}).items():
+            patch.setenv(name, value)
+        code = main(arguments)
+    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]
+    return code, texts[0], texts[1]
 
 
 def run_without_rights(imports: str, statements: str, *arguments: str) -> str:

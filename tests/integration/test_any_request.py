@@ -73,7 +73,7 @@ def served(device_directory: DeviceDirectory, kubelet_dir: str) -> Iterator[Serv
         made.run(made.close())
 
 
-EXAMPLES = settings(max_examples=300)
+EXAMPLES = settings(max_examples=60)
 
 
 @given(st.sampled_from([*REQUESTS, "ListAndWatch2", ""]), st.binary(max_size=64) | damaged())
@@ -159,7 +159,7 @@ def frames(draw: st.DrawFn) -> bytes:
 
 
 @given(st.binary(max_size=64) | frames().map(PREFACE.__add__))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def check_noise(served: ServedPlugin, data: bytes) -> None:
     served.run(served.send_raw(data))
     assert not served.task.done()

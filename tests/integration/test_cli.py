@@ -14,19 +14,21 @@ import yaml
 from aosp_plugin import __version__
 from aosp_plugin.cli import main
 from aosp_plugin.config import keys, sources
+from tests.support import run_command
 
 COMMAND = [sys.executable, "-m", "aosp_plugin"]
 
 
-def run(*arguments: str, environment: dict[str, str] | None = None, uid: int | None = None) -> tuple[int, str, str]:
-    """Run the command, and return its exit code and what it printed."""
+def run(*arguments: str, environment: dict[str, str] | None = None, apart: bool = False) -> tuple[int, str, str]:
+    """Run the command, and return its exit code and what it printed; ``apart``: in a process of its own."""
+    if not apart:
+        return run_command(*arguments, environment=environment)
     done = subprocess.run(  # noqa: S603 - our own command
         [*COMMAND, *arguments],
         capture_output=True,
         text=True,
         check=False,
         env=os.environ | (environment or {}),
-        user=uid,
         timeout=50,
     )
     return done.returncode, done.stdout, done.stderr
@@ -144,12 +146,12 @@ def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_image_without_the_stand_in_kubelet_has_the_other_commands(
     image_tree: Path, arguments: tuple[str, ...]
 ) -> None:
-    code, _, err = run(*arguments, environment={"PYTHONPATH": str(image_tree), "PYTHONSAFEPATH": "1"})
+    code, _, err = run(*arguments, environment={"PYTHONPATH": str(image_tree), "PYTHONSAFEPATH": "1"}, apart=True)
     assert (code, err) == (0, "")
 
 
 def test_image_without_the_stand_in_kubelet_says_where_to_get_it(image_tree: Path) -> None:
-    code, out, err = run("demo", environment={"PYTHONPATH": str(image_tree), "PYTHONSAFEPATH": "1"})
+    code, out, err = run("demo", environment={"PYTHONPATH": str(image_tree), "PYTHONSAFEPATH": "1"}, apart=True)
     assert (code, out) == (1, "")
     assert err == (
         "aosp-plugin: the demo is not part of the image; elsewhere it requires the stand-in kubelet, kubelet-standin\n"

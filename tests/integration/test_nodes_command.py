@@ -16,7 +16,7 @@ import yaml
 
 from aosp_plugin.binder.provision.bulk import BINDERFS_DIR
 from kubelet_standin import Kubelet
-from tests.support import RESOURCE, DeviceDirectory, Serve, unprivileged
+from tests.support import RESOURCE, DeviceDirectory, Serve, run_command, unprivileged
 
 CHECKOUT = Path(__file__).parents[2]
 NODES = (sys.executable, "-m", "aosp_plugin", "nodes")
@@ -31,8 +31,8 @@ class Done(NamedTuple):
 
 
 def run(*arguments: str) -> Done:
-    """Run ``aosp-plugin nodes`` to its end."""
-    return start([*NODES, *arguments])
+    """Run ``aosp-plugin nodes`` to its end, in this process."""
+    return Done(*run_command("nodes", *arguments))
 
 
 def start(command: list[str]) -> Done:

@@ -159,7 +159,7 @@ class World:
         return not unhealthy & set(self.running.free())
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(3))
 async def test_after_random_faults_the_slices_are_as_they_should_be_and_nothing_is_written_any_more(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,17 @@ from aosp_plugin.framework.service.http import Answer
 from aosp_plugin.report.document import Counts, ResourceReport
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, http_serving, listed
+from tests.support import (
+    PATIENCE,
+    RESOURCE,
+    DeviceDirectory,
+    Serve,
+    free_port,
+    http_get,
+    http_serving,
+    listed,
+    run_command,
+)
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
 HAS_SELINUX = "\tselinuxfs\n" in Path("/proc/filesystems").read_text()
@@ -65,17 +75,8 @@ async def node(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIter
 
 
 async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
-    """Run the command, and return its exit code and what it printed."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=os.environ | (environment or {}),
-    )
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    """Run the command in this process, and return its exit code and what it printed."""
+    return await asyncio.to_thread(run_command, "status", *arguments, environment=environment)
 
 
 # aosp-plugin status

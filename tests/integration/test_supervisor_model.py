@@ -25,7 +25,7 @@ from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, make_plu
 LONG = 100.0
 """Seconds; longer than any deadline or pause."""
 
-WALKS, EVENTS, TWO_AT_ONCE = 20, 60, 0.3
+WALKS, EVENTS, TWO_AT_ONCE = 3, 60, 0.3
 """Number of walks, of events in each before STOP, and the probability of two events at once."""
 
 

@@ -78,7 +78,7 @@ class World:
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(bursts=st.lists(st.lists(ACTIONS, min_size=1, max_size=3), min_size=1, max_size=12))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_each_change_of_the_result_is_in_a_watched_directory(
     tmp_path_factory: pytest.TempPathFactory, device: str, bursts: list[list[tuple[str, str]]]
 ) -> None:

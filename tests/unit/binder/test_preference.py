@@ -48,7 +48,7 @@ def requests(draw: st.DrawFn, dropped: int = 0) -> tuple[int, list[int], list[in
 
 
 @given(requests(dropped=3))
-@settings(derandomize=True, deadline=None, max_examples=400)
+@settings(derandomize=True, deadline=None, max_examples=100)
 def test_choice_is_the_lowest_sufficient_run(request: tuple[int, list[int], list[int], int]) -> None:
     """If no run is long enough, the lowest devices are chosen. Included devices come first."""
     assert choose(*request) == naive(*request)
@@ -105,7 +105,7 @@ def test_devices_of_a_container_are_on_few_numa_nodes(
 
 
 @given(requests(), st.text(alphabet="-012", min_size=24, max_size=24))
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=60)
 def test_number_of_numa_nodes_is_minimal(request: tuple[int, list[int], list[int], int], places: str) -> None:
     """On a single NUMA node, the choice is the one among its devices alone."""
     known, available, must, size = request
@@ -156,7 +156,7 @@ def test_replicas_of_the_least_shared_devices_are_chosen(
 
 
 @given(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=6), st.integers(0, 20), st.text("01", min_size=6))
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 def test_replicas_are_spread_evenly(free: list[set[int]], size: int, places: str) -> None:
     """No device is chosen twice more often than another one that has a free replica."""
     devices = names(*range(len(free)))

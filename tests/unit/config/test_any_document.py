@@ -72,7 +72,7 @@ def _require_one_line(message: str) -> None:
 
 
 @given(FILES)
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=40)
 @example({"version": "v1", "resources": [{"device_prefix": "x", "resource_name": "a.io/x"}, {}]})
 def test_any_document_is_a_configuration_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, document: dict[Any, Any]
@@ -82,7 +82,7 @@ def test_any_document_is_a_configuration_or_an_error(
 
 
 @given(st.text(st.sampled_from("versionv1:resources nma -[]{}#&*!<>|%@'\"\\\n0123x.?,=~"), max_size=80))
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=40)
 def test_any_text_is_a_configuration_or_an_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     outcome(tmp_path_factory.getbasetemp() / "any.yaml", f"version: v1\n{text}")
 
