@@ -23,6 +23,9 @@ SILENCE = 75.0
 UPDATE = 5.0
 """Seconds after which the kubelet knows what the plugin knows."""
 
+TASKS = 60
+"""Tasks of a plugin at rest, at the most. It has 42 to 51, and more only if they add up."""
+
 BURST = 12
 """Faults between two times of quiet."""
 
@@ -137,8 +140,7 @@ async def _recovered(world: World, result: Result, name: str) -> None:
             recovered = True
             result.recoveries[name] = max(result.recoveries.get(name, 0.0), loop.time() - began)
         if not missing and not signals:
-            if remains := world.claims.remains(CLAIM_DIRECTORY):
-                world.host.violated(f"left of claims that have ended: {', '.join(remains)}")
+            _check_rest(world)
             return
         if not (outdated := world.outdated()):
             last_current = loop.time()
@@ -152,6 +154,15 @@ async def _recovered(world: World, result: Result, name: str) -> None:
         if loop.time() - began > BOUND:
             world.host.violated(f"not recovered after {BOUND:.0f} s: {'; '.join([*missing, *signals])}")
         await asyncio.sleep(0.25)
+
+
+def _check_rest(world: World) -> None:
+    """Check that nothing is left of claims that have ended, and that descriptors and tasks were returned."""
+    if remains := world.claims.remains(CLAIM_DIRECTORY):
+        world.host.violated(f"left of claims that have ended: {', '.join(remains)}")
+    if world.process.descriptors or len(world.process.tasks) > TASKS:
+        open_files = [each.path for each in world.process.descriptors.values()]
+        world.host.violated(f"not returned: {len(world.process.tasks)} tasks, {open_files}")
 
 
 def kind_of(result: Result) -> str:
