@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -48,8 +49,19 @@ class Change(NamedTuple):
 class Store:
     """Objects by kind, namespace and name. Methods raise StatusError; objects are copied on the way in and out."""
 
-    def __init__(self, *, drop_fields: Collection[str], minor: int, changed: Callable[[], None]) -> None:
-        """``drop_fields`` and ``minor`` are those of ApiServer; ``changed`` is called after each change."""
+    def __init__(
+        self,
+        *,
+        drop_fields: Collection[str],
+        minor: int,
+        changed: Callable[[], None],
+        now: Callable[[], float] = time.time,
+        uid: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        """``drop_fields`` and ``minor`` are those of ApiServer; ``changed`` is called after each change.
+
+        ``now`` returns the seconds since the epoch, and ``uid`` the UID of the next object.
+        """
         self.drop_fields = frozenset(drop_fields)
         self.revision = 1
         self.history: list[Change] = []
@@ -57,6 +69,8 @@ class Store:
         """Changes up to this revision are no longer in the history."""
         self._limits = validation.limits(minor)
         self._changed = changed
+        self._clock = now
+        self._uid = uid
         self._objects: dict[Key, Object] = {}
         self._processed: dict[Kind, int] = {}
 
@@ -82,8 +96,8 @@ class Store:
             raise statuses.StatusError(500, "InternalError", message)
         for name in _SERVER_FIELDS:
             metadata.pop(name, None)
-        manager = {"manager": "stand-in", "operation": "Update", "apiVersion": kind.api_version, "time": _now()}
-        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "managedFields": [manager]}
+        manager = {"manager": "stand-in", "operation": "Update", "apiVersion": kind.api_version, "time": self._now()}
+        metadata |= {"uid": self._uid(), "creationTimestamp": self._now(), "managedFields": [manager]}
         if kind.namespaced:
             metadata["namespace"] = location.namespace
         if kind.plural == "resourceslices" or "spec" in new:
@@ -131,7 +145,7 @@ class Store:
         new = copy.deepcopy(old)
         if metadata.get("finalizers"):
             if "deletionTimestamp" not in metadata:
-                new["metadata"] |= {"deletionTimestamp": _now(), "deletionGracePeriodSeconds": 0}
+                new["metadata"] |= {"deletionTimestamp": self._now(), "deletionGracePeriodSeconds": 0}
                 self._record("MODIFIED", location.kind, new, old)
         else:
             self._record("DELETED", location.kind, new, old)
@@ -157,6 +171,9 @@ class Store:
         """
         return self._processed.get(kind, 0)
 
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
     def _find(self, location: Location) -> Object:
         found = self._objects.get(self._key(location, location.name))
         if found is None:
@@ -174,7 +191,7 @@ class Store:
         if kind.plural == "resourceslices":
             for device in new.setdefault("spec", {}).get("devices") or []:
                 for taint in device.get("taints") or []:
-                    taint.setdefault("timeAdded", _now())
+                    taint.setdefault("timeAdded", self._now())
             self._drop(new["spec"])
             causes += validation.slice_causes(new, old, self._limits)
         if causes:
@@ -242,10 +259,6 @@ def _merged(location: Location, new: Object, old: Object) -> Object:
 
 def _precondition(label: str, wanted: object, actual: object) -> str:
     return f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {actual}"
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _suffix() -> str:

@@ -1,23 +1,31 @@
-"""A simulated API server: nodes, ResourceClaims and ResourceSlices, their versions and watches, and its failures."""
+"""A simulated API server: the store of the stand-in API server without HTTP, and its failures.
+
+The stand-in is held to two versions of kube-apiserver by ``tests/api_contract``, and so is this one.
+"""
 
 import asyncio
-import copy
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import (
     NODES,
     RESOURCE_SLICES,
     ApiError,
     ApiUnavailableError,
-    ConflictError,
-    NotFoundError,
-    ObjectList,
     Request,
     WatchEvent,
+    decode_event,
+    from_answer,
 )
+from kubelet_standin.apiserver.kinds import KINDS, Location, locate
+from kubelet_standin.apiserver.selectors import selector
+from kubelet_standin.apiserver.server import NEWEST
+from kubelet_standin.apiserver.statuses import StatusError
+from kubelet_standin.apiserver.store import Store
+from kubelet_standin.apiserver.watches import Watch, WatchOptions
 from tests.simulation.processes import current
 
 if TYPE_CHECKING:
@@ -25,149 +33,139 @@ if TYPE_CHECKING:
 
 NODE = "node-1"
 BOOKMARK = 60.0
-"""Seconds without an event after which a watch has a bookmark."""
+"""Seconds between two bookmarks of a watch."""
+LONGEST_WATCH = 1800.0
+"""Seconds after which a watch ends."""
 
 
 class ApiServer:
-    """The objects by path."""
+    """The objects, and what makes requests fail."""
 
     def __init__(self, host: "Host") -> None:
         self.host = host
-        self.objects: dict[str, dict[str, Any]] = {}
         self.is_away = False
         self.is_slow = 0.0
         self.throttles = False
         self.loses_events = False
-        self._version = 0
         self._uids = 0
-        self._watches: list[asyncio.Queue[WatchEvent | None]] = []
-        self.create(NODES, {"kind": "Node", "metadata": {"name": NODE}, "spec": {}, "status": {}})
+        self._next_change = asyncio.Event()
+        self._watches: list[Watch] = []
+        self.store = Store(drop_fields=(), minor=NEWEST, changed=self._changed, now=host.wall_time, uid=self._next_uid)
+        self.create(NODES, {"metadata": {"name": NODE}})
 
     def create(self, collection: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Store an object. Raises KeyError if it exists."""
-        path = f"{collection}/{body['metadata']['name']}"
-        if path in self.objects:
-            raise KeyError(path)
-        self._uids += 1
-        found = copy.deepcopy(dict(body))
-        found["metadata"] = {"uid": f"uid-{self._uids}", **found["metadata"]}
-        return self._stored(path, found, "ADDED")
+        """Store an object, and return it."""
+        location = located(collection)
+        return self.store.create(
+            location, {"kind": location.kind.name, "apiVersion": location.kind.api_version, **body}
+        )
 
     def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object."""
-        return self._stored(path, copy.deepcopy(dict(body)), "MODIFIED")
+        return self.store.update(located(path), body)
 
     def delete(self, path: str) -> None:
-        """Delete an object, if it exists."""
-        if (found := self.objects.pop(path, None)) is not None:
-            self._report("DELETED", found)
+        """Delete an object."""
+        self.store.delete(located(path), {})
 
     def slices(self) -> list[dict[str, Any]]:
         """Return the ResourceSlices."""
-        return [each for path, each in sorted(self.objects.items()) if path.startswith(RESOURCE_SLICES)]
+        return self.store.list(located(RESOURCE_SLICES).kind, lambda _: True)
+
+    def watch(self, location: Location, field_selector: str) -> Watch:
+        """Return a new watch, which begins with what exists."""
+        options = WatchOptions(
+            location.kind, selector(field_selector, location), None, bookmarks=True, seconds=LONGEST_WATCH
+        )
+        watch = Watch(
+            options,
+            self.store,
+            changed=lambda: self._next_change,
+            silent=lambda: self.loses_events,
+            bookmark_interval=BOOKMARK,
+        )
+        self._watches.append(watch)
+        return watch
 
     def end_watches(self) -> None:
         """End all watches, as a server that restarts."""
         for watch in self._watches:
-            watch.put_nowait(None)
+            watch.ended = True
+        self._watches.clear()
+        self._changed()
 
-    def _stored(self, path: str, body: dict[str, Any], event: str) -> dict[str, Any]:
-        self._version += 1
-        body["metadata"]["resourceVersion"] = str(self._version)
-        self.objects[path] = body
-        self._report(event, body)
-        return copy.deepcopy(body)
+    def _changed(self) -> None:
+        changed, self._next_change = self._next_change, asyncio.Event()
+        changed.set()
 
-    def _report(self, event: str, body: dict[str, Any]) -> None:
-        if body.get("kind") == "ResourceSlice" and not self.loses_events:
-            for watch in self._watches:
-                watch.put_nowait(WatchEvent(event, copy.deepcopy(body), body["metadata"]["resourceVersion"]))  # type: ignore[arg-type]
+    def _next_uid(self) -> str:
+        self._uids += 1
+        return f"uid-{self._uids}"
 
 
-class SimulatedApiClient:
-    """The client of the plugin: ``ApiClient`` without HTTP."""
+def located(path: str) -> Location:
+    """Return what a path names."""
+    location = locate(path, KINDS)
+    assert location is not None, path
+    return location
+
+
+class SimulatedApiClient(ApiClient):
+    """The client of the plugin without HTTP."""
 
     def __init__(self, server: ApiServer, observer: Callable[[str, str, str], None]) -> None:
         self._server, self._observer = server, observer
         self._process = current()
 
     async def close(self) -> None:
-        """See ``ApiClient``."""
+        """Do nothing: there is no connection."""
 
-    async def get(self, path: str, type: type[Any] = dict) -> Any:  # noqa: A002 - as in ApiClient
-        """See ``ApiClient``."""
-        request = Request("get", path)
+    async def send(
+        self, request: Request, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | Any = None
+    ) -> bytes:
+        """Send a request, and return the body of an answer with status 2xx."""
         await self._sent(request)
-        if path not in self._server.objects:
-            raise NotFoundError(request, "not found", status=404, reason="NotFound")
-        found = self._server.objects[path]
-        return copy.deepcopy(found) if type is dict else msgspec.json.decode(msgspec.json.encode(found), type=type)
-
-    async def list(self, path: str, *, field_selector: str = "") -> ObjectList:  # noqa: ARG002 - one node, one driver
-        """See ``ApiClient``."""
-        await self._sent(Request("list", path))
-        return ObjectList(copy.deepcopy(self._server.slices()), str(self._server._version))
+        try:
+            return json.dumps(self._answer(request, query or {}, body)).encode()
+        except StatusError as error:
+            raise from_answer(request, error.code, json.dumps(error.body()).encode()) from None
 
     async def watch(
         self, path: str, *, field_selector: str = "", resource_version: str, opened: Callable[[], None] = lambda: None
     ) -> AsyncGenerator[WatchEvent, None]:
-        """See ``ApiClient``."""
-        del field_selector, resource_version
+        """See ``ApiClient``. It begins with what exists, as for the version "0" of the plugin."""
+        assert resource_version == "0"
         request = Request("watch", path)
         await self._sent(request)
-        events: asyncio.Queue[WatchEvent | None] = asyncio.Queue()
-        self._server._watches.append(events)
-        try:
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+        async with background_task(self._server.watch(located(path), field_selector).run(lines.put)) as running:
+            running.add_done_callback(lambda _: lines.put_nowait(b""))
             opened()
-            while True:
-                try:
-                    async with asyncio.timeout(BOOKMARK):
-                        event = await events.get()
-                except TimeoutError:
-                    event = WatchEvent("BOOKMARK", {"metadata": {}}, str(self._server._version))
-                if event is None:
-                    break
-                yield event
+            while line := await lines.get():
+                yield decode_event(request, line)
                 if self._server.is_away:
                     raise ApiUnavailableError(request, "connection lost")
-        finally:
-            self._server._watches.remove(events)
         if self._server.host.rng.random() < 0.5:
             raise ApiError(request, "too old resource version", status=410, reason="Expired")
 
-    async def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """See ``ApiClient``."""
-        request = Request("create", path)
-        await self._sent(request)
-        if dry_run:
-            return copy.deepcopy(dict(body))
-        try:
-            return self._server.create(path, body)
-        except KeyError:
-            raise ConflictError(request, "exists", status=409, reason="AlreadyExists") from None
-
-    async def update(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``ApiClient``."""
-        request = Request("update", path)
-        await self._sent(request)
-        found = self._server.objects.get(path)
-        if found is None:
-            raise NotFoundError(request, "not found", status=404, reason="NotFound")
-        if found["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
-            raise ConflictError(request, "modified", status=409, reason="Conflict")
-        return self._server.replace(path, body)
-
-    async def delete(self, path: str, *, uid: str = "", resource_version: str = "") -> None:
-        """See ``ApiClient``."""
-        request = Request("delete", path)
-        await self._sent(request)
-        found = self._server.objects.get(path)
-        if found is None:
-            raise NotFoundError(request, "not found", status=404, reason="NotFound")
-        metadata = found["metadata"]
-        if uid not in {"", metadata["uid"]} or resource_version not in {"", metadata["resourceVersion"]}:
-            raise ConflictError(request, "precondition", status=409, reason="Conflict")
-        self._server.delete(path)
+    def _answer(self, request: Request, query: Mapping[str, str], body: Any) -> dict[str, Any]:
+        """Return the body of the answer. Raises StatusError."""
+        store, location = self._server.store, located(request.path)
+        match request.verb:
+            case "get":
+                return store.get(location)
+            case "list":
+                items = store.list(location.kind, selector(query["fieldSelector"], location))
+                metadata = {"resourceVersion": str(store.revision)}
+                return {"kind": f"{location.kind.name}List", "metadata": metadata, "items": items}
+            case "create":
+                return store.create(location, body, dry_run="dryRun" in query)
+            case "update":
+                return store.update(location, body)
+            case "delete":
+                return store.delete(location, body["preconditions"])
+            case verb:
+                raise AssertionError(verb)
 
     async def _sent(self, request: Request) -> None:
         """Let a request take its time, and fail if a fault says so. Its effect may come without an answer."""

@@ -25,7 +25,7 @@ from tests.simulation.api import SimulatedApiClient
 from tests.simulation.scenario import Step, kind_of, run, shrunk, steps_of
 
 LENGTH = 120
-SEEDS = 12
+SEEDS = 20
 FEW = 8
 """Faults of a shrunk case, at the most."""
 
@@ -188,7 +188,7 @@ def slice_not_written_after_410() -> Iterator[None]:
     ],
 )
 def test_a_defect_is_found(defect: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-    """Within some hundred faults, and shrunk to a few of them."""
+    """Within 2,400 faults, and shrunk to a few of them."""
     with defect():
         for seed in range(SEEDS):
             steps = steps_of(seed, LENGTH)
