@@ -2,8 +2,9 @@
 
 A reload reads and checks the new configuration, binds its addresses, and creates all that is to serve it, while the
 current generation serves. What fails until then changes nothing. Then the current generation stops, and the new one
-starts; if it cannot, the current configuration is started again, until it starts. Listening sockets outlive a
-generation, so that clients of an unchanged address wait for a moment instead of being refused.
+starts; if it cannot, the current configuration is started again, and if that fails as well, the process ends, and its
+supervisor starts it again. Listening sockets outlive a generation, so that clients of an unchanged address wait for a
+moment instead of being refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from aosp_plugin.daemon.assembly import check_host
 from aosp_plugin.daemon.generation import Generation, Listeners
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.errors import PluginError
-from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.worker import Worker
@@ -33,9 +33,6 @@ LOG = logging.getLogger(__name__)
 CHECK_TIMEOUT = 10.0
 """Seconds to read the configuration again, to bind an address, and to check whether the host can serve it: a file may
 be on a file system that hangs."""
-
-RETRY = 1.0
-"""Seconds until the former configuration is started again that could not be."""
 
 
 async def serve_configuration(load: Callable[[], Config]) -> None:
@@ -120,7 +117,8 @@ class Daemon:
             )
             if following is not None:
                 _close_except(generation.listeners, following.listeners)
-                await self._restore(generation, tasks, following.resources)
+                restored = Generation(generation.config, self._history, generation.listeners)
+                await self._start(restored, tasks, previous=following.resources)
             return
         if following is None:
             generation.rescan()
@@ -128,24 +126,6 @@ class Daemon:
             _close_except(following.listeners, generation.listeners)
             self._history.record(Event.RELOADED, "configuration reloaded")
         LOG.info("configuration reloaded", extra={"changed": following is not None})
-
-    async def _restore(self, former: Generation, tasks: asyncio.TaskGroup, previous: Collection[str]) -> None:
-        """Start a configuration again that was served before, until it starts. Only a bug ends the process."""
-        problem = LastingProblem(LOG, "restart failed, retrying", "restart recovered", logging.ERROR)
-        while True:
-            restored = Generation(former.config, self._history, former.listeners)
-            try:
-                await self._start(restored, tasks, previous=previous)
-            except ExceptionGroup as group:
-                errors = leaves(group)
-                if not all(isinstance(error, (PluginError, HostError, OSError)) for error in errors):
-                    raise
-                text = "; ".join(map(str, errors))
-                problem.set(text, error=text)
-                await asyncio.sleep(RETRY)
-            else:
-                problem.set("")
-                return
 
     async def _checked(self, config: Config, present: Listeners) -> Generation:
         """Return what is to serve a configuration that this host can serve, with its sockets. Raises what it cannot."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,14 +14,13 @@ import pytest
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.daemon.generation import Generation
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
 from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.sockets import SocketDirectory
 from tests.simulation.api import SimulatedApiClient
-from tests.simulation.scenario import Step, kind_of, run, shrunk, steps_of
+from tests.simulation.scenario import kind_of, run, shrunk, steps_of
 
 LENGTH = 120
 SEEDS = 20
@@ -48,24 +46,6 @@ def test_the_plugin_recovers_from_all_faults() -> None:
 def test_nothing_is_left_of_an_ended_claim(seed: int) -> None:
     """Its spec was removed while a full disk or another plugin hid that from the plugin."""
     assert run(seed, steps_of(seed, LENGTH)).violations == []
-
-
-def test_former_configuration_is_started_again_until_it_starts() -> None:
-    """After a reload that was rejected because the new one did not start. A simulated process had ended."""
-    original = Generation.start
-    failures = iter([True] * 4)
-
-    async def start(self: Any, tasks: Any, *, require_devices: bool = False, previous: Any = ()) -> None:
-        if previous and next(failures, False):
-            raise ExceptionGroup("start", [OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
-        await original(self, tasks, require_devices=require_devices, previous=previous)
-
-    with mock.patch.object(Generation, "start", start):
-        result = run(1, [Step(1.0, "plugin_reloads", 0.0, seed, is_last=seed == 3) for seed in range(4)])
-    assert result.violations == []
-    assert next(failures, None) is None
-    messages = [line.split(": ", 2)[1] for line in result.lines if " restart " in line]
-    assert messages[:2] == ["restart failed, retrying", "restart recovered"]
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -104,6 +104,7 @@ class ClaimSpecs:
         self._stem = f"{self._kind.replace('/', '-')}_"
         self._file_name = re.compile(rf"{re.escape(self._stem)}({_UID.pattern})\.json")
         self._files: dict[str, _File] = {}
+        self._adopted: set[str] = set()
         self.records: Mapping[str, ClaimRecord] = MappingProxyType({})
         """The prepared claims by UID, as they were last read or written; replaced by a single assignment."""
 
@@ -141,6 +142,21 @@ class ClaimSpecs:
         finally:
             os.close(descriptor)
 
+    def adopt(self, claims: Iterable[ClaimRecord]) -> None:
+        """Add the claims of an earlier version that no spec records, unless a recorded one has their devices.
+
+        They count as claims whose specs are lost, until they have one or are released, whoever has held the lock.
+        """
+        taken = {device_id for record in self.records.values() for device_id in record.ids}
+        new = {claim.uid: _File(None, claim) for claim in claims if taken.isdisjoint(claim.ids)}
+        self._adopted.update(new)
+        self._set({**self._files, **new})
+
+    @property
+    def has_adopted(self) -> bool:
+        """Whether claims of an earlier version have no spec yet."""
+        return bool(self._adopted)
+
     def write(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> tuple[PreparedDevice, ...]:
         """Write the spec of a claim, even if it has this content, and return what the kubelet gets.
 
@@ -170,6 +186,7 @@ class ClaimSpecs:
         with translate_errors(path):
             atomic_file.make_directory(self.directory)
             status = atomic_file.replace(path, content, _SPEC_MODE)
+        self._adopted.discard(record.uid)
         self._set({**self._files, record.uid: _File(_identity(status), record)})
         return tuple(prepared)
 
@@ -178,6 +195,7 @@ class ClaimSpecs:
         path = self.path(uid)
         with translate_errors(path):
             atomic_file.remove(path)
+        self._adopted.discard(uid)
         self._set({other: file for other, file in self._files.items() if other != uid})
 
     def is_lost(self, uid: str) -> bool:
@@ -208,10 +226,12 @@ class ClaimSpecs:
                     known = self._files.get(match[1])
                     is_known = known is not None and known.identity == identity
                     found[match[1]] = known if known and is_known else _File(identity, self._carried(match[1]))
-        if alone:
-            for uid, known in self._files.items():
-                if known.record is not None and found.get(uid) is not known:
-                    found[uid] = _File(None, known.record)
+        recorded = {uid for uid, file in found.items() if file.record is not None}
+        for uid, known in self._files.items():
+            is_lost = known.record is not None and found.get(uid) is not known
+            if is_lost and (alone or uid in self._adopted - recorded):
+                found[uid] = _File(None, known.record)
+        self._adopted -= recorded
         self._set(found)
 
     def _carried(self, uid: str) -> ClaimRecord | None:
@@ -314,29 +334,28 @@ class ClaimHost:
         """Make devices and specs match the records, and release what has none; the next call retries what failed.
 
         ``ended`` are claims that do not exist any more, by UID; those whose record still is this one are released. The
-        first call of a process prepares every claim again; so does each call with those of the checkpoint of an earlier
-        version, until each has a spec. Raises OSError and PluginError if no claim can be repaired, because the records
-        cannot be read.
+        first call of a process prepares every claim again, also those of the checkpoint of an earlier version. Raises
+        OSError and PluginError if no claim can be repaired, because the records cannot be read.
         """
         with self.specs.locked():
-            recorded = self.specs.records
-            claims = [*recorded.values(), *self._of_earlier_version()]
-            first, self._restored = not self._restored, True
+            if first := not self._restored:
+                self.specs.adopt(read_checkpoint(self.specs.state_directory, self.specs.boot))
+                self._restored = True
             self.specs.sweep()
             problems: dict[str, Exception] = {}
             done: list[tuple[Repaired, Literal["ok", "failed"]]] = []
+            claims = list(self.specs.records.values())
             for record in claims:
                 kind: Repaired | None = None
-                again = first or record.uid not in recorded
                 try:
-                    kind = "claim" if ended.get(record.uid) == record else None if again else self._lost(record)
-                    self._repair(record, kind, again=again)
+                    kind = "claim" if ended.get(record.uid) == record else None if first else self._lost(record)
+                    self._repair(record, kind, first=first)
                 except (OSError, PluginError) as error:
                     problems[record.uid] = error
                 if kind is not None:
                     done.append((kind, "failed" if record.uid in problems else "ok"))
             try:
-                if not problems:
+                if not self.specs.has_adopted:
                     remove_checkpoint(self.specs.state_directory)
                 for uid in [uid for uid in self.specs.unusable() if uid not in problems]:
                     self.specs.remove(uid)
@@ -346,12 +365,6 @@ class ClaimHost:
             except (OSError, PluginError) as error:
                 problems[""] = error
             return Repairs(problems, done)
-
-    def _of_earlier_version(self) -> list[ClaimRecord]:
-        """Return the claims that an earlier version has prepared without a record in their spec."""
-        taken = {device_id for record in self.specs.records.values() for device_id in record.ids}
-        recorded = read_checkpoint(self.specs.state_directory, self.specs.boot)
-        return [record for record in recorded if taken.isdisjoint(record.ids)]
 
     def _prepare(self, record: ClaimRecord) -> tuple[PreparedDevice, ...]:
         """Prepare the devices, which stay as they are if they are prepared, and write the spec."""
@@ -388,13 +401,13 @@ class ClaimHost:
             return "mount"
         return "spec" if self.specs.is_lost(record.uid) else None
 
-    def _repair(self, record: ClaimRecord, kind: Repaired | None, *, again: bool) -> None:
+    def _repair(self, record: ClaimRecord, kind: Repaired | None, *, first: bool) -> None:
         fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
         if kind == "claim":
             self._release_ended(record)
             LOG.warning("claim does not exist any more, unprepared", extra=fields)
             return
-        if kind is not None or again:
+        if kind is not None or first:
             self._prepare(record)
         if kind == "mount":
             LOG.warning("devices of a claim lost, prepared again", extra=fields)

@@ -72,6 +72,32 @@ def test_a_checkpoint_that_cannot_be_converted_stays_until_it_can(node: Node) ->
     assert not node.checkpoint.exists()
 
 
+def test_a_claim_that_ends_stays_ended_while_others_cannot_be_converted(node: Node) -> None:
+    """Whether it has been converted or not, and also if its device is allocated again."""
+    host = node.host()
+    node.backend.fail = {"prepare"}
+    assert set(host.repair().failed) == {"a", "b"}
+    node.backend.fail = set()
+    prepare(node, host, "a", "phone1")
+    host.unprepare("a")
+    host.unprepare("b")
+    prepare(node, host, "a", "phone5")
+    assert not host.repair().failed
+    assert {uid: record.ids for uid, record in host.specs.records.items()} == {"a": ("phone5",)}
+    assert node.backend.mounted == {"phone5"}
+    assert not node.checkpoint.exists()
+
+
+def test_the_device_of_a_claim_that_is_not_converted_is_taken(node: Node) -> None:
+    host = node.host()
+    node.backend.fail = {"prepare"}
+    host.repair()
+    node.backend.fail = set()
+    assert isinstance(prepare(node, host, "c", "phone2"), Conflict)
+    assert not isinstance(prepare(node, host, "b", "phone2", "phone3"), Conflict)
+    assert "phone2" in node.backend.mounted
+
+
 def test_a_checkpoint_of_another_boot_has_no_claims(node: Node) -> None:
     node.boot("boot-2")
     host = node.host()
