@@ -127,8 +127,8 @@ class Files:
         return inode, name
 
     def real_path(self, path: str) -> str:
-        """Return a path without links."""
-        done = ""
+        """Return a path without links; one that has more than 40, with the rest of them."""
+        done, links = "", 0
         todo = [part for part in path.split("/") if part not in {"", "."}]
         while todo:
             part = todo.pop(0)
@@ -138,7 +138,8 @@ class Files:
             except OSError:
                 done = candidate
                 continue
-            if stat.S_ISLNK(inode.mode):
+            links += stat.S_ISLNK(inode.mode)
+            if stat.S_ISLNK(inode.mode) and links <= 40:
                 target = inode.target if inode.target.startswith("/") else f"{done}/{inode.target}"
                 todo = [each for each in os.path.normpath(target).split("/") if each] + todo
                 done = ""
@@ -196,6 +197,8 @@ class Files:
             raise _error(errno.ENOENT, path)
         if path.rstrip("/") in self.mounts:
             raise _error(errno.EBUSY, path)
+        if not inode.is_directory:
+            raise _error(errno.ENOTDIR, path)
         if inode.entries:
             raise _error(errno.ENOTEMPTY, path)
         del directory.entries[name]
@@ -221,6 +224,17 @@ class Files:
         if directory.system is not other.system:
             raise _error(errno.EXDEV, source)
         replaced = other.entries.get(new_name)
+        if replaced is inode:
+            return None
+        if f"{source}/".startswith(f"{target}/"):
+            raise _error(errno.ENOTEMPTY, target)
+        if inode.is_directory and f"{target}/".startswith(f"{source}/"):
+            raise _error(errno.EINVAL, target)
+        if replaced is not None:
+            if replaced.is_directory != inode.is_directory:
+                raise _error(errno.EISDIR if replaced.is_directory else errno.ENOTDIR, target)
+            if replaced.entries:
+                raise _error(errno.ENOTEMPTY, target)
         del directory.entries[name]
         other.entries[new_name] = inode
         self.changed(directory)

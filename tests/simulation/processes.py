@@ -213,8 +213,10 @@ class SimulatedOs:
     def access(self, path: str, _mode: int) -> bool:
         """See os."""
         current().call("access", path)
-        self._host.at(path)
-        return True
+        with contextlib.suppress(OSError):
+            self._host.at(path)
+            return True
+        return False
 
     def listdir(self, path: str) -> list[str]:
         """See os."""
@@ -287,10 +289,14 @@ class SimulatedOs:
         process = current()
         if flags & os.O_CREAT and not self._exists(path):
             self._host.change("create", path)
-            inode = self._host.files.add(path, stat.S_IFREG | mode, exclusive=bool(flags & os.O_EXCL))
+            inode = self._host.files.add(path, stat.S_IFREG | mode)
         else:
             process.call("open", path)
+            if flags & os.O_CREAT and flags & os.O_EXCL:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             inode = self._host.at(path, follow=not flags & os.O_NOFOLLOW)
+            if stat.S_ISLNK(inode.mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return process.opened(Descriptor(inode, self._host.path(path)))
 
     def _exists(self, path: str) -> bool:
