@@ -156,6 +156,8 @@ class Files:
             if exclusive:
                 raise _error(errno.EEXIST, path)
             return directory.entries[name]
+        if directory.system.kind == "binder":  # fs/namei.c vfs_create, vfs_mkdir and vfs_symlink: it has none of them
+            raise _error(errno.EACCES if stat.S_ISREG(mode) else errno.EPERM, path)
         inode = Inode(directory.system, mode, self.now())
         directory.entries[name] = inode
         self.changed(directory)

@@ -27,6 +27,7 @@ from tests.e2e.kernel import (
     items_provisioned_phones,
     items_provisioner,
     items_serve,
+    items_simulation,
     items_stock,
     selinux,
 )
@@ -75,6 +76,7 @@ _CORE: Final[list[Item[World]]] = [
     ),
     *_BINDERFS_PHONES,
     *items_aosp.QUICK,
+    item(items_simulation.same_steps),
 ]
 
 SUITES: Final[dict[str, list[Item[World]]]] = {

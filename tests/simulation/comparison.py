@@ -1,0 +1,124 @@
+"""What a binderfs does, step by step: on the simulated host, or on a real kernel outside of a simulation."""
+
+import os
+import stat
+from collections.abc import Callable
+from functools import partial
+
+from aosp_plugin.binder.driver import binderfs, detached
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
+from aosp_plugin.binder.host_errors import HostError
+from tests.simulation.host import OWN, Host
+from tests.simulation.patches import simulated
+from tests.simulation.processes import CURRENT, Process
+
+Step = tuple[str, object]
+
+
+def simulated_steps() -> list[Step]:
+    """Return the steps on a simulated host."""
+    host = Host(0, lambda: 0.0)
+    host.files.make_directories(OWN[0])
+    token = CURRENT.set(Process(host, 1))
+    try:
+        with simulated(host):
+            return binderfs_steps(OWN[0])
+    finally:
+        CURRENT.reset(token)
+
+
+def binderfs_steps(parent: str) -> list[Step]:
+    """Return what each call has returned, in a directory below ``parent`` that is removed again."""
+    calls = _Calls(parent)
+    calls.make()
+    calls.change()
+    calls.cover()
+    calls.end()
+    return calls.steps
+
+
+class _Calls:
+    """The calls, in their order."""
+
+    def __init__(self, parent: str) -> None:
+        self.steps: list[Step] = []
+        self._parent, self._directory = parent, f"{parent}/compared"
+        self._one, self._two = f"{self._directory}/one", f"{self._directory}/two"
+        self._os = vars(binderfs)["os"]  # that of the simulation inside of one
+        self._of_kernel: set[str] = set()
+
+    def make(self) -> None:
+        """Mount a binderfs with a device."""
+        self._step("make the directory", partial(self._os.mkdir, self._directory))
+        self._step("nothing is mounted", self._source)
+        with detached.create_mount(self._directory, "first") as descriptor:
+            inside = f"/proc/self/fd/{descriptor}"
+            self._of_kernel = {*binderfs.device_names(inside)}
+            self._step("add a device", lambda: binderfs.add_device(inside, "one") > 0)
+            self._step("add it again", lambda: binderfs.add_device(inside, "one"))
+            self._step("it is there", partial(self._added, inside))
+            self._step("nothing is mounted yet", self._source)
+            self._step("attach", partial(detached.attach, descriptor, self._directory))
+        self._step("it is mounted", self._source)
+        self._step("the device is there", self._added)
+
+    def change(self) -> None:
+        """Change what is in it."""
+        control = f"{self._directory}/{CONTROL_NAME}"
+        self._step("it is a character device", lambda: stat.S_ISCHR(self._os.lstat(self._one).st_mode))
+        self._step("its mode", partial(self._mode, self._one))
+        places = (self._one, control, self._directory)
+        self._step("its file system", lambda: len({self._os.lstat(path).st_dev for path in places}))
+        self._step("the control file stays", partial(binderfs.remove_device, self._directory, CONTROL_NAME))
+        self._step("no directory is made", partial(self._os.mkdir, f"{self._directory}/d"))
+        flags = os.O_RDWR | os.O_CREAT
+        self._step("no file is made", partial(self._os.open, f"{self._directory}/file", flags))
+        self._step("no link is made", partial(self._os.symlink, "one", f"{self._directory}/link"))
+        self._step("a device does not move out", partial(self._os.rename, self._one, f"{self._parent}/one"))
+        self._step("add two", lambda: binderfs.add_device(self._directory, "two") > 0)
+        number = self._os.lstat(self._two).st_rdev
+        self._step("rename it over the other", partial(self._os.rename, self._two, self._one))
+        self._step("one is left", self._added)
+        self._step("with the number of two", lambda: self._os.lstat(self._one).st_rdev == number)
+        self._step("change its mode", partial(self._os.chmod, self._one, 0o666))
+        self._step("its new mode", partial(self._mode, self._one))
+
+    def cover(self) -> None:
+        """Mount another binderfs over it."""
+        before = self._os.lstat(self._directory).st_dev
+        with detached.create_mount(self._directory, "second") as descriptor:
+            self._step("mount another one", partial(detached.attach, descriptor, self._directory))
+        self._step("it covers the first", self._source)
+        self._step("on another file system", lambda: self._os.lstat(self._directory).st_dev != before)
+        self._step("it is empty", self._added)
+        self._step("a mount point is not removed", partial(self._os.rmdir, self._directory))
+        self._step("unmount it", partial(binderfs.unmount, self._directory))
+        self._step("the first is visible", self._source)
+        self._step("with its device", self._added)
+
+    def end(self) -> None:
+        """Remove everything."""
+        self._step("remove the device", partial(binderfs.remove_device, self._directory, "one"))
+        self._step("remove it again", partial(binderfs.remove_device, self._directory, "one"))
+        self._step("unmount the first", partial(binderfs.unmount, self._directory))
+        self._step("unmount nothing", partial(binderfs.unmount, self._directory))
+        self._step("add a device to nothing", lambda: binderfs.add_device(self._directory, "one"))
+        self._step("remove the directory", partial(self._os.rmdir, self._directory))
+
+    def _step(self, name: str, call: Callable[[], object]) -> None:
+        try:
+            self.steps.append((name, call()))
+        except OSError as error:
+            self.steps.append((name, os.strerror(error.errno or 0)))
+        except HostError as error:
+            self.steps.append((name, type(error).__name__))
+
+    def _added(self, directory: str = "") -> list[str]:
+        return sorted({*binderfs.device_names(directory or self._directory)} - self._of_kernel)
+
+    def _source(self) -> str:
+        mount = binderfs.mount_at(self._directory)
+        return "" if mount is None else mount.source
+
+    def _mode(self, path: str) -> int:
+        return stat.S_IMODE(self._os.lstat(path).st_mode)
