@@ -24,8 +24,8 @@ def lines() -> Iterator[str]:
     yield f"version binder driver: {_driver()}"
     yield f"version cgroup: {'v2' if os.path.exists('/sys/fs/cgroup/cgroup.controllers') else 'v1'}"
     if confinement.CONFINED:
-        loaded = Path("/sys/kernel/security/apparmor/profiles").read_text().strip()
-        yield f"version AppArmor: {loaded}"
+        loaded = Path("/sys/kernel/security/apparmor/profiles").read_text().splitlines()
+        yield f"version AppArmor: {', '.join(sorted(loaded, reverse=True))}"
     for runtime in RUNTIMES:
         output = subprocess.run((runtime, "--version"), stdout=subprocess.PIPE, text=True, check=True).stdout
         yield f"version {runtime}: {output.split()[2]}"
