@@ -110,10 +110,14 @@ def unprivileged(command: Sequence[str]) -> list[str]:
 def run_command(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     """Run ``aosp-plugin`` in this process, and return its exit code and what it printed."""
     out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
         for name, value in (environment or {}).items():
             patch.setenv(name, value)
         code = main(arguments)
+    root.setLevel(level)  # the command has set up its own log
+    root.handlers[:] = handlers
     texts = [stream.buffer.getvalue().decode() for stream in (out, err)]
     return code, texts[0], texts[1]
 
