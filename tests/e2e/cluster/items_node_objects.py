@@ -59,8 +59,8 @@ def events(cluster: Cluster) -> dict[str, tuple[int, str]]:
 
 
 def wait_counted(cluster: Cluster, reason: str, count: int) -> None:
-    """Wait until the Event with this reason has happened so often."""
-    until(lambda: events(cluster).get(reason, (0, ""))[0] == count, f"{reason} is counted {count} times")
+    """Wait until the Event with this reason has happened so often. The same one is written once a minute at most."""
+    until(lambda: events(cluster).get(reason, (0, ""))[0] == count, f"{reason} is counted {count} times", seconds=90)
 
 
 def described(cluster: Cluster) -> list[str]:
