@@ -27,10 +27,16 @@ RENDER_NODE: Final = "/dev/dri/renderD128"
 
 
 def refused(cluster: Cluster, name: str) -> str:
-    """Wait until a pod has the event of a claim that the driver refused, and return its message."""
+    """Wait until a pod has the event of a claim that the driver refused, and return its message.
+
+    The kubelet may have to ask twice, if the API server does not let it read the claim yet (kubernetes#139836).
+    """
     path = f"{phones.collection('Pod')}/{name}"
 
-    text = until(lambda: dra.prepare_errors(cluster, cluster.api.get(path)), f"{name} has an event of Prepare")[-1]
+    def texts() -> list[str]:
+        return [text for text in dra.prepare_errors(cluster, cluster.api.get(path)) if "NodePrepareResources" in text]
+
+    text = until(texts, f"{name} has an event of Prepare", seconds=150)[-1]
     status = cluster.api.get(path)["status"]
     assert status["phase"] == "Pending", status
     say(f"#   {text}")
