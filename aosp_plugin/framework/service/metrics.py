@@ -1,4 +1,4 @@
-"""Prometheus metrics of the process. ``docs/metrics.md`` lists them.
+"""Prometheus metrics of the process. ``docs/monitoring.md`` lists them.
 
 The observers count events as they happen. States, such as the devices, are read at each scrape. No series is per
 device, because a host may have tens of thousands.

@@ -1,4 +1,4 @@
-"""Items: docs/migration.md from one kind of installation to another, under a phone that runs."""
+"""Items: docs/comparison.md from one kind of installation to another, under a phone that runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines as text and as JSON, and the list of events in docs/logs.md."""
+"""Log lines as text and as JSON, and the list of events in docs/monitoring.md."""
 
 import ast
 import asyncio
@@ -227,8 +227,8 @@ def events_in_code() -> dict[Event, set[str]]:
 
 def rows(section: str) -> list[list[str]]:
     """Return the cells of the table in a section of the documentation."""
-    text = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
-    body = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    body = text.partition(f"\n### {section}\n")[2].partition("\n##")[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in body.splitlines() if line.startswith("| `")]
 
 
@@ -236,7 +236,7 @@ def test_documentation_lists_every_error_and_warning_and_other_events_with_level
     code = events_in_code()
     documented = {
         Event(level, message): set(re.findall(r"`(\w+)`", keys))
-        for messages, level, keys, _ in rows("Events")
+        for messages, level, keys, _ in rows("Log events")
         for message in re.findall(r"`([^`]+)`", messages)
     }
     assert {event for event in code if event.level in ("error", "warning")} <= set(documented) <= set(code)
