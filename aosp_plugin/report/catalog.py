@@ -76,7 +76,7 @@ PROBLEMS: Mapping[str, Entry] = {
     ),
     "leak-detection-incomplete": Entry(
         "Leak detection is incomplete",
-        "Some leaked devices may not be shown. deploy/privileged grants a right that is missing.",
+        "Some leaked devices may not be shown. If a right is missing, deploy/privileged grants it.",
         "aosppluginleakdetectionincomplete",
     ),
     "leak-detection-failing": Entry(
