@@ -109,7 +109,7 @@ def values_schema() -> dict[str, Any]:
         updateStrategy={"type": "object", "properties": {"rollingUpdate": rolling}},
         resources=_OBJECT,
         networkPolicy=policy | {"required": ["from", "apiServer"]},
-        podMonitor=_switched(interval=_TEXT, labels=_TEXTS),
+        podMonitor=_switched(interval=_TEXT, labels=_TEXTS, namespace=_TEXT, endpoint=_OBJECT),
         prometheusRule=_switched(labels=_TEXTS, runbook=_TEXT | {"minLength": 1}),
         dashboard=_switched(labels=_TEXTS),
         nodeFeatureRule=_switched(),

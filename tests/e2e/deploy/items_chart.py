@@ -51,7 +51,11 @@ def values_are_rendered() -> None:
     assert the("NetworkPolicy", rendered)["spec"]["ingress"][0]["from"] == values["networkPolicy"]["from"]
     monitor, rule = the("PodMonitor", rendered), the("PrometheusRule", rendered)
     assert values["podMonitor"]["labels"].items() <= monitor["metadata"]["labels"].items()
-    assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == values["podMonitor"]["interval"]
+    assert monitor["metadata"]["namespace"] == values["podMonitor"]["namespace"]
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": [daemon_set["metadata"]["namespace"]]}
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    wanted = {"interval": values["podMonitor"]["interval"], **values["podMonitor"]["endpoint"]}
+    assert wanted.items() <= endpoint.items()
     assert values["prometheusRule"]["labels"].items() <= rule["metadata"]["labels"].items()
     account = the("ServiceAccount", rendered)["metadata"]
     assert (account["name"], account["annotations"]) == tuple(
