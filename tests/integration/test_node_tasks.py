@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -131,10 +130,9 @@ async def test_an_api_server_that_hangs_affects_neither_devices_nor_the_end(node
         await listed(node.kubelet, 1)
         status, _, _ = await http_get(node.port, "/readyz")
         assert status == 200
-        started = time.monotonic()
         plugin.signal(signal.SIGTERM)
         assert await plugin.finish() == 0
-        assert time.monotonic() - started < 5
+        assert "forced exit" not in "".join(plugin.log)
 
 
 async def test_without_an_api_server_the_plugin_serves_and_logs_the_reason_once(node: Node) -> None:
