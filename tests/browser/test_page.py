@@ -34,6 +34,7 @@ CHANGES = 10
 PODS = 8
 DEVICES_PER_POD = 60
 READY = "return document.documentElement.dataset.ready === 'true'"
+TEXT = "return document.querySelector(arguments[0])?.innerText.trim()"
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +106,41 @@ def script(browser: Chrome, text: str, *arguments: Any) -> Any:
 
 def until(browser: Chrome, text: str, *arguments: Any) -> None:
     """Wait until a script returns true."""
-    WebDriverWait(browser, PATIENCE, 0.02).until(lambda _: script(browser, text, *arguments), text)
+    WebDriverWait(browser, PATIENCE, 0.02).until(lambda _: script(browser, text, *arguments), f"{text} {arguments}")
 
 
 def find(browser: Chrome, selector: str) -> WebElement:
-    """Return the first element of a selector."""
+    """Return the first element of a selector, one that no report replaces; the functions below read all others."""
     return browser.find_element(By.CSS_SELECTOR, selector)
+
+
+def text(browser: Chrome, selector: str) -> str:
+    """Return the text of the first element of a selector."""
+    return texts(browser, selector)[0]
+
+
+def shows(browser: Chrome, selector: str, expected: str) -> None:
+    """Wait until the first element of a selector has a text."""
+    until(browser, f"{TEXT} === arguments[1]", selector, expected)
+
+
+def mentions(browser: Chrome, selector: str, part: str) -> None:
+    """Wait until the text of the first element of a selector contains a part."""
+    until(browser, f"{TEXT}?.includes(arguments[1])", selector, part)
+
+
+def attribute(browser: Chrome, selector: str, name: str) -> str | None:
+    """Return an attribute of the first element of a selector."""
+    found: str | None = script(
+        browser, "return document.querySelector(arguments[0]).getAttribute(arguments[1])", selector, name
+    )
+    return found
+
+
+def displayed(browser: Chrome, selector: str) -> bool:
+    """Return whether the first element of a selector is visible."""
+    visible: bool = script(browser, "return document.querySelector(arguments[0]).checkVisibility()", selector)
+    return visible
 
 
 def texts(browser: Chrome, selector: str) -> list[str]:
@@ -175,20 +205,20 @@ def test_map_of_ten_thousand_cells_uses_the_width(
 
 def test_page_shows_node_counts_and_registration(page: Chrome, node: Node) -> None:
     counts = node.report()["counts"]
-    assert find(page, "#node").text == "phone-node-07"
-    assert re.fullmatch(r"Up \d+ min", find(page, "#uptime").text)
-    assert find(page, ".resource h2").text == "aosp.io/binder"
+    shows(page, "#node", "phone-node-07")
+    assert re.fullmatch(r"Up \d+ min", text(page, "#uptime"))
+    shows(page, ".resource h2", "aosp.io/binder")
     healthy = COUNT - len(MISSING)
     until(
         page, f"return document.querySelector('.pill').textContent === 'The kubelet can allocate {healthy:,} of 10,000'"
     )
-    assert "good" in (find(page, ".pill").get_attribute("class") or "")
-    assert find(page, ".total .value").text == "10,000"
+    assert "good" in (attribute(page, ".pill", "class") or "")
+    shows(page, ".total .value", "10,000")
     for state in ("allocated", "free", "unhealthy", "leaked"):
-        assert find(page, f".stat.{state} .value").text == f"{counts[state]:,}"
-    assert not find(page, ".stat.unknown").is_displayed()
-    assert not find(page, ".stat.gone").is_displayed()
-    assert re.search(r"Last leak scan: \d+ s ago\.", find(page, ".note-line").text)
+        shows(page, f".stat.{state} .value", f"{counts[state]:,}")
+    assert not displayed(page, ".stat.unknown")
+    assert not displayed(page, ".stat.gone")
+    assert re.search(r"Last leak scan: \d+ s ago\.", text(page, ".note-line"))
     until(page, "return document.querySelector('#live').textContent.trim() === 'Live'")
 
 
@@ -217,7 +247,7 @@ def test_change_of_a_device_is_drawn(page: Chrome, node: Node, measured: Callabl
     """The change is also the first one in the list of changes."""
     for _ in range(CHANGES):
         measured("from the change of a device to the change of its cell", change(page, node))
-    latest = find(page, "#changes li").text.split("\n")
+    latest = text(page, "#changes li").split("\n")
     assert latest[0] == f"aosp_binder{CHANGING}"
     assert latest[-1] in {"healthy again", "unhealthy: missing"}
 
@@ -285,7 +315,7 @@ def test_selection_survives_changes_of_other_devices(page: Chrome, node: Node) -
     until(
         page, "return document.querySelector('#changes .what')?.textContent === arguments[0]", f"aosp_binder{CHANGING}"
     )
-    assert find(page, "#detail h2").text == "aosp_binder8888"
+    shows(page, "#detail h2", "aosp_binder8888")
 
 
 # -- input
@@ -319,17 +349,21 @@ def test_keys_move_the_selection_on_the_map(page: Chrome) -> None:
         assert selected(page) == f"aosp_binder{device}"
     grid.send_keys(Keys.ESCAPE)
     assert grid.get_attribute("aria-activedescendant") is None
-    assert "Select a device" in find(page, "#detail").text
+    mentions(page, "#detail", "Select a device")
     until(page, "return location.search === ''")
 
 
 def selected(page: Chrome) -> str:
     """Return the selected device, as shown and as exposed to screen readers."""
-    cell = find(page, f"#{find(page, '.map').get_attribute('aria-activedescendant')}")
-    label = (cell.get_attribute("aria-label") or "").split(" · ")
-    assert cell.get_attribute("role") == "gridcell"
-    assert label[0] == find(page, "#detail h2").text
-    return label[0]
+    role, label = script(
+        page,
+        """const active = document.querySelector('.map').getAttribute('aria-activedescendant');
+        return ['role', 'aria-label'].map((name) => document.getElementById(active).getAttribute(name))""",
+    )
+    device: str = label.split(" · ")[0]
+    assert role == "gridcell"
+    shows(page, "#detail h2", device)
+    return device
 
 
 def test_click_selects_a_cell_and_shows_its_pod(page: Chrome) -> None:
@@ -341,9 +375,9 @@ def test_click_selects_a_cell_and_shows_its_pod(page: Chrome) -> None:
         canvas.dispatchEvent(new PointerEvent('pointermove', place));
         canvas.dispatchEvent(new PointerEvent('pointerdown', place));""",
     )
-    columns = int(find(page, ".map").get_attribute("aria-colcount") or "")
+    columns = int(attribute(page, ".map", "aria-colcount") or "")
     assert selected(page) == f"aosp_binder{columns + 5}"
-    detail = find(page, "#detail").text
+    detail = text(page, "#detail")
     assert [text for text in ("Allocated", "phone-1", "default", "android") if text not in detail] == []
 
 
@@ -355,35 +389,35 @@ def test_hover_describes_a_cell_without_selecting_it(page: Chrome) -> None:
         const place = { clientX: box.left + left + 2, clientY: box.top + top + 2, bubbles: true };
         canvas.dispatchEvent(new PointerEvent('pointermove', place));""",
     )
-    assert find(page, ".tip").text == "aosp_binder0 · allocated · default/phone-0 (android)"
-    assert "Select a device" in find(page, "#detail").text
+    shows(page, ".tip", "aosp_binder0 · allocated · default/phone-0 (android)")
+    mentions(page, "#detail", "Select a device")
 
 
 def test_leak_shows_the_process_as_text(page: Chrome, node: Node) -> None:
     """Its command line contains markup."""
     find(page, "#search").send_keys(f"aosp_binder{LEAKED[0]}", Keys.ENTER)
-    detail = find(page, "#detail").text
+    detail = text(page, "#detail")
     assert "Leaked" in detail
     assert f"process {node.leaking_pid}" in detail  # type: ignore[attr-defined]
     assert HOSTILE in detail
-    assert page.find_elements(By.CSS_SELECTOR, "#detail img") == []
+    assert texts(page, "#detail img") == []
 
 
 def test_search_finds_the_devices_of_a_pod(page: Chrome, node: Node) -> None:
     """Other cells are dimmed, the table shows matches only, and Enter steps through them."""
     search = find(page, "#search")
     search.send_keys("phone-3")
-    assert find(page, "#found").text == f"{DEVICES_PER_POD} found"
+    shows(page, "#found", f"{DEVICES_PER_POD} found")
     assert len(lit_cells(page)) == DEVICES_PER_POD
     search.send_keys(Keys.ENTER)
-    assert "phone-3" in find(page, "#detail").text
+    mentions(page, "#detail", "phone-3")
     first = selected(page)
     search.send_keys(Keys.ENTER)
     assert selected(page) != first
     search.send_keys(Keys.SHIFT + Keys.ENTER)
     assert selected(page) == first
     search.send_keys(Keys.CONTROL + "a", Keys.DELETE)
-    assert find(page, "#found").text == ""
+    shows(page, "#found", "")
     search.send_keys(Keys.ESCAPE)
     find(page, "body").send_keys(Keys.ESCAPE)
     assert drawn_states(page) == [device["state"] for device in node.report()["devices"]]
@@ -392,11 +426,11 @@ def test_search_finds_the_devices_of_a_pod(page: Chrome, node: Node) -> None:
 def test_search_requires_every_word(page: Chrome) -> None:
     search = find(page, "#search")
     search.send_keys("MISSING binder4242")
-    assert find(page, "#found").text == "1 found"
+    shows(page, "#found", "1 found")
     search.send_keys(" nowhere")
-    assert find(page, "#found").text == "0 found"
+    shows(page, "#found", "0 found")
     search.send_keys(Keys.ENTER)
-    assert "Select a device" in find(page, "#detail").text
+    mentions(page, "#detail", "Select a device")
 
 
 def test_slash_focuses_the_search(page: Chrome) -> None:
@@ -404,7 +438,7 @@ def test_slash_focuses_the_search(page: Chrome) -> None:
     find(page, "body").send_keys("/")
     assert script(page, "return document.activeElement.id") == "search"
     find(page, "#search").send_keys("a/b")
-    assert find(page, "#search").get_attribute("value") == "a/b"
+    assert script(page, "return document.querySelector('#search').value") == "a/b"
 
 
 def test_counts_filter_by_state(page: Chrome) -> None:
@@ -414,11 +448,11 @@ def test_counts_filter_by_state(page: Chrome) -> None:
     assert unhealthy.get_attribute("aria-pressed") == "true"
     assert lit_cells(page) == list(MISSING)
     leaked.click()
-    assert find(page, "#found").text == f"{len(MISSING) + len(LEAKED)} found"
+    shows(page, "#found", f"{len(MISSING) + len(LEAKED)} found")
     unhealthy.click()
     leaked.click()
     assert leaked.get_attribute("aria-pressed") == "false"
-    assert find(page, "#found").text == ""
+    shows(page, "#found", "")
 
 
 def show_table(page: Chrome) -> None:
@@ -433,7 +467,7 @@ def rows(page: Chrome) -> list[str]:
 def test_table_lists_problems_first_and_all_devices(page: Chrome, measured: Callable[[str, float], None]) -> None:
     """Only the visible rows exist, also after scrolling to the end. A device's name selects it."""
     show_table(page)
-    assert find(page, ".table ~ *, .above .caption").text == "All 10,000 devices, problems first"
+    shows(page, ".table ~ *, .above .caption", "All 10,000 devices, problems first")
     names = rows(page)
     assert names[:6] == [f"aosp_binder{number}" for number in (*LEAKED, *MISSING)]
     assert len(names) < 60
@@ -507,17 +541,17 @@ def test_csv_has_the_rows_that_match(page: Chrome) -> None:
 def test_problems_come_first(page: Chrome, node: Node) -> None:
     """Reason in words, since when, the devices, and what to do; a device and its list are one click away."""
     urgent = [problem for problem in problems(page) if problem["severity"] != "notice"]
-    assert find(page, "#problems h2").text == f"{len(urgent)} problems"
+    shows(page, "#problems h2", f"{len(urgent)} problems")
     assert script(page, "return document.title") == f"({len(urgent)}) phone-node-07 · aosp-device-plugin"
-    assert (find(page, "#icon").get_attribute("href") or "").endswith(f"page/icon-{len(urgent)}.svg")
+    assert (attribute(page, "#icon", "href") or "").endswith(f"page/icon-{len(urgent)}.svg")
     first, second = (" ".join(text.split()) for text in texts(page, "#problems li")[:2])
     assert first.startswith("2 devices held open by a process outside its pod error for ")
     assert second.startswith("4 devices missing: the file does not exist warning for ")
     assert "Create it again, or its binderfs" in second
-    assert [find(page, "#problems .hint")] == page.find_elements(By.CSS_SELECTOR, "#problems li.error .hint")
-    page.find_elements(By.CSS_SELECTOR, "#problems li:nth-child(2) .tag")[0].click()
+    assert len(texts(page, "#problems .hint")) == len(texts(page, "#problems li.error .hint")) == 1
+    press(page, "#problems li:nth-child(2) .tag")
     assert selected(page) == f"aosp_binder{MISSING[0]}"
-    page.find_elements(By.CSS_SELECTOR, "#problems li:nth-child(2) .link")[0].click()
+    press(page, "#problems li:nth-child(2) .link")
     assert rows(page) == [f"aosp_binder{number}" for number in MISSING]
 
 
@@ -531,18 +565,18 @@ def problems(page: Chrome) -> list[dict[str, Any]]:
 def test_pods_are_grouped_by_namespace(page: Chrome) -> None:
     """Pods with problems come first, devices are ranges, and a namespace can be closed, which the address keeps."""
     find(page, ".tab[data-view=pods]").click()
-    assert find(page, ".resource .view .caption").text == f"{PODS} pods in 1 namespace"
+    shows(page, ".resource .view .caption", f"{PODS} pods in 1 namespace")
     total = f"{PODS} pods, {PODS * DEVICES_PER_POD} devices"
     assert [text for text in ("default", total) if text not in texts(page, ".namespace")[0]] == []
     first, second = texts(page, ".pod-row:not(.group)")[:2]
     assert [text for text in ("phone-5", "1 missing", "aosp_binder300..359") if text not in first] == []
     assert [text for text in ("phone-0", "aosp_binder0..59") if text not in second] == []
     press(page, ".pod-button")
-    assert find(page, "#detail h2").text == "phone-5"
-    assert "kubectl -n default describe pod phone-5" in find(page, "#detail").text
-    assert len(page.find_elements(By.CSS_SELECTOR, "#detail .device-list li")) == DEVICES_PER_POD
+    shows(page, "#detail h2", "phone-5")
+    mentions(page, "#detail", "kubectl -n default describe pod phone-5")
+    assert len(texts(page, "#detail .device-list li")) == DEVICES_PER_POD
     press(page, ".namespace")
-    assert page.find_elements(By.CSS_SELECTOR, ".pod-button") == []
+    assert texts(page, ".pod-button") == []
     until(page, "return location.search === '?view=pods&closed=default&pod=default/phone-5'")
 
 
@@ -550,10 +584,10 @@ def test_address_shows_the_same_again(browser: Chrome, node: Node) -> None:
     """Search, filter, view, order and selection are in a link that is sent."""
     query = "?q=binder&show=unhealthy,leaked&view=table&sort=-device&resource=aosp.io/binder&device=aosp_binder317"
     page = opened(browser, node, query)
-    assert find(page, "#found").text == f"{len(MISSING) + len(LEAKED)} found"
+    shows(page, "#found", f"{len(MISSING) + len(LEAKED)} found")
     assert rows(page)[0] == f"aosp_binder{max(MISSING)}"
     assert selected(page) == "aosp_binder317"
-    assert find(page, ".stat.unhealthy").get_attribute("aria-pressed") == "true"
+    assert attribute(page, ".stat.unhealthy", "aria-pressed") == "true"
     until(page, "return location.search === arguments[0]", query)
 
 
@@ -561,25 +595,25 @@ def test_address_with_unknown_values_is_harmless(browser: Chrome, node: Node) ->
     page = opened(
         browser, node, "?view=x&sort=%3Cimg%3E&device=nope&resource=a.io/b&show=no&pod=a/%3Cimg%3E&closed=%2C"
     )
-    assert find(page, "#found").text == "0 found"
-    assert find(page, "#detail h2").text == "<img>"
+    shows(page, "#found", "0 found")
+    shows(page, "#detail h2", "<img>")
     assert page.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
 def test_keys_are_listed_and_work(page: Chrome) -> None:
     body = find(page, "body")
     body.send_keys("?")
-    assert find(page, "dialog.help").is_displayed()
-    assert "Show the devices as map, by pod, or as table" in find(page, "dialog.help").text
+    assert displayed(page, "dialog.help")
+    mentions(page, "dialog.help", "Show the devices as map, by pod, or as table")
     find(page, "dialog.help .close").click()
-    assert not find(page, "dialog.help").is_displayed()
+    assert not displayed(page, "dialog.help")
     for key, view in (("t", "table"), ("p", "pods"), ("m", "map")):
         body.send_keys(key)
-        assert find(page, f".tab[data-view={view}]").get_attribute("aria-pressed") == "true"
+        assert attribute(page, f".tab[data-view={view}]", "aria-pressed") == "true"
     body.send_keys("u")
-    assert find(page, "#found").text == f"{len(MISSING) + len(LEAKED)} found"
+    shows(page, "#found", f"{len(MISSING) + len(LEAKED)} found")
     body.send_keys("u")
-    assert find(page, "#found").text == ""
+    shows(page, "#found", "")
 
 
 def test_colors_are_those_of_the_system_or_of_choice(page: Chrome, node: Node) -> None:
@@ -595,7 +629,7 @@ def test_colors_are_those_of_the_system_or_of_choice(page: Chrome, node: Node) -
     find(page, "#theme").click()
     assert script(page, theme) == "dark"
     find(page, "#theme").click()  # as the system again
-    assert find(page, "#theme").get_attribute("title") == "Colors: system"
+    assert attribute(page, "#theme", "title") == "Colors: system"
     media(page, prefers_color_scheme="light")
     until(page, f"{theme} === 'light'")
 
@@ -620,15 +654,14 @@ def test_narrow_screen_has_cards_and_a_sheet(narrow: Chrome, node: Node) -> None
         const [state, pod] = boxes.map((cell) => cell.getBoundingClientRect());
         return state.right > pod.left && state.left < pod.right && state.bottom > pod.top && state.top < pod.bottom"""
     assert script(page, overlap) is False
-    assert not find(page, "#detail").is_displayed()
+    assert not displayed(page, "#detail")
     script(page, "document.querySelector('.devices tbody .link').click()")
-    sheet = find(page, "#detail")
-    box = script(page, "return arguments[0].getBoundingClientRect().toJSON()", sheet)
+    box = script(page, "return document.querySelector('#detail').getBoundingClientRect().toJSON()")
     assert (box["left"], box["right"], box["bottom"]) == (0, 420, 900)
     assert 200 < box["height"] < 700
-    assert find(page, "#detail h2").text == f"aosp_binder{LEAKED[0]}"
-    find(page, "#detail .close").click()
-    assert not sheet.is_displayed()
+    shows(page, "#detail h2", f"aosp_binder{LEAKED[0]}")
+    press(page, "#detail .close")
+    assert not displayed(page, "#detail")
 
 
 def test_reduced_motion_stops_animations(page: Chrome) -> None:
@@ -649,7 +682,7 @@ def test_hidden_page_sends_no_requests(page: Chrome) -> None:
         Object.defineProperty(document, 'hidden', { get: () => window.hiddenNow, configurable: true });
         document.dispatchEvent(new Event('visibilitychange'));""",
     )
-    assert find(page, "#live").text == "Paused"
+    shows(page, "#live", "Paused")
     assert page.execute_async_script("setTimeout(() => arguments[0](window.requests), 1500)") == 0
     script(page, "window.hiddenNow = false; document.dispatchEvent(new Event('visibilitychange'));")
     until(page, "return document.querySelector('#live').textContent.trim() === 'Live'")
@@ -664,14 +697,14 @@ def test_lost_connection_is_shown_and_restored(browser: Chrome) -> None:
         page = opened(browser, small)
         small.signal(signal.SIGSTOP)
         until(page, "return document.querySelector('#live').dataset.state === 'lost'")
-        assert "Connection lost since" in find(page, "#lost").text
-        assert find(page, ".total .value").text == "8"
+        mentions(page, "#lost", "Connection lost since")
+        shows(page, ".total .value", "8")
         small.signal(signal.SIGCONT)
         until(page, "return document.querySelector('#live').dataset.state === 'live'")
-        assert not find(page, "#lost").is_displayed()
+        assert not displayed(page, "#lost")
         small.run(small.stop_plugin())
         until(page, "return document.querySelector('#live').dataset.state === 'lost'")
-        assert "the plugin does not answer" in find(page, "#lost").text
+        mentions(page, "#lost", "the plugin does not answer")
         small.run(small.start_plugin())
         until(page, "return document.querySelector('#live').dataset.state === 'live'")
 
@@ -680,15 +713,15 @@ def test_unknown_allocations_and_registration_are_explained(browser: Chrome) -> 
     """Without the podresources API no device is called free."""
     with running(8, pod_resources=False) as small:
         page = opened(browser, small)
-        assert "Which pod has which device is unknown: " in find(page, "#problems").text
-        assert find(page, ".stat.unknown .value").text == "8"
-        assert find(page, ".stat.unknown .name").text == "Healthy"
-        assert find(page, ".pill").text.endswith("Registered with the kubelet")
+        mentions(page, "#problems", "Which pod has which device is unknown: ")
+        shows(page, ".stat.unknown .value", "8")
+        shows(page, ".stat.unknown .name", "Healthy")
+        assert text(page, ".pill").endswith("Registered with the kubelet")
         small.run(small.kubelet.stop())
         until(page, "return document.querySelector('.pill').textContent === 'Not registered'")
         until(page, "return document.querySelector('#problems li').className === 'error'")
         assert re.match(
-            r"Not registered with the kubelet: .*kubelet.*\nerror\nfor \d+ s\n", find(page, "#problems li").text
+            r"Not registered with the kubelet: .*kubelet.*\n+error\n+for \d+ s\n", text(page, "#problems li")
         )
 
 
@@ -704,16 +737,16 @@ def test_gone_device_of_a_pod_is_counted_and_found(browser: Chrome) -> None:
         small.listed(6)
         page = opened(browser, small)
         until(page, "return document.querySelector('.stat.unhealthy .value').textContent === '1'")
-        assert find(page, ".total .value").text == "7"
+        shows(page, ".total .value", "7")
         for key, count in (("allocated", 3), ("gone", 1), ("unhealthy", 1), ("free", 5)):
-            assert find(page, f".stat.{key} .value").text == str(count)
+            shows(page, f".stat.{key} .value", str(count))
             find(page, f".stat.{key}").click()
-            assert find(page, "#found").text == f"{count} found"
+            shows(page, "#found", f"{count} found")
             find(page, f".stat.{key}").click()
         find(page, ".stat.gone").click()
         show_table(page)
         assert rows(page) == [gone]
-        assert "1 device gone, although pods have them" in find(page, "#problems").text
+        mentions(page, "#problems", "1 device gone, although pods have them")
 
 
 def test_kubelet_without_the_devices_and_a_second_plugin_are_shown(browser: Chrome) -> None:
@@ -725,7 +758,7 @@ def test_kubelet_without_the_devices_and_a_second_plugin_are_shown(browser: Chro
         small.add(8)
         until(page, "return document.querySelector('.pill').textContent === 'The kubelet can allocate 8 of 9'")
         until(page, "return document.querySelector('.pill').classList.contains('bad')")
-        assert "fewer devices than the plugin published: 8 of 9" in find(page, "#problems li.error").text
+        mentions(page, "#problems li.error", "fewer devices than the plugin published: 8 of 9")
         small.kubelet.faults.ignore_devices = False
         second = (
             "return document.querySelector('#problems').textContent.includes('Another plugin serves the same resource')"
@@ -733,14 +766,14 @@ def test_kubelet_without_the_devices_and_a_second_plugin_are_shown(browser: Chro
         with small.second_plugin():
             until(page, second)
         until(page, f"{second} === false")
-        assert "1 other plugin of the resource" in find(page, "#changes").text
+        mentions(page, "#changes", "1 other plugin of the resource")
 
 
 def test_leak_detection_that_is_off_has_a_dash(browser: Chrome) -> None:
     with running(2, leak_scan_interval=0) as small:
         page = opened(browser, small)
-        assert find(page, ".stat.leaked .value").text == "\N{EN DASH}"
-        assert find(page, ".note-line").text == "Leak detection is off (leak_scan_interval: 0)."
+        shows(page, ".stat.leaked .value", "\N{EN DASH}")
+        shows(page, ".note-line", "Leak detection is off (leak_scan_interval: 0).")
 
 
 def test_spread_device_is_shown_and_found(browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -752,19 +785,19 @@ def test_spread_device_is_shown_and_found(browser: Chrome, tmp_path: Path, monke
         page = opened(browser, small)
         find(page, "#search").send_keys("renderd129", Keys.ENTER)
         until(page, "return document.querySelector('#detail h2')?.textContent === 'aosp_binder1'")
-        assert f"{tmp_path}/renderD129" in find(page, "#detail").text
+        mentions(page, "#detail", f"{tmp_path}/renderD129")
         show_table(page)
-        assert find(page, ".above .caption").text == "2 of 5 devices match"
+        shows(page, ".above .caption", "2 of 5 devices match")
 
 
 def test_page_without_devices_shows_the_first_one(browser: Chrome) -> None:
     with running(0) as small:
         page = opened(browser, small)
-        assert find(page, ".resource .empty").text.startswith("No devices.")
+        assert text(page, ".resource .empty").startswith("No devices.")
         small.add(0)
         until(page, "return document.querySelector('.total .value').textContent === '1'")
-        assert not find(page, ".resource .empty").is_displayed()
-        assert find(page, ".map canvas").is_displayed()
+        assert not displayed(page, ".resource .empty")
+        assert displayed(page, ".map canvas")
 
 
 def test_healthy_node_has_no_problem_and_links_the_runbook_otherwise(
@@ -774,12 +807,11 @@ def test_healthy_node_has_no_problem_and_links_the_runbook_otherwise(
     with running(3, leak_scan_interval=0) as small:
         page = opened(browser, small)
         fine = "No problems. aosp.io/binder: 3 of 3 devices are healthy."
-        assert find(page, "#problems").text == fine
+        shows(page, "#problems", fine)
         assert script(page, "return document.title") == "phone-node-07 · aosp-device-plugin"
         small.remove(2)
         until(page, "return document.querySelector('#problems li') !== null")
-        link = find(page, "#problems a")
-        assert link.get_attribute("href") == "https://wiki.example.com/runbook#missing"
-        assert link.get_attribute("rel") == "noopener noreferrer"
+        assert attribute(page, "#problems a", "href") == "https://wiki.example.com/runbook#missing"
+        assert attribute(page, "#problems a", "rel") == "noopener noreferrer"
         small.add(2)
         until(page, "return document.querySelector('#problems').textContent === arguments[0]", fine)
