@@ -12,7 +12,7 @@ from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import Observer
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timings import Stop, Timings
 from kubelet_standin import DraClaim, DraPod, DraTimings
 
 DRIVER = "phone.example.com"
@@ -20,10 +20,10 @@ DRIVER = "phone.example.com"
 FAST_KUBELET = DraTimings(reconcile=0.01, health_retry=0.02, first_retry=0.02, last_retry=0.05)
 """A kubelet that does at once what a kubelet does periodically."""
 
-PATIENT = Timings(patience=30.0, stop=0.2)
+PATIENT = Timings(patience=30.0, stop=0.8)
 """A driver that does not give up its socket in a test."""
 
-HASTY = Timings(patience=0.2, stop=0.2)
+HASTY = Timings(patience=0.2, stop=0.8)
 """A driver that soon gives up a socket that is not registered."""
 
 
@@ -102,7 +102,7 @@ async def running_driver(
 ) -> AsyncIterator[Driver]:
     """Run a driver inside the context."""
     own_files = files or FileEvents(timings)
-    stop, handler, events = asyncio.Event(), Handler(), Events()
+    stop, handler, events = Stop(timings), Handler(), Events()
     service = KubeletService(
         name,
         directory,
@@ -116,7 +116,7 @@ async def running_driver(
     try:
         yield Driver(service, handler, events)
     finally:
-        stop.set()
+        stop.request()
         await running
         await service.close()
         if files is None:

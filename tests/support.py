@@ -33,8 +33,8 @@ from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Kubelet
 
 RESOURCE = "aosp.io/binder"
-IN_LIFE = Timings(stop=0.5)
-"""Production timeouts; only the grace period for open connections at the end is shorter."""
+IN_LIFE = Timings(stop=2.0)
+"""Production timeouts; only the time for the end is shorter."""
 FAST = IN_LIFE._replace(register=0.5, stream=0.3)
 """Short timeouts, for tests in which the kubelet does not respond."""
 PATIENCE = 30.0

@@ -201,10 +201,10 @@ class Generation:
             if server.resource_name == name:
                 server.rescan()
 
-    async def stop(self) -> None:
-        """End all tasks and servers."""
+    async def stop(self, within: float | None = None) -> None:
+        """End all tasks and servers; see ``ResourceServer.stop``."""
         if self._running is not None:
-            await self._running.stop()
+            await self._running.stop(within)
         await self._close()
         LOG.info("stopped", extra={"resources": ",".join(self.resources)})
 

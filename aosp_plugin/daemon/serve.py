@@ -71,7 +71,7 @@ class Daemon:
                 # not run for days in an idle process.
                 gc.collect()
             if self._generation is not None:
-                await self._generation.stop()
+                await self._generation.stop(stop.remaining)
 
     async def _start_first(self, tasks: asyncio.TaskGroup) -> None:
         """Start with the configuration. Nothing that a running plugin would only report keeps the process from it."""

@@ -57,22 +57,6 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object
         loop.call_soon_threadsafe(function, *arguments)
 
 
-async def run_and_close(work: Coroutine[None, None, None], close: Coroutine[None, None, None]) -> None:
-    """Run ``work``, and then ``close`` whatever happened. Raises the errors of both, several as a group."""
-    failures: list[BaseException] = []
-    try:
-        await work
-    except Exception as error:  # noqa: BLE001 - raised below
-        failures += leaves(error)
-    finally:
-        try:
-            await close
-        except Exception as error:  # noqa: BLE001 - raised below
-            failures += leaves(error)
-        if failures:
-            raise failures[0] if len(failures) == 1 else BaseExceptionGroup("several failures", failures)
-
-
 def leaves(error: BaseException) -> list[BaseException]:
     """Return the errors in an exception group, however nested, or the error itself."""
     if not isinstance(error, BaseExceptionGroup):

@@ -2,18 +2,17 @@
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable
 from typing import NamedTuple
 
-from aosp_plugin.framework.aio import complete_unless, run_and_close
+from aosp_plugin.framework.aio import complete_unless
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER, Observer, working_for
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
 
 LOG = logging.getLogger(__name__)
 
@@ -118,9 +117,7 @@ class ResourceServer(ABC):
         """Servers of the same process share ``files``; the caller that creates ``files`` also closes it."""
         self.resource_name = backend.resource_name
         """The extended resource."""
-        self._stop = asyncio.Event()
-        self._end: float | None = None
-        """When everything has to have ended (``time.monotonic``); None if no end is requested."""
+        self._stop = Stop(timings, clock)
         self._scanned = ScanLoop(backend, self._stop, files=files, observer=observer, timings=timings, clock=clock)
         self._kubelet_files = self._scanned.files.subscribe()
         self.inventory = self._scanned.inventory
@@ -151,10 +148,12 @@ class ResourceServer(ABC):
     def details(self, *, ready: bool) -> str:
         """Return what is published, for the readiness probe; empty if nothing is to be said."""
 
-    def stop(self, within: float = STOP_WITHIN) -> None:
-        """Make ``run`` return: the socket is removed. What has not ended ``within`` seconds is logged and left."""
-        self._end = time.monotonic() + within
-        self._stop.set()
+    def stop(self, within: float | None = None) -> None:
+        """Make ``run`` return: the socket is removed. What has not ended ``within`` seconds is logged and left.
+
+        The default is ``Timings.stop``.
+        """
+        self._stop.request(within)
 
     def rescan(self) -> None:
         """Request a full scan without a file event."""
@@ -168,9 +167,9 @@ class ResourceServer(ABC):
         with working_for(self.resource_name):
             await self._scanned.prepare(require_devices=require_devices)
 
-    async def discard(self, within: float = STOP_WITHIN) -> None:
+    async def discard(self, within: float | None = None) -> None:
         """Release the resources of a server that does not run, as ``stop``. ``Backend.close`` is not called."""
-        self._end = time.monotonic() + within
+        self.stop(within)
         with working_for(self.resource_name):
             await self._close(close_backend=False)
 
@@ -182,7 +181,14 @@ class ResourceServer(ABC):
         Several errors are raised as a group.
         """
         with working_for(self.resource_name):
-            await run_and_close(self._run(require_devices=require_devices), self._close(close_backend=True))
+            try:
+                await self._run(require_devices=require_devices)
+            except ExceptionGroup as group:
+                raise group.exceptions[0] if len(group.exceptions) == 1 else group from None
+            finally:
+                if not self._stop.is_set():
+                    self.stop()
+                await self._close(close_backend=True)
 
     @abstractmethod
     def _problems(self) -> Iterable[str]:
@@ -206,9 +212,8 @@ class ResourceServer(ABC):
                 task.cancel()
 
     async def _close(self, *, close_backend: bool) -> None:
-        within = STOP_WITHIN if self._end is None else max(0.0, self._end - time.monotonic())
         self._scanned.files.unsubscribe(self._kubelet_files)
-        await self._scanned.close(self._close_connections(within), close_backend=close_backend, within=within)
+        await self._scanned.close(self._close_connections(), close_backend=close_backend)
 
-    async def _close_connections(self, within: float) -> None:
-        await self._registration.close(within)
+    async def _close_connections(self) -> None:
+        await self._registration.close()

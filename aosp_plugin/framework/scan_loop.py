@@ -20,7 +20,7 @@ from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeou
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, Observer, milliseconds
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
 from aosp_plugin.framework.worker import HostCall, Worker
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class ScanLoop:
     def __init__(
         self,
         backend: Backend,
-        stop: asyncio.Event,
+        stop: Stop,
         *,
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
@@ -180,23 +180,25 @@ class ScanLoop:
             self._observer.host_updated(result)
             self._set_due(scanned=True)
 
-    async def close(self, *others: Awaitable[object], close_backend: bool, within: float = STOP_WITHIN) -> None:
+    async def close(self, *others: Awaitable[object], close_backend: bool) -> None:
         """Release everything, side by side with ``others``; call ``Backend.close`` if ``close_backend``.
 
-        It runs in the worker thread, after the call that runs there now. What has not ended ``within`` seconds,
-        because a call hangs or the processors are busy, is logged and left: the file events are released when it ends.
-        Raises the first error.
+        It runs in the worker thread, after the call that runs there now. What has not ended at the deadline of
+        ``stop``, because a call hangs or the processors are busy, is logged and left: the file events are released when
+        it ends. Other errors of the host are logged as well.
         """
         self.files.unsubscribe(*self._subscriptions)
         if self._own_files:
             self.files.close()
         close: Callable[[], None] = self._close_all if close_backend else self._close_subscriptions
-        closing = [self.worker.run(close, within, label="close"), *others]
+        closing = [self.worker.run(close, self._stop.remaining, label="close"), *others]
         results = await asyncio.gather(*closing, return_exceptions=True)
         self.worker.close(self._close_subscriptions)
         for error in results:
             if isinstance(error, WorkerTimeoutError):
                 LOG.warning("close is overdue, leaving it", extra={"error": str(error)})
+            elif isinstance(error, (OSError, PluginError)):
+                LOG.error("close failed", extra={"error": str(error)})
             elif isinstance(error, BaseException):
                 raise error
 

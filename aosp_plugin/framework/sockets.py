@@ -19,7 +19,7 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.devices import shortened
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timings import DEFAULT, Stop, Timings
 from aosp_plugin.framework.worker import HostCall, Worker
 
 LOG = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ class DirectoryMonitor:
         self,
         directory: SocketDirectory,
         files: Subscription,
-        stop: asyncio.Event,
+        stop: Stop,
         name: str,
         timings: Timings = DEFAULT,
     ) -> None:
@@ -351,10 +351,10 @@ class DirectoryMonitor:
         except OSError as error:
             LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
 
-    async def close(self, within: float) -> None:
-        """End the file events and the thread, ``within`` seconds or when its last call returns."""
+    async def close(self) -> None:
+        """End the file events and the thread, at the deadline of ``stop`` or when its last call returns."""
         with contextlib.suppress(WorkerTimeoutError):
-            await self._worker.run(self._files.close, within, label="close")
+            await self._worker.run(self._files.close, self._stop.remaining, label="close")
         self._worker.close(self._files.close)
 
     def _view(self, own_path: str) -> DirectoryView:

@@ -7,12 +7,8 @@ from typing import NamedTuple
 
 from aosp_plugin.framework.aio import wait_any
 
-EXIT_WITHIN = 4.0
-"""Seconds from SIGTERM until the process ends, whatever hangs: a second less than it has until SIGKILL, which are
-``terminationGracePeriodSeconds`` and ``TimeoutStopSec`` in deploy/."""
-
-STOP_WITHIN = EXIT_WITHIN - 0.5
-"""Seconds from the request that a server stops to its end. What is overdue then is logged and left."""
+GRACE_PERIOD = 5.0
+"""Seconds from SIGTERM to SIGKILL: ``terminationGracePeriodSeconds`` and ``TimeoutStopSec`` in deploy/."""
 
 
 class Timings(NamedTuple):
@@ -39,8 +35,8 @@ class Timings(NamedTuple):
     """For ListAndWatch after Register: old kubelets dial only then, for up to 10 s, and do not report a failure."""
     stable: float = 5.0
     """After which a registration that fails does not count as one more failure in a row."""
-    stop: float = 1.0
-    """For pending requests when a registration ends."""
+    stop: float = GRACE_PERIOD - 1.5
+    """From the request to stop to the end of all that ends then. What is overdue then is logged and left."""
     first_pause: float = 0.1
     """Before a retry of a registration; doubles each time."""
     longest_pause: float = 15.0
@@ -120,6 +116,26 @@ class Clock:
 
 
 CLOCK = Clock()
+
+
+class Stop(asyncio.Event):
+    """Set by a request to stop, which has one deadline for all that ends then."""
+
+    def __init__(self, timings: Timings = DEFAULT, clock: Clock = CLOCK) -> None:
+        super().__init__()
+        self._within = timings.stop
+        self._clock = clock
+        self._end: float | None = None
+
+    def request(self, within: float | None = None) -> None:
+        """Request a stop ``within`` seconds, by default ``Timings.stop``."""
+        self._end = self._clock() + (self._within if within is None else within)
+        self.set()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline; all of them if no stop is requested."""
+        return self._within if self._end is None else max(0.0, self._end - self._clock())
 
 
 FIRST, FACTOR = 0.1, 2.0

@@ -23,7 +23,7 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import NamedSets, Resource
 from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timings import Stop, Timings
 
 TIMEOUT = 20
 EVENTS_ONLY = Timings(safety=3600.0, poll=0.05, retry=0.05)
@@ -248,7 +248,7 @@ async def test_every_change_of_the_host_is_noticed(root: str, seed: int, layout:
     keys: dict[str, Any] = {"device_prefix": "phone", "verify": Verify.FILE, "shared_devices": ()}
     resource = Resource(device_dir=f"{prefix}/{DEV}", sets=LAYOUTS[layout], **keys)
     full, followed = (BinderBackend(Host(root if below_a_root else "/"), resource, cdi_dir="/none") for _ in range(2))
-    stop = asyncio.Event()
+    stop = Stop()
     scans = Scans()
     loop = ScanLoop(followed, stop, observer=scans, timings=EVENTS_ONLY)
     await loop.prepare()
@@ -272,6 +272,6 @@ async def test_every_change_of_the_host_is_noticed(root: str, seed: int, layout:
             except TimeoutError:
                 assert existing(followed) == expected, "\n".join(operations.log)
     finally:
-        stop.set()
+        stop.request()
         await running
         await loop.close(close_backend=True)

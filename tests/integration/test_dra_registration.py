@@ -244,7 +244,7 @@ async def test_path_that_is_too_long_is_a_problem(kubelet_dir: str) -> None:
 
 async def test_driver_ends_while_it_waits_for_the_kubelet(registry: str) -> None:
     os.mkdir(registry)
-    async with running_driver(registry, timings=Timings(patience=3600.0, stop=0.2)) as driver:
+    async with running_driver(registry, timings=Timings(patience=3600.0, stop=0.8)) as driver:
         await asyncio.sleep(0)
         assert driver.service.problem == "not registered yet"
     assert os.listdir(registry) == []

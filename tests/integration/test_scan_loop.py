@@ -10,7 +10,7 @@ import pytest
 from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.listed import ListedDevice, ListedDevices
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timings import Stop, Timings
 from tests.support import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
@@ -70,7 +70,7 @@ class RecordingBackend(ListedDevices):
 @contextlib.asynccontextmanager
 async def scanning(backend: RecordingBackend, timings: Timings = EVENTS_ONLY) -> AsyncIterator[ScanLoop]:
     """Run the loop inside the context, after its first scan."""
-    stop = asyncio.Event()
+    stop = Stop()
     loop = ScanLoop(backend, stop, timings=timings)
     await loop.prepare()
     backend.scanned.clear()
@@ -78,7 +78,7 @@ async def scanning(backend: RecordingBackend, timings: Timings = EVENTS_ONLY) ->
     try:
         yield loop
     finally:
-        stop.set()
+        stop.request()
         await asyncio.wait_for(running, PATIENCE)
         await loop.close(close_backend=True)
 

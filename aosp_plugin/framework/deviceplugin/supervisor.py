@@ -31,7 +31,7 @@ from aosp_plugin.framework.sockets import (
     open_channel,
     plugin_stem,
 )
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
 from aosp_plugin.framework.worker import Worker
 
 VERSION = "v1beta1"
@@ -68,7 +68,7 @@ class Supervisor(Registration):
         directory: PluginDirectory,
         files: Subscription,
         worker: Worker,
-        stop: asyncio.Event,
+        stop: Stop,
         rescan: Callable[[], None],
         timings: Timings = DEFAULT,
         clock: Clock = CLOCK,

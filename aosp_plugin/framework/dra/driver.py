@@ -163,9 +163,9 @@ class DraDriver(ResourceServer):
         self._publisher.check()
         self._claims.check()
 
-    async def _close_connections(self, within: float) -> None:
+    async def _close_connections(self) -> None:
         """End the work for claims, which uses the API client, before the client."""
         try:
-            await super()._close_connections(within)
+            await super()._close_connections()
         finally:
             await self._api.close()

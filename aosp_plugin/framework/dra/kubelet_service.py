@@ -23,7 +23,7 @@ from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
 from aosp_plugin.framework.registration import Context, Handlers, Loss, Registration
 from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, driver_stem, listener
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, STOP_WITHIN, Clock, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class KubeletService(Registration):
         claims: Claims,
         *,
         files: Subscription,
-        stop: asyncio.Event,
+        stop: Stop,
         kubelet_socket: str = "",
         observer: Observer = NULL_OBSERVER,
         timings: Timings = DEFAULT,
@@ -69,10 +69,10 @@ class KubeletService(Registration):
         """Set each time the kubelet begins to register the driver, as it does after a restart; the subscriber clears
         it."""
 
-    async def close(self, within: float = STOP_WITHIN) -> None:
+    async def close(self) -> None:
         """End the work for claims, the file events and the worker thread, after ``run`` or instead of it."""
-        await self._claims.close(within / 2)
-        await super().close(within / 2)
+        await self._claims.close(self._stop.remaining / 2)
+        await super().close()
 
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
         registration = {

@@ -32,6 +32,7 @@ from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.framework.service.systemd import notify
 from aosp_plugin.framework.service.termination import stop_on_signals
+from aosp_plugin.framework.timings import Stop
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.service.http import Route
@@ -56,9 +57,10 @@ def serve(
     without port, other than localhost and that of ``listen``. ``log_level`` is debug, info, warning or error;
     ``log_format`` is text or json; logs go to standard error.
 
-    Call it in the main thread, as the last statement of the program: ``timings.EXIT_WITHIN`` seconds after the
-    signal, the process is ended by force, whatever hangs, with a warning in the log and exit code 0. Clean up in
-    ``Backend.close``, which has what is left of 3.5 s (``timings.STOP_WITHIN``).
+    Call it in the main thread, as the last statement of the program: 4 s after the signal, the process is ended by
+    force, whatever hangs, with a warning in the log and exit code 0. Clean up in ``Backend.close``, which has what is
+    left of ``Timings.stop``.
+
 
     Any error ends the process with exit code 1, and each error is reported: a PluginError or OSError as one line on
     standard error, another one with its traceback in the log. Raises ValueError if an argument is invalid.
@@ -160,7 +162,7 @@ class Process:
 
     def __init__(self) -> None:
         """``servers`` are those that run, once there are any."""
-        self.stop, self.reload = asyncio.Event(), asyncio.Event()
+        self.stop, self.reload = Stop(), asyncio.Event()
         """Set by SIGTERM and SIGINT, and by SIGHUP."""
         self.servers: Sequence[ResourceServer] | None = None
 
@@ -169,7 +171,7 @@ class Process:
 
         Without ``reloads``, SIGHUP keeps its effect. Raises the errors of all tasks as a group.
         """
-        stop_on_signals(self.stop.set, self.reload.set if reloads else None)
+        stop_on_signals(self.stop.request, self.reload.set if reloads else None)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(notify(self._unready, self.stop))
             await work(tasks)
@@ -193,10 +195,10 @@ class Running:
         self._serving = [tasks.create_task(run(server)) for server in servers]
         self._beside = [tasks.create_task(work) for work in beside]
 
-    async def stop(self) -> None:
-        """Stop the servers, and wait until all has ended."""
+    async def stop(self, within: float | None = None) -> None:
+        """Stop the servers, and wait until all has ended; see ``ResourceServer.stop``."""
         for server in self._servers:
-            server.stop()
+            server.stop(within)
         await asyncio.wait(self._serving)
         for task in self._beside:
             task.cancel()
@@ -232,7 +234,7 @@ async def _serve(
                 stack.enter_context(http.serving(listen(address), routes, {address[0], *allowed_hosts}))
                 metrics.load()
             await process.stop.wait()
-            await running.stop()
+            await running.stop(process.stop.remaining)
 
     await process.run(work)
 

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from aosp_plugin.framework import worker
-from aosp_plugin.framework.timings import EXIT_WITHIN
+from aosp_plugin.framework.timings import GRACE_PERIOD
 
 LOG = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ LOG_WITHIN = 0.1
 def stop_on_signals(stop: Callable[[], None], reload: Callable[[], None] | None = None) -> None:
     """Call ``stop`` in the running event loop on SIGTERM and SIGINT, and ``reload`` on SIGHUP.
 
-    ``EXIT_WITHIN`` seconds after the first SIGTERM or SIGINT, the process is ended with a warning in the log, and with
-    exit code 0, because it was to end: a host that is too busy for the orderly end is no fault of the process. To be
-    called once, in the main thread, before other threads start: they have to inherit its signal mask. So do child
-    processes: a program that terminates its children must use SIGKILL, or restore the mask in them.
+    A second before SIGKILL would follow, the process is ended with a warning in the log, and with exit code 0, because
+    it was to end: a host that is too busy for the orderly end is no fault of the process. To be called once, in the
+    main thread, before other threads start: they have to inherit its signal mask. So do child processes: a program that
+    terminates its children must use SIGKILL, or restore the mask in them.
     """
     callbacks = {signal.SIGTERM: stop, signal.SIGINT: stop}
     if reload is not None:
@@ -55,7 +55,7 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, callbacks: Mapping[signal.S
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(callbacks[number])
         if number != signal.SIGHUP and end is None:
-            end = time.monotonic() + EXIT_WITHIN
+            end = time.monotonic() + GRACE_PERIOD - 1.0
     _exit_by_force()
 
 
