@@ -20,7 +20,7 @@ from aosp_plugin.framework.dra.claim_records import Claim, ClaimReference, Prepa
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import DraObserver
+from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.timings import Timings
 from aosp_plugin.framework.worker import Worker
 
@@ -177,7 +177,7 @@ class FakeSource:
         return msgspec.convert(self.objects[name], Claim)
 
 
-class RecordingObserver(DraObserver):
+class RecordingObserver(Observer):
     """Records events."""
 
     def __init__(self) -> None:

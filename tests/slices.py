@@ -14,7 +14,7 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.slices import Attributes
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import DraObserver
+from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer
 from tests.support import PATIENCE, until
@@ -43,7 +43,7 @@ def slice_path(block: int) -> str:
     return protocol.object_path(SLICES, slice_name(block))
 
 
-class SliceObserver(DraObserver):
+class SliceObserver(Observer):
     """Counts repairs by reason."""
 
     def __init__(self) -> None:

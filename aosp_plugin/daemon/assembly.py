@@ -66,7 +66,6 @@ def create_server(
         kubelet_socket=config.pod_resources_socket,
         files=files,
         observer=observer,
-        dra_observer=observation.dra_observer(resource.resource_name),
     )
 
 

@@ -64,7 +64,7 @@ class LastingProblem:
 
 
 class Observer:
-    """Receives the events of one resource's plugin; this base class ignores them.
+    """Receives the events of one resource's device plugin or DRA driver; this base class ignores them.
 
     The methods are called in the event loop, while a kubelet may wait for an answer, and must return within
     microseconds; ``answered`` in any thread, and in several at once. Durations are in seconds.
@@ -113,29 +113,6 @@ class Observer:
     def answered(self, rpc: str, code: str, seconds: float) -> None:
         """Handle a request that was answered. ``code`` is the name of a ``grpc.StatusCode``."""
 
-
-class Observers(Observer):
-    """Passes each event to several observers, in their order."""
-
-    def __init__(self, *observers: Observer) -> None:
-        for event in [name for name in vars(Observer) if not name.startswith("_")]:
-            setattr(self, event, partial(_call_each, [getattr(observer, event) for observer in observers]))
-
-
-def _call_each(handlers: Iterable[Callable[..., None]], *arguments: object, **keywords: object) -> None:
-    for handle in handlers:
-        handle(*arguments, **keywords)
-
-
-NULL_OBSERVER = Observer()
-
-
-class DraObserver:
-    """Receives the events of one DRA driver; this base class ignores them.
-
-    The methods are called in the event loop and must return within microseconds. Durations are in seconds.
-    """
-
     def prepared(self, result: Literal["ok", "failed"], seconds: float) -> None:
         """Handle the end of the preparation of one claim."""
 
@@ -161,4 +138,17 @@ class DraObserver:
         """Handle a repair by reconciliation: a claim that is gone, or a spec or mount that was lost."""
 
 
-NULL_DRA_OBSERVER = DraObserver()
+class Observers(Observer):
+    """Passes each event to several observers, in their order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        for event in [name for name in vars(Observer) if not name.startswith("_")]:
+            setattr(self, event, partial(_call_each, [getattr(observer, event) for observer in observers]))
+
+
+def _call_each(handlers: Iterable[Callable[..., None]], *arguments: object, **keywords: object) -> None:
+    for handle in handlers:
+        handle(*arguments, **keywords)
+
+
+NULL_OBSERVER = Observer()

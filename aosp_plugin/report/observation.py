@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from aosp_plugin.backend.binder_backend import BinderBackend, expected_devices
 from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.config.keys import Resource
-from aosp_plugin.framework.observer import DraObserver, Observer, Observers
+from aosp_plugin.config.values import Api
+from aosp_plugin.framework.observer import Observer, Observers
 from aosp_plugin.framework.podresources_client import Allocations, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.metrics import Metrics, StateGauge
@@ -60,18 +61,12 @@ class Observation:
         self._history = history or History(clock)
         self._histories = {name: ResourceHistory(name, self._history) for name in backends}
         self._backends = backends
-        self._observers: dict[str, Observer] = {}
         self.metrics = Metrics(self._gauges, reasons=tuple(Reason), polling=polling, exposed=scraped)
 
     def observer(self, resource: str) -> Observer:
-        """Return the observer for the server of a resource; always the same."""
-        if resource not in self._observers:
-            self._observers[resource] = Observers(self.metrics.observer(resource), self._histories[resource])
-        return self._observers[resource]
-
-    def dra_observer(self, resource: str) -> DraObserver:
-        """Return the observer for the DRA driver of a resource, in addition to ``observer``."""
-        return self.metrics.dra_observer(resource)
+        """Return the observer for the server of a resource."""
+        is_driver = self._backends[resource].api is Api.DRA
+        return Observers(self.metrics.observer(resource, is_driver=is_driver), self._histories[resource])
 
     async def status(self, servers: Sequence[ResourceServer]) -> NodeStatus:
         """Return the status of each resource, and what they have in common. For the event loop of the servers."""

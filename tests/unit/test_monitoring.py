@@ -58,10 +58,10 @@ def exposed() -> dict[str, set[str]]:
         leak_scan_age=5.0,
     )
     metrics = Metrics(lambda: states, reasons=tuple(Reason))
-    observer = metrics.observer(resource)
+    observer = metrics.observer(resource, is_driver=True)
     observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
     observer.confirmed(1)
-    metrics.dra_observer(resource).api_request("get", "nodes", "200")
+    observer.api_request("get", "nodes", "200")
     metrics.node_problem("events", 0)
     metrics.node_request("create", "events", "201")
     _, text = metrics.exposition()

@@ -81,7 +81,7 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         user_agent: str = "dra-driver",
         limits: ApiLimits = DEFAULT_LIMITS,
     ) -> None:
-        """``observer`` is called with verb, resource and code of each answer, as DraObserver.api_request."""
+        """``observer`` is called with verb, resource and code of each answer, as Observer.api_request."""
         self._credentials = credentials
         self._observer = observer
         self._user_agent = user_agent

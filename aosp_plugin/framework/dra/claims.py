@@ -35,7 +35,7 @@ from aosp_plugin.framework.dra.claim_records import (
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, LastingProblem, milliseconds
+from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, Observer, milliseconds
 from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
@@ -88,7 +88,7 @@ class Claims:
         inventory: Inventory,
         state_directory: str,
         cdi_directory: str,
-        observer: DraObserver = NULL_DRA_OBSERVER,
+        observer: Observer = NULL_OBSERVER,
         timings: Timings = DEFAULT,
         boot_id_file: str = BOOT_ID_FILE,
     ) -> None:

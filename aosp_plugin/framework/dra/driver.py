@@ -14,7 +14,7 @@ from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, NULL_OBSERVER, DraObserver, Observer
+from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
 from aosp_plugin.framework.resource_server import DriverState, ResourceServer
 from aosp_plugin.framework.timings import DEFAULT
 
@@ -56,7 +56,6 @@ class DraDriver(ResourceServer):
         kubelet_socket: str = "",
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
-        dra_observer: DraObserver = NULL_DRA_OBSERVER,
     ) -> None:
         """``credentials`` are for the API server, and closed at the end.
 
@@ -67,7 +66,7 @@ class DraDriver(ResourceServer):
         super().__init__(backend, files=files, observer=observer, timings=SCAN_TIMINGS)
         self.driver_name = driver_names.driver_name(backend.resource_name)
         self.confirmation.unavailable("the devices are in ResourceSlices")
-        self._api = ApiClient(credentials, observer=dra_observer.api_request, user_agent=self.driver_name)
+        self._api = ApiClient(credentials, observer=observer.api_request, user_agent=self.driver_name)
         self._claims = Claims(
             backend,
             self.driver_name,
@@ -77,7 +76,7 @@ class DraDriver(ResourceServer):
             inventory=self.inventory,
             state_directory=directories.state,
             cdi_directory=directories.cdi,
-            observer=dra_observer,
+            observer=observer,
         )
         self._claim_files = self._scanned.subscribe()
         self._registration = KubeletService(
@@ -90,7 +89,7 @@ class DraDriver(ResourceServer):
             observer=observer,
         )
         self._publisher = SlicePublisher(
-            self._api, self.driver_name, node_name, self.inventory, backend.attributes, self._stop, dra_observer
+            self._api, self.driver_name, node_name, self.inventory, backend.attributes, self._stop, observer
         )
 
     @property

@@ -44,7 +44,7 @@ from aosp_plugin.framework.dra.slices import (
     wanted_slices,
 )
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_DRA_OBSERVER, DraObserver, LastingProblem
+from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, Observer
 from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
 
 LOG = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class SlicePublisher:
         inventory: Inventory,
         attributes: Attributes,
         stop: asyncio.Event,
-        observer: DraObserver = NULL_DRA_OBSERVER,
+        observer: Observer = NULL_OBSERVER,
         *,
         timings: Timings = DEFAULT,
         rng: random.Random | None = None,

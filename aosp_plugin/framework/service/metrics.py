@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from aosp_plugin import __version__
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.observer import DraObserver, Observer, Repaired
+from aosp_plugin.framework.observer import Observer, Repaired
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -161,15 +161,12 @@ class Metrics:
         self._metrics: dict[str, Any] = {}
         self._registry: CollectorRegistry | None = None
 
-    def observer(self, resource: str) -> ResourceMetrics:
-        """Return the observer for the plugin of a resource."""
-        self._add(resource, _OF_RESOURCES)
+    def observer(self, resource: str, *, is_driver: bool = False) -> ResourceMetrics:
+        """Return the observer for the device plugin or DRA driver of a resource."""
+        for each in (*_OF_RESOURCES, *(_OF_DRIVERS if is_driver else ())):
+            for values in itertools.product(*each.labels.values()):
+                self._change(each.name, "", 0, (resource, *values))
         self._observers[resource] = ResourceMetrics(resource, self, self._clock)
-        return self._observers[resource]
-
-    def dra_observer(self, resource: str) -> DraObserver:
-        """Return the observer for the DRA driver of a resource: that of ``observer``, which was called before."""
-        self._add(resource, _OF_DRIVERS)
         return self._observers[resource]
 
     def node_problem(self, task: str, count: int) -> None:
@@ -256,12 +253,6 @@ class Metrics:
             {name: count for name, count in allocatable.items() if count is not None},
         )
 
-    def _add(self, resource: str, declared: Iterable[_Declared]) -> None:
-        """Create the series of a resource."""
-        for each in declared:
-            for values in itertools.product(*each.labels.values()):
-                self._change(each.name, "", 0, (resource, *values))
-
     def _change(self, name: str, operation: str, value: float, labels: tuple[str, ...]) -> None:
         """Call ``inc``, ``set`` or ``observe`` of a series, now or when the metrics are loaded."""
         with self._lock:
@@ -277,7 +268,7 @@ class Metrics:
             getattr(series, operation)(value)
 
 
-class ResourceMetrics(Observer, DraObserver):
+class ResourceMetrics(Observer):
     """The observer of one resource's device plugin or DRA driver."""
 
     def __init__(self, resource: str, metrics: Metrics, clock: Callable[[], float]) -> None:

@@ -115,8 +115,7 @@ def serve_dra(
                 credentials=in_cluster(service_account_dir),
                 kubelet_socket=os.path.join(kubelet_root, "pod-resources", "kubelet.sock"),
                 files=files,
-                observer=metrics.observer(backend.resource_name),
-                dra_observer=metrics.dra_observer(backend.resource_name),
+                observer=metrics.observer(backend.resource_name, is_driver=True),
             )
             for backend in backends
         ]

@@ -248,7 +248,7 @@ def complete() -> Metrics:
         observer = metrics.observer(resource)
         observer.published(Snapshot(1, devices(2)), None)
         observer.confirmed(2)
-    metrics.dra_observer(B).api_request("GET", "resourceclaims", "200")
+    metrics.observer(B, is_driver=True).api_request("GET", "resourceclaims", "200")
     metrics.node_problem("events", 0)
     metrics.node_request("create", "events", "201")
     return metrics
@@ -300,12 +300,12 @@ def driver_metrics() -> Metrics:
 
 def test_metrics_of_claims_and_slices_exist_only_where_there_is_a_driver(driver_metrics: Metrics) -> None:
     assert value(driver_metrics, "slices_wanted", resource=A) is None
-    driver_metrics.dra_observer(A)
+    driver_metrics.observer(A, is_driver=True)
     assert value(driver_metrics, "slices_wanted", resource=A) == 0
 
 
 def test_prepares_are_counted_by_result_with_their_duration(driver_metrics: Metrics) -> None:
-    observer = driver_metrics.dra_observer(A)
+    observer = driver_metrics.observer(A, is_driver=True)
     assert value(driver_metrics, "claim_prepares_total", resource=A, result="failed") == 0
     observer.prepared("failed", 30.0)
     observer.prepared("ok", 0.02)
@@ -316,7 +316,7 @@ def test_prepares_are_counted_by_result_with_their_duration(driver_metrics: Metr
 
 
 def test_slices_and_their_repairs_are_shown(driver_metrics: Metrics) -> None:
-    observer = driver_metrics.dra_observer(A)
+    observer = driver_metrics.observer(A, is_driver=True)
     observer.slices(3, 2)
     observer.slices_repaired("deleted")
     assert value(driver_metrics, "slices_wanted", resource=A) == 3
@@ -325,7 +325,7 @@ def test_slices_and_their_repairs_are_shown(driver_metrics: Metrics) -> None:
 
 
 def test_claims_waits_repairs_and_requests_are_shown(driver_metrics: Metrics) -> None:
-    observer = driver_metrics.dra_observer(A)
+    observer = driver_metrics.observer(A, is_driver=True)
     observer.claims_changed(7)
     observer.waited_for_device(2.0)
     observer.reconciled("mount", "ok")
