@@ -22,11 +22,11 @@ from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.timings import Timings
 from tests.support import IN_LIFE, RESOURCE
 
-SHORT = IN_LIFE._replace(other_plugins=0.1)
+SHORT = IN_LIFE._replace(recheck=0.1)
 VIEW = Timings(
     view_interval=0.2,
     view_after_registration=0.1,
-    view_recheck=0.1,
+    recheck=0.1,
     view_settle=0.05,
     view_pause=0.2,
 )

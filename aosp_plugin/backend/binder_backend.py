@@ -64,7 +64,9 @@ class BinderBackend(Backend):
         """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
         self.resource_name = resource.resource_name
         self.scanned_files = resource.scanned_files
-        self.creates_devices = expected_devices(resource) is not None
+        self.expected = expected_devices(resource)
+        """The number of devices that the configuration orders; None if it orders none."""
+        self.creates_devices = self.expected is not None
         self.pre_start_required = resource.recreate is Recreate.ON_START and resource.api is Api.DEVICE_PLUGIN
         self._host = host
         self._resource = resource
@@ -210,11 +212,11 @@ class BinderBackend(Backend):
         return [*self._scanned.sets]
 
     def spread_devices(self) -> dict[str, list[str]]:
-        """Return the IDs of the devices that have each spread device, without replicas, by its path."""
+        """Return the IDs of the devices that have each spread device, by its path."""
         spread, groups = self._scanned.shared.spread, self._scanned.sets.values()
         ids: dict[str, list[str]] = {path: [] for path in spread.known}
         for group in groups if spread.known else ():
-            ids[spread.device(group.number)].append(group.id)
+            ids[spread.device(group.number)] += self.advertised_ids(group.id)
         return ids
 
     def advertised_ids(self, device_id: str) -> list[str]:

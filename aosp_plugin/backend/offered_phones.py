@@ -18,13 +18,14 @@ from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, is_phone, phone_id, replica_ids
 from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)
 
-SURPLUS_INTERVAL = 10.0
+SURPLUS_INTERVAL = DEFAULT.allocations
 """Seconds between two scans while there are phones beyond the configured count that may have become free."""
 
 REMOVALS = 100

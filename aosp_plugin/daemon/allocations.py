@@ -14,18 +14,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
+from aosp_plugin.backend.offered_phones import Allocated
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.podresources_client import Allocations, PodResources
+from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.dra.driver import DraDriver
 
-LONGEST_INTERVAL = 300.0
-"""Seconds between two questions, at the longest, to a kubelet that does not answer."""
-
-YIELD_INTERVAL = 10.0
-"""Seconds between two questions about device plugins."""
+LONGEST_PAUSE = 30
+"""Between two questions to a kubelet that does not answer, at the longest, as a multiple of ``Timings.allocations``."""
 
 
 async def report_allocations(
@@ -34,11 +32,11 @@ async def report_allocations(
     rescan: Callable[[str], None],
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Call ``report_once`` every ``SURPLUS_INTERVAL`` seconds until cancelled, less often while it fails."""
-    pause = SURPLUS_INTERVAL
+    """Call ``report_once`` every ``Timings.allocations`` until cancelled, less often while it fails."""
+    pause = DEFAULT.allocations
     while True:
         answered = await report_once(backends, pod_resources, rescan)
-        pause = SURPLUS_INTERVAL if answered else min(2 * pause, LONGEST_INTERVAL)
+        pause = DEFAULT.allocations if answered else min(2 * pause, LONGEST_PAUSE * DEFAULT.allocations)
         await sleep(pause)
 
 
@@ -75,7 +73,7 @@ def _held(allocations: Allocations, name: str, api: Api) -> frozenset[str]:
 
 
 async def yield_to_device_plugins(
-    drivers: Iterable[DraDriver], pod_resources: PodResources, interval: float = YIELD_INTERVAL
+    drivers: Iterable[DraDriver], pod_resources: PodResources, interval: float = DEFAULT.allocations
 ) -> None:
     """Ask the kubelet every ``interval`` seconds for device plugins of the drivers' resources, until cancelled.
 

@@ -35,6 +35,7 @@ from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.serving import Running
+from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.history import History
 from aosp_plugin.report.node_reporter import NodeReporter
@@ -47,15 +48,6 @@ LOG = logging.getLogger(__name__)
 
 Listeners: TypeAlias = "dict[tuple[str, int], socket.socket]"
 """Listening sockets by address."""
-
-DIRECTORIES_TIMEOUT = 10.0
-"""Seconds to check the directories of phones."""
-
-RETRY = 0.5
-"""Seconds until the HTTP servers are started again for which the process had no free descriptor."""
-
-FIRST_LIST = 0.2
-"""Seconds after which HTTP requests are answered although the kubelet does not have the devices yet."""
 
 
 class Generation:
@@ -82,7 +74,6 @@ class Generation:
             )
             stack.callback(pod_resources.close)
             self._observation = observation = Observation(
-                config.resources,
                 self._backends,
                 pod_resources,
                 self._leak_detector,
@@ -130,7 +121,7 @@ class Generation:
         """Scan all resources side by side, and check that they share no device. A scan that hangs is no error."""
         with contextlib.suppress(WorkerTimeoutError):
             check = partial(check_phone_directories, self.config)
-            await self._worker.run(check, DIRECTORIES_TIMEOUT, label="check of the directories of phones")
+            await self._worker.run(check, DEFAULT.hang, label="check of the directories of phones")
         scans = [server.prepare(require_devices=require_devices) for server in self.servers]
         results = await asyncio.gather(*scans, return_exceptions=True)
         errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]
@@ -144,12 +135,12 @@ class Generation:
         await server.run(require_devices=require_devices)
 
     async def _serve_http_after_start(self) -> None:
-        """Answer HTTP requests when the kubelet has the devices, or after ``FIRST_LIST`` seconds; clients wait.
+        """Answer HTTP requests when the kubelet has the devices, or after ``Timings.first_list``; clients wait.
 
         The modules for it are imported then: until it has the devices, a kubelet starts no pod that requests one.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LIST):
+            async with asyncio.timeout(DEFAULT.first_list):
                 for plugin in device_plugins(self.servers):
                     await plugin.view_due.wait()
         failure = LastingProblem(LOG, "HTTP server failed to start, retrying", "HTTP server started")
@@ -160,7 +151,7 @@ class Generation:
                     self._serve_http()
                 except (OSError, ImportError) as error:  # no free descriptors; ImportError: for a shared library
                     failure.set(str(error), error=str(error))
-                    await asyncio.sleep(RETRY)
+                    await asyncio.sleep(DEFAULT.retry)
                 else:
                     failure.set("")
                     return

@@ -24,15 +24,12 @@ from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.serving import Process
+from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.document import Event
 from aosp_plugin.report.history import History
 
 LOG = logging.getLogger(__name__)
-
-CHECK_TIMEOUT = 10.0
-"""Seconds to read the configuration again, to bind an address, and to check whether the host can serve it: a file may
-be on a file system that hangs."""
 
 
 async def serve_configuration(load: Callable[[], Config]) -> None:
@@ -102,7 +99,7 @@ class Daemon:
         self._worker = Worker("configuration")
         following = None
         try:
-            config = await self._worker.run(self._load, CHECK_TIMEOUT, label="reading the configuration")
+            config = await self._worker.run(self._load, DEFAULT.hang, label="reading the configuration")
             if config != generation.config:
                 following = await self._checked(config, generation.listeners)
                 await generation.stop()
@@ -131,7 +128,7 @@ class Daemon:
         """Return what is to serve a configuration that this host can serve, with its sockets. Raises what it cannot."""
         listeners = await self._listen(config, present)
         try:
-            await self._worker.run(partial(check_host, config), CHECK_TIMEOUT, label="check of the configuration")
+            await self._worker.run(partial(check_host, config), DEFAULT.hang, label="check of the configuration")
             return Generation(config, self._history, listeners)
         except BaseException:
             _close_except(present, listeners)
@@ -150,7 +147,7 @@ class Daemon:
                 elif address not in listeners:
                     bind = partial(listen, address, beside=list(present.values()))
                     label = f"binding {address[0]}:{address[1]}"
-                    listeners[address] = await self._worker.run(bind, CHECK_TIMEOUT, label=label)
+                    listeners[address] = await self._worker.run(bind, DEFAULT.hang, label=label)
         except BaseException:
             _close_except(present, listeners)
             raise

@@ -91,9 +91,8 @@ class PodResources:
         self._worker = Worker("podresources")
         self._query: asyncio.Task[Allocations] | None = None
         self._queried = -math.inf
-        self._received = -math.inf
         self._listed_by: SocketIdentity | None = None
-        self.latest = Allocations("not queried yet")
+        self.latest = Allocations("the kubelet has not answered yet")
         """What ``current`` returned last. May be read in any thread."""
 
     @property
@@ -115,9 +114,6 @@ class PodResources:
             query, self._query = self._query, None
             result = query.result()
             self.latest = self.latest if result == self.latest else result
-            self._received = self._clock()
-        elif self._clock() - self._received > self._timings.list_age:
-            self.latest = _PENDING
         return self.latest
 
     def close(self) -> None:
@@ -190,7 +186,6 @@ class _QueryError(Exception):
 
 DISABLED = Allocations("disabled (pod_resources_socket is empty)")
 """The result without a path to query."""
-_PENDING = Allocations("the kubelet has not answered yet")
 
 
 def allocations_in(

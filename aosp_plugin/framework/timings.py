@@ -25,7 +25,7 @@ class Timings(NamedTuple):
     retry: float = 1.0
     """From a failed scan or host update to the next one: no event reports that disk space or descriptors are free."""
     hang: float = 10.0
-    """After which a call on the host that has not returned counts as hanging."""
+    """After which a call on the host that has not returned counts as hanging, and a question has no answer."""
 
     pre_start: float = 10.0
     """For ``Backend.pre_start``. The kubelet waits for 30 s (pkg/apis/deviceplugin/v1beta1/constants.go)."""
@@ -44,8 +44,6 @@ class Timings(NamedTuple):
     patience: float = 20.0
     """For the kubelet to register a DRA driver after the socket appeared, or after its last attempt. The kubelet
     repeats attempts that failed after 0.5 s, and then after twice as long each time."""
-    kubelet: float = 5.0
-    """Between two checks whether the kubelet of a DRA driver runs."""
     health_period: float = 10.0
     """Between two reports of the health of a DRA driver's devices that does not change."""
     claim_conflict: float = 30.0
@@ -60,13 +58,9 @@ class Timings(NamedTuple):
     """For the API server to answer if the claim is prepared already."""
     claim_round: float = 60.0
     """Between two rounds of repairs, and between two questions for a claim that was gone."""
-    claim_retry: float = 5.0
-    """From a failed round to the next."""
     claim_ask: float = 600.0
     """Between two questions for each claim: requests to the API server, from every node. A claim for whose device
     another one waits is asked for at once anyway."""
-    claim_answer: float = 10.0
-    """For the API server to answer such a question."""
     slice_relist: float = 300.0
     """Between two comparisons of the ResourceSlices without a reason: a lost event costs the devices of a node for as
     long, and attributes change without an event."""
@@ -77,8 +71,6 @@ class Timings(NamedTuple):
     """Between two questions how many devices the kubelet has, while nothing changes."""
     view_after_registration: float = 2.0
     """From a registration, and from the start or end of another plugin of the resource, to the next question."""
-    view_recheck: float = 5.0
-    """To the next question after an answer with fewer devices than published, or during which the devices changed."""
     view_settle: float = 1.0
     """For which the devices must not have changed before the kubelet is asked: it may not have processed them yet."""
     view_pause: float = 120.0
@@ -87,13 +79,33 @@ class Timings(NamedTuple):
     """For the kubelet to answer a query of its podresources API."""
     list_interval: float = 3.0
     """Between two List calls of that API."""
-    list_age: float = 10.0
-    """For which a result of List is returned if there is no newer one."""
     list_patience: float = 0.3
     """For which a caller waits for a List call in progress before it gets the previous result."""
-    other_plugins: float = 5.0
-    """Between two scans for other plugins of the resource while there is one: a killed one leaves its socket, without
-    a file event."""
+    recheck: float = 5.0
+    """Between two looks at what may change soon, and without an event: whether the kubelet of a DRA driver runs,
+    whether the kubelet still has fewer devices than published, whether another plugin of the resource still runs,
+    whether claims can be repaired, and whether the Node has the devices."""
+    allocations: float = 10.0
+    """Between two questions which devices pods have, where a backend or a driver has to know it."""
+    publish_wait: float = 5.0
+    """After which devices are published although the kubelet has not registered the driver, which takes it about a
+    second: a kubelet that does not answer must not keep the API server from knowing the host's devices."""
+    first_list: float = 0.2
+    """After which HTTP requests are answered although the kubelet does not have the devices yet."""
+    state: float = 1.0
+    """Between two readings of the state of the resources, for systemd and for the Node."""
+    event_delay: float = 5.0
+    """From a change of the devices to its Event, which has all changes until then."""
+    event_pause: float = 60.0
+    """Between two requests of the same Event."""
+    taint_settled: float = 600.0
+    """Between two requests of a Node that is done: it may have been deleted, and created again with the taint."""
+    feature_lifetime: float = 3600.0
+    """After which NFD ignores the feature file, unless it is written again."""
+    feature_renewal: float = 1200.0
+    """After which a feature file that has not changed is written again. NFD reads it every minute by default."""
+    leak_scan: float = 60.0
+    """After which a leak scan counts as hanging. One of 20,000 descriptors takes 0.1 s, and there is a limit."""
 
 
 DEFAULT = Timings()
@@ -138,17 +150,13 @@ class Stop(asyncio.Event):
         return self._within if self._end is None else max(0.0, self._end - self._clock())
 
 
-FIRST, FACTOR = 0.1, 2.0
-"""Seconds, and a factor."""
-
-
 class Backoff:
     """The pauses after failures, one after another: exponentially longer ones up to a cap."""
 
-    def __init__(self, rng: random.Random | None = None, *, first: float | None = None, cap: float = 30.0) -> None:
+    def __init__(self, rng: random.Random | None = None, *, first: float = 0.1, cap: float = 30.0) -> None:
         """``first`` and ``cap`` are the shortest and the longest pause, in seconds."""
         self._rng = rng or random.Random()  # noqa: S311 - spreads the load
-        self._first = self._next = FIRST if first is None else first
+        self._first = self._next = first
         self._cap = cap
 
     def succeeded(self) -> None:
@@ -158,5 +166,5 @@ class Backoff:
     def pause(self, asked: float | None = None) -> float:
         """Return the seconds before the next attempt: at least what a server has ``asked`` for (Retry-After)."""
         pause = self._next * self._rng.uniform(0.5, 1.0)
-        self._next = min(self._next * FACTOR, self._cap)
+        self._next = min(2 * self._next, self._cap)
         return pause if asked is None else max(pause, asked * self._rng.uniform(1.0, 1.2))

@@ -23,6 +23,7 @@ from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.observer import LastingProblem
+from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.leaks import Holder, Leaks
 
@@ -37,15 +38,16 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 CLAIMS_CHECKPOINT = "dra_manager_state"
 """File in the kubelet's root directory, readable by root only (pkg/kubelet/cm/dra/manager.go)."""
 
-SCAN_TIMEOUT = 60.0
-"""Seconds after which a leak scan counts as hanging. One of 20,000 descriptors takes 0.1 s, and there is a limit."""
-
 
 class LeakDetector:
     """Keeps the leaks of all resources as of the latest scan."""
 
     def __init__(
-        self, backends: Mapping[str, BinderBackend], kubelet_dir: str, interval: float, timeout: float = SCAN_TIMEOUT
+        self,
+        backends: Mapping[str, BinderBackend],
+        kubelet_dir: str,
+        interval: float,
+        timeout: float = DEFAULT.leak_scan,
     ) -> None:
         """Prepare scans of ``backends``, by resource name, every ``interval`` seconds."""
         self._backends = backends

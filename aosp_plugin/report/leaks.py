@@ -40,7 +40,7 @@ MAX_COMMAND_LENGTH = 120
 MAX_DESCRIPTORS = 50_000
 """Descriptors that a scan reads of one owner, for which it takes 0.3 s of CPU time."""
 MAX_ALL_DESCRIPTORS = 5_000_000
-"""The same for the whole host: the scan ends before ``SCAN_TIMEOUT``. No process is begun beyond."""
+"""The same for the whole host: the scan ends before ``Timings.leak_scan``. No process is begun beyond."""
 MAX_GAPS = 5
 """Reasons of an incomplete scan that are reported."""
 _HELD_COST = 5

@@ -23,18 +23,15 @@ from aosp_plugin.framework.apiserver.protocol import ConflictError, NotFoundErro
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.timings import DEFAULT
 
 COMPONENT: Final = "aosp-device-plugin"
 NAMESPACE: Final = "default"
 """That of all Events of objects without a namespace (``legacyValidateEvent``)."""
-PAUSE: Final = 60.0
-"""Seconds between two requests of the same Event."""
 MAX_MESSAGE: Final = 1024
 """Characters, ``NoteLengthLimit``."""
 MAX_NODE_NAME: Final = 235
 """Characters of the node's name in the name of an Event, which may have 253."""
-AGGREGATION: Final = 5.0
-"""Seconds from a change of the devices to its Event, which has all changes until then."""
 
 REMOVED: Final = "removed"
 """Reason of a device that is no longer listed, in addition to the reasons of the backend."""
@@ -118,7 +115,7 @@ class ResourceWatch:
             self._due = None
             return
         if self._due is None:
-            self._due = now + AGGREGATION
+            self._due = now + DEFAULT.event_delay
         if now < self._due:
             return
         self._seen, self._due = snapshot, None
@@ -199,7 +196,7 @@ class NodeEvents:
         node_name: str,
         watches: Sequence[ResourceWatch],
         *,
-        pause: float = PAUSE,
+        pause: float = DEFAULT.event_pause,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``clock`` returns seconds since the epoch."""

@@ -23,21 +23,10 @@ from aosp_plugin.binder.driver.host import Host, has_selinux
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
-
-WRITE_TIMEOUT = 10.0
-"""Seconds to read the kind of the devices, and to write the file."""
-
-
-class FeatureTimings(NamedTuple):
-    """Intervals in seconds."""
-
-    lifetime: float = 3600.0
-    """After which NFD ignores the file, unless it is written again."""
-    renewal: float = 1200.0
-    """After which a file that has not changed is written again. NFD reads it every minute by default."""
 
 
 class Feature(NamedTuple):
@@ -57,7 +46,7 @@ class FeatureFile:
         features: Sequence[Feature],
         worker: Worker,
         *,
-        timings: FeatureTimings = FeatureTimings(),
+        timings: Timings = DEFAULT,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``path`` is a path of this process; ``clock`` returns seconds since the epoch."""
@@ -82,26 +71,26 @@ class FeatureFile:
         """
         snapshots = self._snapshots
         if all(snapshot.revision for snapshot in snapshots) and self._is_due(snapshots):
-            await self._worker.run(partial(self._update, snapshots), WRITE_TIMEOUT, label="feature file")
+            await self._worker.run(partial(self._update, snapshots), self._timings.hang, label="feature file")
             self._written = snapshots
 
     def _is_due(self, snapshots: tuple[Snapshot, ...]) -> bool:
         # A clock that was set back would let the file expire late; one that was set forward makes it due.
         remaining = self._renew_at - self._clock()
-        return snapshots != self._written or not 0 < remaining <= self._timings.renewal
+        return snapshots != self._written or not 0 < remaining <= self._timings.feature_renewal
 
     def _update(self, snapshots: Sequence[Snapshot]) -> None:
         """Write the file if its lines have changed, or have to be renewed; in the worker thread."""
         lines = [line for pair in zip(self._features, snapshots, strict=True) for line in labels(*pair)]
         now = self._clock()
-        if lines == self._lines and 0 < self._renew_at - now <= self._timings.renewal:
+        if lines == self._lines and 0 < self._renew_at - now <= self._timings.feature_renewal:
             return
-        expiry = datetime.fromtimestamp(now + self._timings.lifetime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        expiry = datetime.fromtimestamp(now + self._timings.feature_lifetime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         head = ["# Written by aosp-device-plugin (feature_file).", f"# +expiry-time={expiry}"]
         self._replace("".join(f"{line}\n" for line in [*head, *lines]).encode())
         if lines != self._lines:
             LOG.info("feature file written", extra={"path": self._path})
-        self._lines, self._renew_at = lines, now + self._timings.renewal
+        self._lines, self._renew_at = lines, now + self._timings.feature_renewal
 
     def _replace(self, content: bytes) -> None:
         directory, name = os.path.split(self._path)

@@ -21,16 +21,13 @@ from aosp_plugin.framework.apiserver.protocol import ApiError
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.metrics import Metrics
-from aosp_plugin.framework.timings import Backoff
+from aosp_plugin.framework.timings import DEFAULT, Backoff
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.apiserver.client import ApiClient
 
 LOG = logging.getLogger(__name__)
-
-INTERVAL = 1.0
-"""Seconds between two readings of the state of the resources."""
 
 
 NODE_VARIABLE = "NODE_NAME"
@@ -108,7 +105,7 @@ class NodeReporter:
         return ApiClient(credentials, observer=self._metrics.node_request, user_agent="aosp-device-plugin")
 
 
-async def keep_observed(outputs: Sequence[Output], interval: float = INTERVAL) -> None:
+async def keep_observed(outputs: Sequence[Output], interval: float = DEFAULT.state) -> None:
     """Make the outputs read the state again and again, until cancelled. A request that hangs does not delay them."""
     while True:
         for output in outputs:
@@ -121,7 +118,7 @@ async def keep_written(
     output: Output,
     changed: Callable[[str, int], None],
     *,
-    interval: float = INTERVAL,
+    interval: float = DEFAULT.state,
     backoff: Backoff | None = None,
 ) -> None:
     """Write the differences of an output until cancelled; after a failure, wait longer and longer.

@@ -7,26 +7,17 @@ that comes back would end or keep away pods that have no phone.
 """
 
 import logging
-import time
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import NODES, InvalidObjectError, object_path
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 LOG = logging.getLogger(__name__)
-
-
-class TaintTimings(NamedTuple):
-    """Intervals in seconds."""
-
-    recheck: float = 5.0
-    """Between two requests of the Node while it does not have the devices: the kubelet reports every 10 s."""
-    settled: float = 600.0
-    """Between two requests of a Node that is done: it may have been deleted, and created again with the taint."""
 
 
 class _Metadata(msgspec.Struct):
@@ -76,7 +67,8 @@ class StartupTaint:
         key: str,
         servers: Sequence[ResourceServer],
         *,
-        timings: TaintTimings = TaintTimings(),
+        timings: Timings = DEFAULT,
+        clock: Clock = CLOCK,
     ) -> None:
         """``key`` is that of the taint, whatever its value and effect are."""
         self._api = api
@@ -84,6 +76,7 @@ class StartupTaint:
         self._key = key
         self._servers = servers
         self._timings = timings
+        self._clock = clock
         self._ready = False
         self._check_at = 0.0
         self._done = ""
@@ -97,11 +90,11 @@ class StartupTaint:
 
     async def write(self) -> None:
         """Remove the taint if all resources are ready, once from each Node object. Raises ApiError."""
-        if not self._ready or time.monotonic() < self._check_at:
+        if not self._ready or self._clock() < self._check_at:
             return
         done = await self._check()
         if self._ready:
-            self._check_at = time.monotonic() + (self._timings.settled if done else self._timings.recheck)
+            self._check_at = self._clock() + (self._timings.taint_settled if done else self._timings.recheck)
 
     async def _check(self) -> bool:
         """Remove the taint if the Node has the devices; return whether nothing is left to do for this Node object."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from aosp_plugin.backend.binder_backend import BinderBackend, expected_devices
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.observer import Observer, Observers
 from aosp_plugin.framework.podresources_client import Allocations, PodResources
@@ -37,7 +35,6 @@ class Observation:
 
     def __init__(
         self,
-        resources: Sequence[Resource],
         backends: Mapping[str, BinderBackend],
         pod_resources: PodResources,
         detector: LeakDetector | None,
@@ -56,8 +53,6 @@ class Observation:
         self._pod_resources = pod_resources
         self._detector = detector
         self._clock = clock
-        orders = {resource.resource_name: expected_devices(resource) for resource in resources}
-        self._expected = {name: count for name, count in orders.items() if count is not None}
         self._history = history or History(clock)
         self._histories = {name: ResourceHistory(name, self._history) for name in backends}
         self._backends = backends
@@ -75,28 +70,15 @@ class Observation:
         return NodeStatus(allocations, resources, self._history.recent)
 
     def _resource_status(self, server: ResourceServer, allocations: Allocations) -> ResourceStatus:
-        name, unready = server.resource_name, server.unready
-        history, scans, confirmation = self._histories[name], self._leak_scans(name), server.confirmation
+        name, confirmation = server.resource_name, server.confirmation
+        history, scans = self._histories[name], self._leak_scans(name)
         if not allocations.problem:
             history.allocated(allocations.owners[name], confirmed=allocations.pods_known)
         if scans and scans.latest and scans.scanned is not None:
             history.leaked({holder.binder_device for holder in scans.latest.leaked}, scans.scanned)
-        history.has_problem(problem=bool(unready))
+        history.has_problem(problem=bool(server.unready))
         history.kubelet_lacks(confirmation.allocatable, confirmation.published, lacking=bool(confirmation.problem))
-        return ResourceStatus(
-            name=name,
-            snapshot=server.inventory.snapshot,
-            unready=unready,
-            notice=server.notice,
-            leaks=scans,
-            binder_devices=partial(_binder_device_names, self._backends[name]),
-            since=history.since,
-            kubelet_allocatable=confirmation.allocatable,
-            kubelet_published=None if confirmation.unknown else confirmation.published,
-            expected=self._expected.get(name),
-            spread_devices=partial(_spread_devices, self._backends[name]),
-            driver=server.driver,
-        )
+        return ResourceStatus(server, self._backends[name], history.since, scans)
 
     def _leak_scans(self, resource: str) -> LeakScans | None:
         detector = self._detector
@@ -110,8 +92,11 @@ class Observation:
         return gauges(
             allocated=allocated,
             gone={name: len(self._histories[name].since.gone) for name in allocated},
-            expected=self._expected,
-            spread={name: _spread_counts(backend) for name, backend in self._backends.items()},
+            expected={name: each.expected for name, each in self._backends.items() if each.expected is not None},
+            spread={
+                name: {path: len(ids) for path, ids in backend.spread_devices().items()}
+                for name, backend in self._backends.items()
+            },
             leaks=self._detector.latest if self._detector else {},
             leak_detection=max(states, key=get_args(LeakDetectionState).index),
             # The clock may have been set back since.
@@ -160,30 +145,3 @@ def gauges(
 
 def _by_label(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
     return {(name,): count for name, count in counts.items()}
-
-
-def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:
-    """Return the names of the existing binder devices by advertised device ID. Replicas have an ID each."""
-    return {
-        advertised_id: tuple(binder_device.name for binder_device in device_set)
-        for device_id, device_set in backend.binder_devices().items()
-        for advertised_id in backend.advertised_ids(device_id)
-    }
-
-
-def _spread_devices(backend: BinderBackend) -> dict[str, str]:
-    """Return the spread device of each device that has one, by advertised device ID."""
-    return {
-        advertised_id: path
-        for path, device_ids in backend.spread_devices().items()
-        for device_id in device_ids
-        for advertised_id in backend.advertised_ids(device_id)
-    }
-
-
-def _spread_counts(backend: BinderBackend) -> dict[str, int]:
-    """Return the number of advertised devices by spread device."""
-    return {
-        path: sum(len(backend.advertised_ids(device_id)) for device_id in device_ids)
-        for path, device_ids in backend.spread_devices().items()
-    }

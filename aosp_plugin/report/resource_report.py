@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
-from aosp_plugin.framework.resource_server import DriverState
+from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.report.document import (
     Counts,
     DeviceReport,
@@ -46,47 +47,42 @@ class LeakScans(NamedTuple):
 
 
 class ResourceStatus(NamedTuple):
-    """Input of a ``ResourceReport``, read from a running plugin in its event loop."""
+    """A resource, and what was noted of it before. May be passed to any thread."""
 
-    name: str
-    snapshot: Snapshot
-    unready: str
-    """Why the plugin is not registered, or its device list may be out of date; empty if all is well."""
+    server: ResourceServer
+    backend: BinderBackend
+    since: Since
     leaks: LeakScans | None
     """None if leak detection is off."""
-    binder_devices: Callable[[], Mapping[str, Sequence[str]]]
-    """Returns the names of the existing binder devices by device ID."""
-    since: Since = Since()
-    notice: str = ""
-    kubelet_allocatable: int | None = None
-    kubelet_published: int | None = None
-    expected: int | None = None
-    spread_devices: Callable[[], Mapping[str, str]] = dict
-    """Returns the path of the spread device of each device by its ID."""
-    driver: DriverState | None = None
-    """None for a device plugin."""
+
+    @property
+    def leaked(self) -> Sequence[Holder]:
+        """The leaks as of the last scan."""
+        return self.leaks.latest.leaked if self.leaks and self.leaks.latest else ()
 
 
 def resource_report(status: ResourceStatus, allocations: Allocations) -> ResourceReport:
     """Return the report of a resource, with the pods that ``allocations`` names for its devices."""
-    owners = None if allocations.problem else allocations.owners.get(status.name, {})
-    listed = tuple(_listed_devices(status, owners))
-    gone = tuple(_gone_devices(status, owners or {}))
+    server, since = status.server, status.since
+    snapshot, confirmation = server.inventory.snapshot, server.confirmation
+    owners = None if allocations.problem else allocations.owners.get(server.resource_name, {})
+    listed = tuple(_listed_devices(status, snapshot, owners))
+    gone = tuple(_gone_devices(since, snapshot, owners or {}))
     states = collections.Counter(device.state for device in (*listed, *gone))
-    healthy = status.snapshot.healthy
+    healthy = snapshot.healthy
     leaks = status.leaks or LeakScans()
     return ResourceReport(
-        name=status.name,
-        registered=status.since.registered,
-        since=status.since.registration,
-        problem=status.unready,
-        problem_since=status.since.problem,
-        notice=status.notice,
-        kubelet_allocatable=status.kubelet_allocatable,
-        kubelet_published=status.kubelet_published,
-        expected=status.expected,
-        revision=status.snapshot.revision,
-        truncated=status.snapshot.truncated,
+        name=server.resource_name,
+        registered=since.registered,
+        since=since.registration,
+        problem=server.unready,
+        problem_since=since.problem,
+        notice=server.notice,
+        kubelet_allocatable=confirmation.allocatable,
+        kubelet_published=None if confirmation.unknown else confirmation.published,
+        expected=status.backend.expected,
+        revision=snapshot.revision,
+        truncated=snapshot.truncated,
         counts=Counts(
             total=len(listed),
             healthy=healthy,
@@ -98,18 +94,13 @@ def resource_report(status: ResourceStatus, allocations: Allocations) -> Resourc
             gone=len(gone),
         ),
         devices=(*listed, *gone),
-        leaks=tuple(_leak_report(holder, status.since) for holder in _leaked(status)),
+        leaks=tuple(_leak_report(holder, since) for holder in status.leaked),
         leak_detection=leak_detection_state(status.leaks),
         leaks_known=leaks.latest is not None,
         leaks_problem=_leaks_problem(status.leaks),
         leaks_scanned=leaks.scanned,
-        driver=DriverReport(*status.driver) if status.driver else None,
+        driver=DriverReport(*server.driver) if server.driver else None,
     )
-
-
-def _leaked(status: ResourceStatus) -> Sequence[Holder]:
-    """Return the leaks as of the last scan."""
-    return status.leaks.latest.leaked if status.leaks and status.leaks.latest else ()
 
 
 def _leak_report(holder: Holder, since: Since) -> LeakReport:
@@ -125,16 +116,23 @@ def _leak_report(holder: Holder, since: Since) -> LeakReport:
     )
 
 
-def _listed_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]] | None) -> Iterator[DeviceReport]:
+def _listed_devices(
+    status: ResourceStatus, snapshot: Snapshot, owners: Mapping[str, Sequence[Owner]] | None
+) -> Iterator[DeviceReport]:
     """Report every device of the snapshot, in its order. ``owners`` is None if they are unknown."""
-    leaked = {holder.binder_device for holder in _leaked(status)}
-    binder_devices, spread_devices = status.binder_devices(), status.spread_devices()
-    published = len(status.snapshot.devices) - status.snapshot.truncated
-    for position, device in enumerate(status.snapshot.devices.values()):
+    leaked = {holder.binder_device for holder in status.leaked}
+    binder_devices = {
+        advertised_id: tuple(binder_device.name for binder_device in device_set)
+        for device_id, device_set in status.backend.binder_devices().items()
+        for advertised_id in status.backend.advertised_ids(device_id)
+    }
+    spread_devices = {each: path for path, ids in status.backend.spread_devices().items() for each in ids}
+    published = len(snapshot.devices) - snapshot.truncated
+    for position, device in enumerate(snapshot.devices.values()):
         reason, detail = device.reason, device.detail
         if not reason and position >= published:
             reason, detail = TRUNCATED, f"{TRUNCATED}: not in the kubelet's list because of its 4 MiB message limit"
-        names = tuple(binder_devices.get(device.id, ()))
+        names = binder_devices.get(device.id, ())
         pods = _pods(owners, device.id)
         state = _state(leaked=not leaked.isdisjoint(names), reason=reason, pods=pods, owners_known=owners is not None)
         since = _since(status.since, state, device.id, names)
@@ -143,15 +141,12 @@ def _listed_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]
         yield DeviceReport(device.id, state, reason, detail, device.numa_nodes, names, pods, since, allocated, spread)
 
 
-def _gone_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]]) -> Iterator[DeviceReport]:
+def _gone_devices(since: Since, snapshot: Snapshot, owners: Mapping[str, Sequence[Owner]]) -> Iterator[DeviceReport]:
     """Report the devices that are allocated to pods but no longer exist; none before the first scan."""
-    if not status.snapshot.revision or not owners:
-        return
-    for device_id in sorted(owners.keys() - status.snapshot.devices.keys(), key=natural_key):
+    for device_id in sorted(owners.keys() - snapshot.devices.keys(), key=natural_key) if snapshot.revision else ():
         detail = f"{GONE}: allocated to a pod, but the device no longer exists"
-        since = status.since.gone.get(device_id)
-        pods, allocated = _pods(owners, device_id), status.since.allocated.get(device_id)
-        yield DeviceReport(device_id, State.UNHEALTHY, GONE, detail, (), (), pods, since, allocated)
+        pods, allocated = _pods(owners, device_id), since.allocated.get(device_id)
+        yield DeviceReport(device_id, State.UNHEALTHY, GONE, detail, (), (), pods, since.gone.get(device_id), allocated)
 
 
 def _since(since: Since, state: State, device_id: str, binder_devices: Sequence[str]) -> float | None:

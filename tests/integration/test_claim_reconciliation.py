@@ -15,7 +15,7 @@ from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
 
-FAST = TIMINGS._replace(claim_round=0.05, claim_ask=0.05, claim_answer=0.5, claim_retry=0.05)
+FAST = TIMINGS._replace(claim_round=0.05, claim_ask=0.05, hang=0.5, recheck=0.05)
 """Frequent rounds."""
 EVENTS_ONLY = TIMINGS._replace(claim_round=3600.0)
 """No round after the first: what is repaired is repaired because of a file event."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.dra.driver import DraDriver
+from aosp_plugin.framework.dra.driver import TIMINGS, DraDriver
 from kubelet_standin.apiserver import ApiServer, Hang
 from kubelet_standin.dra_claims import ClaimsError
 from kubelet_standin.dra_kubelet import DraPod, DraVersion
@@ -90,12 +90,11 @@ async def test_the_driver_is_ready_only_when_its_slices_are_confirmed(node: DraN
 
 
 async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
-    node: DraNode, backend: DirectoryBackend, monkeypatch: pytest.MonkeyPatch
+    node: DraNode, backend: DirectoryBackend
 ) -> None:
     """A pod that is bound to the node before would be refused, and tried again after a minute."""
-    monkeypatch.setattr("aosp_plugin.framework.dra.driver.REGISTRATION_TIME", 600)
     await node.kubelet.stop()
-    driver = node.driver(backend)
+    driver = node.driver(backend, timings=TIMINGS._replace(publish_wait=600.0))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(driver.run())
         await until(lambda: bool(driver.inventory.snapshot.devices))
@@ -106,12 +105,9 @@ async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
         driver.stop()
 
 
-async def test_devices_are_published_without_a_kubelet_after_a_time(
-    node: DraNode, backend: DirectoryBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.dra.driver.REGISTRATION_TIME", 0.05)
+async def test_devices_are_published_without_a_kubelet_after_a_time(node: DraNode, backend: DirectoryBackend) -> None:
     await node.kubelet.stop()
-    driver = node.driver(backend)
+    driver = node.driver(backend, timings=TIMINGS._replace(publish_wait=0.05))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(driver.run())
         await node.server.wait_for(lambda _: node.devices)

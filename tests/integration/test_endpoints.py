@@ -43,9 +43,7 @@ class Daemon:
         pod_resources = PodResources(config.pod_resources_socket, backends, timings=patient)
         self.leak_detector = LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
         detector = self.leak_detector if config.leak_scan_interval else None
-        observation = Observation(
-            config.resources, backends, pod_resources, detector, polling=lambda: self.files.polling
-        )
+        observation = Observation(backends, pod_resources, detector, polling=lambda: self.files.polling)
         self.plugins = [
             DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=self.files, observer=observation.observer(name))
             for name, backend in backends.items()

@@ -38,7 +38,7 @@ from tests.support import (
 TIMINGS = Timings(
     view_interval=0.1,
     view_after_registration=0.05,
-    view_recheck=0.05,
+    recheck=0.05,
     view_settle=0.02,
     view_pause=0.5,
 )
@@ -79,7 +79,7 @@ class View(KubeletView):
 @contextlib.asynccontextmanager
 async def viewed(devices: DeviceDirectory, kubelet_dir: str, socket: str) -> AsyncIterator[View]:
     """Run a plugin, and its view as soon as the plugin is registered."""
-    plugin = make_plugin(devices, kubelet_dir, timings=IN_LIFE._replace(other_plugins=0.1))
+    plugin = make_plugin(devices, kubelet_dir, timings=IN_LIFE._replace(recheck=0.1))
     with contextlib.closing(PodResources(socket, [RESOURCE], timings=TIMINGS)) as pod_resources:
         view = View(plugin, pod_resources)
         async with run(plugin):

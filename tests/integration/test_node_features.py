@@ -16,9 +16,8 @@ import pytest
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.inventory import Inventory, Snapshot
-from aosp_plugin.framework.timings import Backoff
+from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
 from aosp_plugin.framework.worker import Worker
-from aosp_plugin.report import node_features
 from aosp_plugin.report.node_features import Feature, FeatureFile, labels
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
 from tests.backends import binder_backend, scan
@@ -64,7 +63,7 @@ class Files:
         self.inventory.publish(self.backend.devices())
 
     @contextlib.asynccontextmanager
-    async def written(self) -> AsyncIterator[None]:
+    async def written(self, timings: Timings = DEFAULT) -> AsyncIterator[None]:
         """Keep the file current."""
 
         def changed(_task: str, count: int) -> None:
@@ -72,7 +71,7 @@ class Files:
             self.checked.set()
 
         with contextlib.closing(Worker("feature file")) as worker:
-            file = FeatureFile(str(self.path), [self.feature], worker, clock=self.clock)
+            file = FeatureFile(str(self.path), [self.feature], worker, timings=timings, clock=self.clock)
             backoff = Backoff(first=0.01, cap=0.02)
             work = keep_written("feature_file", file, changed, interval=0.01, backoff=backoff)
             async with background_task(keep_observed([file], 0.01)), background_task(work):
@@ -175,13 +174,11 @@ async def test_only_temporary_files_of_killed_processes_are_removed(files: Files
 async def test_a_file_system_that_hangs_is_a_problem_and_blocks_nothing_else(
     hanging_file_system: HangingFileSystem,
     device_directory: DeviceDirectory,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(node_features, "WRITE_TIMEOUT", 0.1)
     files = Files(Path(hanging_file_system.directory) / "aosp-device-plugin", device_directory, Clock(START))
     with hanging_file_system.hanging():
-        async with files.written():
+        async with files.written(Timings(hang=0.1)):
             device_directory.add(0)
             files.scan()
             await files.until(lambda: files.problems.count(1) >= 2)

@@ -16,9 +16,9 @@ from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.resource_server import Confirmation, DriverState
-from aosp_plugin.framework.timings import Backoff
+from aosp_plugin.framework.timings import Backoff, Timings
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
-from aosp_plugin.report.node_taint import StartupTaint, TaintTimings, is_ready
+from aosp_plugin.report.node_taint import StartupTaint, is_ready
 from kubelet_standin.apiserver import ApiServer
 
 RESOURCE = "aosp.io/binder"
@@ -121,7 +121,7 @@ async def node() -> AsyncIterator[Node]:
     """Yield a Node that does not exist yet."""
     plugin, problems = ready_server(), list[int]()
     async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
-        taint = StartupTaint(client, "worker", KEY, [plugin], timings=TaintTimings(recheck=0.02, settled=0.05))
+        taint = StartupTaint(client, "worker", KEY, [plugin], timings=Timings(recheck=0.02, taint_settled=0.05))
         async with kept(taint, problems):
             yield Node(server, plugin, problems)
 

@@ -114,7 +114,7 @@ async def another_plugin(device_directory: DeviceDirectory, kubelet: Kubelet) ->
         await process.wait()
 
 
-OFTEN = IN_LIFE._replace(other_plugins=0.05)
+OFTEN = IN_LIFE._replace(recheck=0.05)
 
 
 async def test_the_later_one_of_two_plugins_reports_both(device_directory: DeviceDirectory, kubelet_dir: str) -> None:

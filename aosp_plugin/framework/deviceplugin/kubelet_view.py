@@ -46,7 +46,7 @@ class KubeletView:
         due = [plugin.view_due for plugin in self._plugins]
         while due:
             in_doubt = await self._round()
-            timeout = self._timings.view_recheck if in_doubt else self._timings.view_interval
+            timeout = self._timings.recheck if in_doubt else self._timings.view_interval
             if await self._clock.wait(*due, timeout=timeout):
                 for event in due:
                     event.clear()

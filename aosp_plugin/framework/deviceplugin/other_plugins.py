@@ -25,9 +25,6 @@ from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 LOG = logging.getLogger(__name__)
 
-MIN_INTERVAL = 1.0
-"""Seconds between two scans after changes: the kubelet writes its checkpoint there with each allocation."""
-
 
 class OtherPlugins:
     """Keeps track of the other plugins of one resource. For the event loop, except for ``notice``."""
@@ -54,7 +51,7 @@ class OtherPlugins:
         self._override = override
         self._earlier_ended = earlier_ended
         self._observer = observer
-        self._interval = timings.other_plugins
+        self._timings = timings
         self._clock = clock
         self._own_endpoint = ""
         """The registration that the last scan was made for."""
@@ -75,8 +72,9 @@ class OtherPlugins:
         """Scan after each change of the directory, and at intervals while there is another plugin, until cancelled."""
         while True:
             await self._scan()
-            await self._clock.sleep(min(MIN_INTERVAL, self._interval))
-            timeout = self._interval if self.found or self.overridden else None
+            # The kubelet writes its checkpoint into the directory with each allocation.
+            await self._clock.sleep(min(self._timings.retry, self._timings.recheck))
+            timeout = self._timings.recheck if self.found or self.overridden else None
             await self._clock.wait(self._supervisor.directory_changed, timeout=timeout)
 
     async def _scan(self) -> None:

@@ -12,7 +12,6 @@ from typing import Literal, TypeVar
 
 import grpc
 
-from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
@@ -20,7 +19,7 @@ from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import REQUEST, milliseconds
 from aosp_plugin.framework.registration import Context
-from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 LOG = logging.getLogger(__name__)
 
@@ -38,8 +37,6 @@ DEADLINE = 45.0
 MARGIN = 2.0
 """Seconds before the deadline when a claim should have been handled; a fifth of the deadline if that is shorter."""
 
-HEALTH_PAUSE = 0.05
-"""Seconds between two reports on health: changes come together."""
 
 HEALTH_TIMEOUT = 30
 """Seconds without a report after which the kubelet considers the health unknown: its default, too
@@ -59,10 +56,10 @@ class ClaimServicer:
     The end of a request, by its deadline or by the kubelet, does not end the work for its claims.
     """
 
-    def __init__(self, claims: Claims, health_period: float = DEFAULT.health_period) -> None:
-        """``health_period`` is in seconds."""
+    def __init__(self, claims: Claims, timings: Timings = DEFAULT, clock: Clock = CLOCK) -> None:
         self._claims = claims
-        self._health_period = health_period
+        self._timings = timings
+        self._clock = clock
         self._running: set[asyncio.Task[object]] = set()
 
     def handlers(self, finished: asyncio.Event) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
@@ -134,7 +131,7 @@ class ClaimServicer:
         margin = min(MARGIN, remaining / 5)
         seconds = remaining - margin / 2
         tasks = {
-            uid: asyncio.create_task(_outcome(rpc, claim, handle(claim, remaining - margin)))
+            uid: asyncio.create_task(self._outcome(rpc, claim, handle(claim, remaining - margin)))
             for uid, claim in claims.items()
         }
         for task in tasks.values():
@@ -152,6 +149,24 @@ class ClaimServicer:
         late = f"not completed after {seconds:.1f} s, and going on"
         return {uid: task.result() if task.done() else late for uid, task in tasks.items()}
 
+    async def _outcome(self, rpc: Rpc, claim: ClaimReference, work: Awaitable[T]) -> T | str:
+        """Return the result of the work for a claim, or its error, which is logged."""
+        started = self._clock()
+        try:
+            result = await work
+        except (OSError, PluginError) as error:
+            problem = str(error)
+        except Exception as error:
+            fields = {"claim": claim.full_name, "uid": claim.uid}
+            LOG.error("claim failed unexpectedly", extra=fields, exc_info=True)  # noqa: G201 - level
+            problem = f"internal error: {type(error).__name__}: {error}"
+        else:
+            LOG.debug("request answered", extra={"rpc": rpc, "claim": claim.full_name})
+            return result
+        fields = {"rpc": rpc, "claim": claim.full_name, "uid": claim.uid, "error": problem}
+        LOG.warning("claim failed", extra={**fields, "duration_ms": milliseconds(self._clock() - started)})
+        return problem
+
     async def _watch_health(
         self, finished: asyncio.Event, _request: health_pb.NodeWatchResourcesRequest, _context: Context
     ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
@@ -163,27 +178,8 @@ class ClaimServicer:
             devices, changes = self._claims.health()
             now = int(time.time())
             yield health_pb.NodeWatchResourcesResponse(devices=[_report(device, now) for device in devices])
-            await wait_any(*changes, finished, timeout=self._health_period)
-            await asyncio.sleep(HEALTH_PAUSE)
-
-
-async def _outcome(rpc: Rpc, claim: ClaimReference, work: Awaitable[T]) -> T | str:
-    """Return the result of the work for a claim, or its error, which is logged."""
-    started = time.monotonic()
-    try:
-        result = await work
-    except (OSError, PluginError) as error:
-        problem = str(error)
-    except Exception as error:
-        fields = {"claim": claim.full_name, "uid": claim.uid}
-        LOG.error("claim failed unexpectedly", extra=fields, exc_info=True)  # noqa: G201 - level
-        problem = f"internal error: {type(error).__name__}: {error}"
-    else:
-        LOG.debug("request answered", extra={"rpc": rpc, "claim": claim.full_name})
-        return result
-    fields = {"rpc": rpc, "claim": claim.full_name, "uid": claim.uid, "error": problem}
-    LOG.warning("claim failed", extra={**fields, "duration_ms": milliseconds(time.monotonic() - started)})
-    return problem
+            await self._clock.wait(*changes, finished, timeout=self._timings.health_period)
+            await self._clock.sleep(self._timings.quiet)  # changes come together
 
 
 def _device(device: PreparedDevice) -> pb.Device:

@@ -13,12 +13,11 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
-from aosp_plugin.framework.aio import call_in_loop, debounce, wait_any
+from aosp_plugin.framework.aio import call_in_loop, debounce
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
@@ -36,13 +35,10 @@ from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError,
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, Observer, milliseconds
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
-
-QUIET, CAP = 0.05, 1.0
-"""Seconds without a file event that end a burst, and seconds after which claims are repaired although it goes on."""
 
 
 class DeviceHealth(NamedTuple):
@@ -57,16 +53,17 @@ class DeviceHealth(NamedTuple):
 class _Call:
     """A call of the kubelet to prepare a claim."""
 
-    def __init__(self, uid: str, seconds: float) -> None:
+    def __init__(self, uid: str, seconds: float, clock: Clock) -> None:
         self.uid = uid
         self.refusal = ""
         """Why it must not have an effect any more."""
-        self._end = time.monotonic() + seconds
+        self._clock = clock
+        self._end = clock() + seconds
 
     @property
     def remaining(self) -> float:
         """Seconds until the kubelet needs the answer."""
-        return self._end - time.monotonic()
+        return self._end - self._clock()
 
     def check(self) -> None:
         """Raise ClaimError if the call must not have an effect any more. For any thread."""
@@ -90,6 +87,7 @@ class Claims:
         cdi_directory: str,
         observer: Observer = NULL_OBSERVER,
         timings: Timings = DEFAULT,
+        clock: Clock = CLOCK,
         boot_id_file: str = BOOT_ID_FILE,
     ) -> None:
         """``worker`` is the one that scans ``backend``, with its result in ``inventory``. The host is not accessed.
@@ -104,6 +102,7 @@ class Claims:
         self._inventory = inventory
         self._observer = observer
         self._timings = timings
+        self._clock = clock
         loop = asyncio.get_running_loop()
         self._specs = ClaimSpecs(
             driver,
@@ -123,7 +122,7 @@ class Claims:
         """Claims that have been gone for long enough. Repairs release them, until they have no record."""
         self._requested = asyncio.Event()
         self._requested.set()  # the process may have been away for long
-        self._repair_due = self._ask_due = self._ask_all_due = time.monotonic()
+        self._repair_due = self._ask_due = self._ask_all_due = self._clock()
         self._problem, self._notice = (
             LastingProblem(
                 LOG, "claim reconciliation failed, retrying", "claim reconciliation recovered", logging.ERROR
@@ -170,12 +169,12 @@ class Claims:
         ``files`` is used by this object alone.
         """
         while not stop.is_set():
-            pause = min(self._repair_due - time.monotonic(), files.interval)
-            await wait_any(files.changed, self._requested, stop, timeout=max(0.0, pause))
+            pause = min(self._repair_due - self._clock(), files.interval)
+            await self._clock.wait(files.changed, self._requested, stop, timeout=max(0.0, pause))
             if stop.is_set():
                 return
             if not self._requested.is_set():
-                await debounce(files.changed, QUIET, CAP)
+                await debounce(files.changed, self._timings.quiet, self._timings.retry)
             await self.round(files, stop)
 
     async def round(self, files: Subscription, stop: asyncio.Event) -> None:
@@ -183,9 +182,9 @@ class Claims:
         self._requested.clear()
         files.changed.clear()
         is_repaired = await self.repair(before=lambda: files.watch([self._specs.directory]))
-        pause = self._timings.claim_round if is_repaired else min(self._timings.claim_retry, self._timings.claim_round)
-        self._repair_due = time.monotonic() + pause
-        if time.monotonic() >= self._ask_due:
+        pause = self._timings.claim_round if is_repaired else min(self._timings.recheck, self._timings.claim_round)
+        self._repair_due = self._clock() + pause
+        if self._clock() >= self._ask_due:
             await self._ask_for_claims(stop)
 
     async def repair(self, timeout: float | None = None, *, before: Callable[[], None] = lambda: None) -> bool:
@@ -218,10 +217,10 @@ class Claims:
 
         Whether the caller is cancelled or not, no claim is left half prepared.
         """
-        call = _Call(reference.uid, seconds)
+        call = _Call(reference.uid, seconds, self._clock)
         self._calls.add(call)
         try:
-            with _counted(self._observer.prepared) as elapsed:
+            with self._counted(self._observer.prepared) as elapsed:
                 wanted = await self._wanted(reference, call)
                 self._keep(wanted.uid)  # it may have been gone meanwhile
                 devices = await self._prepare_when_free(wanted, call)
@@ -240,7 +239,7 @@ class Claims:
         for call in self._calls:
             if call.uid == reference.uid:
                 call.refusal = "the claim was unprepared before its preparation had ended"
-        with _counted(self._observer.unprepared) as elapsed:
+        with self._counted(self._observer.unprepared) as elapsed:
             function = partial(self._host.unprepare, reference.uid)
             known = await self._worker.run(function, seconds, label="claim unpreparation")
         if known:
@@ -269,7 +268,7 @@ class Claims:
         if needed is not False:
             self._keep(record.uid)
             return needed
-        now = time.monotonic()
+        now = self._clock()
         known, since = self._gone.get(record.uid, (None, now))
         if known != record:
             self._gone[record.uid] = (record, now)
@@ -279,14 +278,14 @@ class Claims:
 
     async def _ask_for_claims(self, stop: asyncio.Event) -> None:
         """Ask for all claims, or between these times for those that were gone; one after another."""
-        now = time.monotonic()
+        now = self._clock()
         everything, gone = now >= self._ask_all_due, {*self._gone}
         self._ask_due = now + self._timings.claim_round
         if everything:
             self._ask_all_due = now + self._timings.claim_ask
         for record in [*self.prepared.values()]:
             if everything or record.uid in gone:
-                is_needed = await self.ask(record, self._timings.claim_answer)
+                is_needed = await self.ask(record, self._timings.hang)
                 if is_needed is False:
                     self._repair_due = now  # which may release it
                 if is_needed is None or stop.is_set():  # the API server does not answer: the next round asks again
@@ -331,7 +330,7 @@ class Claims:
                 result = await self._worker.run(function, call.remaining, label="claim preparation")
                 if not isinstance(result, Conflict):
                     return result
-                now = time.monotonic()
+                now = self._clock()
                 if since == math.inf:
                     since = now
                     fields = {"claim": wanted.full_name, "uid": wanted.uid, "other": result.other.label}
@@ -342,15 +341,15 @@ class Claims:
                 await self.ask(result.other, seconds)
                 if result.other.uid in self._ended:
                     await self.repair(seconds)
-                await wait_any(superseded, timeout=min(self._timings.claim_poll, seconds))
+                await self._clock.wait(superseded, timeout=min(self._timings.claim_poll, seconds))
         finally:
             if since != math.inf:
-                self._observer.waited_for_device(time.monotonic() - since)
+                self._observer.waited_for_device(self._clock() - since)
 
     async def _device_ids(self, seconds: float) -> Mapping[tuple[str, str], str]:
         """Return the ID of each device of this node by pool and name; wait for the first scan."""
         if not self._inventory.snapshot.revision:
-            await wait_any(self._inventory.superseded(0), timeout=max(seconds, 0.0))
+            await self._clock.wait(self._inventory.superseded(0), timeout=max(seconds, 0.0))
         self._check_scanned()
         snapshot = self._inventory.snapshot
         if self._ids[0] != snapshot.revision:
@@ -375,17 +374,16 @@ class Claims:
         self._ended = {uid: record for uid, record in self._ended.items() if prepared.get(uid) == record}
         self._observer.claims_changed(len(prepared))
 
-
-@contextlib.contextmanager
-def _counted(count: Callable[[Literal["ok", "failed"], float], None]) -> Iterator[Callable[[], float]]:
-    """Count what happens in the context, with its duration; yields a function that returns the milliseconds so far."""
-    started = time.monotonic()
-    try:
-        yield lambda: milliseconds(time.monotonic() - started)
-    except BaseException:
-        count("failed", time.monotonic() - started)
-        raise
-    count("ok", time.monotonic() - started)
+    @contextlib.contextmanager
+    def _counted(self, count: Callable[[Literal["ok", "failed"], float], None]) -> Iterator[Callable[[], float]]:
+        """Count what happens in the context, with its duration; yield what returns the milliseconds so far."""
+        started = self._clock()
+        try:
+            yield lambda: milliseconds(self._clock() - started)
+        except BaseException:
+            count("failed", self._clock() - started)
+            raise
+        count("ok", self._clock() - started)
 
 
 def _set(problem: LastingProblem, errors: Mapping[str, Exception]) -> None:

@@ -16,18 +16,11 @@ from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
 from aosp_plugin.framework.resource_server import DriverState, ResourceServer
-from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
-RESTORE_TIMEOUT = 10.0
-"""Seconds for restoring the claims before the kubelet is served. The kubelet's requests wait for it anyway."""
-
-SCAN_TIMINGS = DEFAULT._replace(quiet=0.1, longest_delay=0.25)
+TIMINGS = DEFAULT._replace(quiet=0.1, longest_delay=0.25)
 """Each claim that is prepared or unprepared causes events, and scans between the preparations of many claims would take
 longer than these do, in the same worker thread."""
-
-REGISTRATION_TIME = 5.0
-"""Seconds after which devices are published although the kubelet has not registered the driver, which takes it about
-a second: a kubelet that does not answer must not keep the API server from knowing the host's devices."""
 
 
 class DraDirectories(NamedTuple):
@@ -56,6 +49,8 @@ class DraDriver(ResourceServer):
         kubelet_socket: str = "",
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
+        timings: Timings = TIMINGS,
+        clock: Clock = CLOCK,
     ) -> None:
         """``credentials`` are for the API server, and closed at the end.
 
@@ -63,7 +58,7 @@ class DraDriver(ResourceServer):
 
         Drivers of the same process share ``files``; the caller that creates ``files`` also closes it.
         """
-        super().__init__(backend, files=files, observer=observer, timings=SCAN_TIMINGS)
+        super().__init__(backend, files=files, observer=observer, timings=timings, clock=clock)
         self.driver_name = driver_names.driver_name(backend.resource_name)
         self.confirmation.unavailable("the devices are in ResourceSlices")
         self._api = ApiClient(credentials, observer=observer.api_request, user_agent=self.driver_name)
@@ -77,6 +72,8 @@ class DraDriver(ResourceServer):
             state_directory=directories.state,
             cdi_directory=directories.cdi,
             observer=observer,
+            timings=timings,
+            clock=clock,
         )
         self._claim_files = self._scanned.subscribe()
         self._registration = KubeletService(
@@ -87,10 +84,20 @@ class DraDriver(ResourceServer):
             stop=self._stop,
             kubelet_socket=kubelet_socket,
             observer=observer,
+            timings=timings,
+            clock=clock,
         )
         self._publisher = SlicePublisher(
-            self._api, self.driver_name, node_name, self.inventory, backend.attributes, self._stop, observer
+            self._api,
+            self.driver_name,
+            node_name,
+            self.inventory,
+            backend.attributes,
+            self._stop,
+            observer,
+            timings=timings,
         )
+        self._timings = timings
 
     @property
     def driver(self) -> DriverState:
@@ -141,14 +148,14 @@ class DraDriver(ResourceServer):
     async def _start(self, *, require_devices: bool) -> None:
         """Scan, and restore the claims before the kubelet asks for them. Later rounds retry what fails."""
         await super()._start(require_devices=require_devices)
-        await self._claims.repair(RESTORE_TIMEOUT)
+        await self._claims.repair(self._timings.hang)
 
     async def _publish(self) -> None:
         """Publish the devices, at first only when the kubelet has registered the driver, or has had time for it.
 
         A pod that is bound to the node before cannot be prepared, and is tried again after a minute.
         """
-        await wait_any(self._registration.first_registered, timeout=REGISTRATION_TIME)
+        await wait_any(self._registration.first_registered, timeout=self._timings.publish_wait)
         await self._publisher.run()
 
     async def _follow_kubelet(self) -> None:

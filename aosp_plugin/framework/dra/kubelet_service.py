@@ -60,7 +60,7 @@ class KubeletService(Registration):
         # Without an endpoint, the kubelet uses the socket on which it called GetInfo, under the path that it sees
         # (operation_generator.go): the path in the driver's container may be another one.
         self._info = pb.PluginInfo(type="DRAPlugin", name=driver, supported_versions=SUPPORTED_VERSIONS)
-        self._claims = ClaimServicer(claims, timings.health_period)
+        self._claims = ClaimServicer(claims, timings, clock)
         self._kubelet_socket = kubelet_socket
         self._kubelet_listened = False
         self.first_registered = asyncio.Event()
@@ -127,7 +127,7 @@ class KubeletService(Registration):
 
     @property
     def _interval(self) -> float:
-        return min(super()._interval, self._timings.kubelet)
+        return min(super()._interval, self._timings.recheck)
 
     async def _look(self) -> None:
         """Note the end of the kubelet. A socket on which it has never listened may be left from another one."""

@@ -49,12 +49,6 @@ from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
 
 LOG = logging.getLogger(__name__)
 
-QUIET = 0.01
-"""Seconds from a reason to compare to the comparison: reasons come together."""
-
-LONGEST_PAUSE = 15.0
-"""Seconds; the upper limit of the pauses after failures and repairs in a row, unless the server asks for more."""
-
 ANY_VERSION = "0"
 """The resourceVersion of a watch that begins with what the server's cache has. No version is remembered, so none can be
 too old, or later than those of a server whose data was restored from a backup."""
@@ -177,7 +171,7 @@ class SlicePublisher:
             await asyncio.sleep(self._rng.uniform(*self._timings.watch_pause))
 
     async def _publish_repeatedly(self) -> None:
-        backoff = Backoff(self._rng, cap=LONGEST_PAUSE)
+        backoff = Backoff(self._rng, cap=self._timings.longest_pause)
         while True:
             self._due.clear()
             self._slices_changed.clear()
@@ -190,7 +184,7 @@ class SlicePublisher:
                 backoff.succeeded()
                 pause = self._timings.slice_relist * self._rng.uniform(0.8, 1.2)
                 await wait_any(self._due, newer, self._slices_changed, timeout=pause)
-            await asyncio.sleep(QUIET)
+            await asyncio.sleep(self._timings.quiet)  # reasons come together
 
     async def _publish(self) -> bool:
         """List, compare and write once; return whether another client had changed slices. Failures are noted."""

@@ -7,18 +7,16 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 
 from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.timings import DEFAULT
 
 LOG = logging.getLogger(__name__)
-
-INTERVAL = 1.0
-"""Seconds between two checks of the plugin's state."""
 
 
 async def notify(
     unready: Callable[[], Iterable[str]],
     stop: asyncio.Event,
     environment: Mapping[str, str] = os.environ,
-    interval: float = INTERVAL,
+    interval: float = DEFAULT.state,
 ) -> None:
     """Notify systemd until ``stop`` is set, if the process is a service of Type=notify (sd_notify(3)).
 

@@ -15,7 +15,7 @@ from aosp_plugin.framework.apiserver.protocol import (
     NotFoundError,
     Request,
 )
-from aosp_plugin.framework.timings import FIRST, Backoff
+from aosp_plugin.framework.timings import Backoff
 
 REQUEST = Request("get", "/api/v1/nodes/a")
 
@@ -42,11 +42,11 @@ class Attempts:
 def test_pauses_grow_up_to_a_cap_and_begin_again() -> None:
     backoff = Backoff(random.Random(0))  # noqa: S311 - repeatable
     pauses = [backoff.pause() for _ in range(30)]
-    assert FIRST / 2 <= pauses[0] <= FIRST
+    assert 0.05 <= pauses[0] <= 0.1
     assert all(15 <= pause <= 30 for pause in pauses[10:])
     assert all(later >= earlier * 0.99 for earlier, later in pairwise(pauses[:8:2]))
     backoff.succeeded()
-    assert backoff.pause() <= FIRST
+    assert backoff.pause() <= 0.1
 
 
 def test_clients_do_not_try_at_the_same_time() -> None:

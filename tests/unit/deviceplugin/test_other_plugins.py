@@ -66,7 +66,7 @@ def plugins(directory: Directory, calls: list[str]) -> OtherPlugins:
         reregister=lambda _: calls.append("register"),
         override=lambda overridden: calls.append("overridden" if overridden else "current"),
         earlier_ended=lambda: calls.append("publish"),
-        timings=Timings(other_plugins=0.001),
+        timings=Timings(recheck=0.001),
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory, Snapshot
-from aosp_plugin.report.node_events import AGGREGATION, Occurrence, ResourceWatch
+from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.report.node_events import Occurrence, ResourceWatch
 from tests.backends import binder_backend
 from tests.support import Clock
 
@@ -125,8 +126,8 @@ class Devices:
     def become(self, **reasons: str) -> list[str]:
         """Publish other devices, and return the messages about them."""
         self.replace(**reasons)
-        self._now += AGGREGATION
-        return [occurrence.message for occurrence in self._watch.at(self._now, self._now + AGGREGATION)]
+        self._now += DEFAULT.event_delay
+        return [occurrence.message for occurrence in self._watch.at(self._now, self._now + DEFAULT.event_delay)]
 
 
 def test_devices_that_become_unhealthy_or_vanish_are_lost_once() -> None:

@@ -17,8 +17,9 @@ from aosp_plugin.report import catalog
 from aosp_plugin.report.document import DriverReport, Known, Problem, ResourceReport
 from aosp_plugin.report.history import Since
 from aosp_plugin.report.problems import NAMED_DEVICES, problems
-from aosp_plugin.report.resource_report import GONE, TRUNCATED, ResourceStatus, resource_report
+from aosp_plugin.report.resource_report import GONE, TRUNCATED, resource_report
 from hack import runbook_reasons
+from tests.reports import resource_status
 from tests.support import RESOURCE
 
 PHONE = Owner("games", "phone-1", "android")
@@ -29,14 +30,7 @@ def resource(
     *devices: Device, owners: dict[str, tuple[Owner, ...]] | None = None, since: Since | None = None, **fields: Any
 ) -> ResourceReport:
     """Return the report of a registered resource, with some of its fields replaced."""
-    status = ResourceStatus(
-        name=RESOURCE,
-        snapshot=Snapshot(1, devices or (Device("n1"),)),
-        unready="",
-        leaks=None,
-        binder_devices=dict,
-        since=since or Since(registered=True),
-    )
+    status = resource_status(Snapshot(1, devices or (Device("n1"),)), since=since or Since(registered=True))
     return msgspec.structs.replace(resource_report(status, Allocations("", {RESOURCE: owners or {}})), **fields)
 
 

@@ -12,9 +12,10 @@ from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.report.document import Counts, Report, ResourceReport
 from aosp_plugin.report.history import Since
 from aosp_plugin.report.leaks import Gap, Holder, Leaks
-from aosp_plugin.report.resource_report import LeakScans, ResourceStatus, leak_detection_state, resource_report
+from aosp_plugin.report.resource_report import LeakScans, leak_detection_state, resource_report
+from tests.reports import resource_status
+from tests.support import RESOURCE
 
-RESOURCE = "aosp.io/binder"
 PHONE = Owner("games", "phone-1", "android")
 OTHER = Owner("games", "phone-2", "android")
 HOLDER = Holder("n1", 4711, "adbd --root", 1700000000.5, 12.25, 2000, "c" * 64, "uid-1")
@@ -36,9 +37,9 @@ def reported(
 ) -> ResourceReport:
     """Return the report of a resource whose devices are binder devices of the same name."""
     names = binder_devices if binder_devices is not None else {device.id: (device.id,) for device in devices}
-    fields: dict[str, Any] = {"name": RESOURCE, "unready": "", "leaks": LeakScans(leaks(), 2.0)} | status
+    fields = {"leaks": LeakScans(leaks(), 2.0)} | status
     return resource_report(
-        ResourceStatus(snapshot=Snapshot(revision, devices, limit), binder_devices=lambda: names, **fields),
+        resource_status(Snapshot(revision, devices, limit), binder_devices=names, **fields),
         allocations or Allocations("", {RESOURCE: owners or {}}),
     )
 
@@ -143,10 +144,10 @@ def test_json_has_these_fields() -> None:
             allocated={"n1": 4.0},
             leaked={"n9": 5.0},
         ),
-        kubelet_allocatable=6,
-        kubelet_published=7,
+        allocatable=6,
+        published=7,
         expected=7,
-        spread_devices=lambda: {"n1": "/dev/dri/renderD128"},
+        spread_devices={"/dev/dri/renderD128": ["n1"]},
     )
     assert msgspec.to_builtins(report) == {
         "name": RESOURCE,
@@ -210,7 +211,7 @@ def test_json_has_these_fields() -> None:
 
 def test_owners_are_those_of_the_same_resource() -> None:
     """Two resources may have devices of the same name."""
-    allocations = Allocations("", {"x.io/b": {"d": (PHONE,)}})
+    allocations, own = (Allocations("", {name: {"d": (PHONE,)}}) for name in ("x.io/b", RESOURCE))
     devices = [Device("d")]
-    assert states(reported(devices, name="x.io/a", allocations=allocations)) == {"d": "free"}
-    assert states(reported(devices, name="x.io/b", allocations=allocations)) == {"d": "allocated"}
+    assert states(reported(devices, allocations=allocations)) == {"d": "free"}
+    assert states(reported(devices, allocations=own)) == {"d": "allocated"}

@@ -1,0 +1,41 @@
+"""The status of a resource without a running plugin, for tests of reports."""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from aosp_plugin.framework.inventory import Snapshot
+from aosp_plugin.report.history import Since
+from aosp_plugin.report.resource_report import LeakScans, ResourceStatus
+from tests.support import RESOURCE
+
+
+def resource_status(
+    snapshot: Snapshot,
+    *,
+    since: Since | None = None,
+    leaks: LeakScans | None = None,
+    binder_devices: Mapping[str, Sequence[str]] | None = None,
+    spread_devices: Mapping[str, Sequence[str]] | None = None,
+    allocatable: int | None = None,
+    published: int | None = None,
+    expected: int | None = None,
+) -> ResourceStatus:
+    """Return the status of a resource that is ready, with the names of the binder devices by device ID."""
+    unknown = "" if published is not None else "the kubelet has not been asked yet"
+    server: Any = SimpleNamespace(
+        resource_name=RESOURCE,
+        inventory=SimpleNamespace(snapshot=snapshot),
+        confirmation=SimpleNamespace(allocatable=allocatable, published=published, unknown=unknown),
+        unready="",
+        notice="",
+        driver=None,
+    )
+    found = {id_: [SimpleNamespace(name=name) for name in names] for id_, names in (binder_devices or {}).items()}
+    backend: Any = SimpleNamespace(
+        binder_devices=lambda: found,
+        advertised_ids=lambda device_id: [device_id],
+        spread_devices=lambda: spread_devices or {},
+        expected=expected,
+    )
+    return ResourceStatus(server, backend, since or Since(), leaks)
