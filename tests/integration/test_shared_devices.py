@@ -237,7 +237,10 @@ def test_sets_and_replicas_have_the_spread_device_of_their_device(device_directo
     )
     scan(backend)
     backend.update_host()
-    assert backend.spread_devices() == {dri.path(n): names([3 * n, 3 * n + 9]) for n in range(3)}
+    assert backend.spread_devices() == {
+        dri.path(n): [f"{name}::{replica}" for name in names([3 * n, 3 * n + 9]) for replica in range(2)]
+        for n in range(3)
+    }
     assert others(backend, "aosp_binder12::0", "aosp_binder12::1") == [dri.path(1)]
     spec = json.loads((device_directory.directory.parent / "cdi/aosp.io_binder.json").read_bytes())
     nodes = {device["name"]: device["containerEdits"]["deviceNodes"] for device in spec["devices"]}
