@@ -197,16 +197,21 @@ async def test_newer_kubelets_get_the_options_before_they_answer(kubelet: Kubele
 
 
 @newer_kubelets
-@pytest.mark.kubelet(dial_timeout=0.5)
-async def test_newer_kubelets_refuse_a_plugin_that_does_not_answer(kubelet: Kubelet, plugins: Plugins) -> None:
+async def test_newer_kubelets_refuse_a_plugin_without_options(kubelet: Kubelet, plugins: Plugins) -> None:
     """ListAndWatch is not called."""
     plugin = await plugins.start("d")
     plugin.hooks["GetDevicePluginOptions"] = fail("no options today")
     _code, text = await register_error(kubelet, plugin.name)
     assert text == "failed to get device plugin options: rpc error: code = Internal desc = no options today"
+    assert plugin.streams == []
+    assert kubelet.resources == ()
+
+
+@newer_kubelets
+@pytest.mark.kubelet(dial_timeout=0.05)
+async def test_newer_kubelets_refuse_a_plugin_that_is_absent(kubelet: Kubelet) -> None:
     _code, text = await register_error(kubelet, "absent.sock")
     assert text == "failed to dial device plugin: context deadline exceeded"
-    assert plugin.streams == []
     assert kubelet.resources == ()
 
 
