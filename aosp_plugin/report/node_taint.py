@@ -8,20 +8,16 @@ that comes back would end or keep away pods that have no phone.
 
 import logging
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.protocol import NODES, InvalidObjectError, object_path
+from aosp_plugin.framework.apiserver.protocol import NODES, InvalidObjectError, StoredObject, object_path
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 LOG = logging.getLogger(__name__)
-
-
-class _Metadata(msgspec.Struct):
-    uid: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Spec(msgspec.Struct):
@@ -32,10 +28,9 @@ class _Status(msgspec.Struct):
     allocatable: dict[str, str] = {}
 
 
-class Node(msgspec.Struct):
+class Node(StoredObject, frozen=True):
     """What matters here of a Node object."""
 
-    metadata: _Metadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import http
 import urllib.parse
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -203,7 +203,19 @@ def one_line(text: str) -> str:
     return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
 
 
-class _Metadata(msgspec.Struct):
+class Metadata(msgspec.Struct, frozen=True):
+    """What is read of an object's metadata."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class StoredObject(msgspec.Struct, frozen=True):
+    """An object: its UID stays, while another object may have its name later."""
+
+    metadata: Metadata
+
+
+class _HeadMetadata(msgspec.Struct):
     resource_version: str = msgspec.field(name="resourceVersion", default="")
 
 
@@ -211,7 +223,7 @@ class Head(msgspec.Struct):
     """What all objects and lists have in common."""
 
     kind: str
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    metadata: _HeadMetadata = msgspec.field(default_factory=_HeadMetadata)
     items: list[Object] | None = None
 
 

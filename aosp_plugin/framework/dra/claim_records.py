@@ -80,16 +80,9 @@ class ClaimStatus(msgspec.Struct, frozen=True):
     allocation: Allocation | None = None
 
 
-class Metadata(msgspec.Struct, frozen=True):
-    """The metadata of a claim."""
-
-    uid: str
-
-
-class Claim(msgspec.Struct, frozen=True):
+class Claim(protocol.StoredObject, frozen=True):
     """A ResourceClaim (staging/src/k8s.io/api/resource/v1/types.go)."""
 
-    metadata: Metadata
     status: ClaimStatus = ClaimStatus()
 
     @property

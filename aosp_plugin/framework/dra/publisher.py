@@ -16,9 +16,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from aosp_plugin.framework.aio import complete_unless, wait_any
 from aosp_plugin.framework.apiserver.client import ApiClient
@@ -30,6 +28,7 @@ from aosp_plugin.framework.apiserver.protocol import (
     ApiUnavailableError,
     NotFoundError,
     Request,
+    StoredObject,
     object_path,
 )
 from aosp_plugin.framework.dra.slices import (
@@ -52,14 +51,6 @@ LOG = logging.getLogger(__name__)
 ANY_VERSION = "0"
 """The resourceVersion of a watch that begins with what the server's cache has. No version is remembered, so none can be
 too old, or later than those of a server whose data was restored from a backup."""
-
-
-class _Metadata(msgspec.Struct):
-    uid: Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class _Node(msgspec.Struct):
-    metadata: _Metadata
 
 
 class SlicePublisher:
@@ -212,7 +203,7 @@ class SlicePublisher:
         """Find the UID of the Node, which owns the slices, so that they are deleted with it. Raises ApiError."""
         name = self._identity.node_name
         try:
-            uid = (await self._api.get(object_path(NODES, name), _Node)).metadata.uid
+            uid = (await self._api.get(object_path(NODES, name), StoredObject)).metadata.uid
         except NotFoundError as error:
             self._identity = self._identity._replace(node_uid="")
             text = f"there is no Node {name}: is NODE_NAME the name of this node?"
