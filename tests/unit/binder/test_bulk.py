@@ -13,18 +13,12 @@ from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.host_errors import (
     BinderfsError,
-    DeviceDirectoryError,
     DeviceExistsError,
-    DevicesExhaustedError,
-    HostError,
-    NotPermittedError,
 )
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.binder.provision.bulk import DevicePool
 from tests.fake_binderfs import FakeBinderfs
 
-CHAR = stat.S_IFCHR | 0o666
-NULL, KVM = os.makedev(1, 3), os.makedev(10, 232)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates device files, which requires root")
 
 
@@ -66,14 +60,6 @@ def test_create_mounts_a_binderfs_and_links_to_its_devices(place: Place) -> None
     assert place.kernel.calls == [("mount", 50)]
 
 
-def test_create_refuses_a_binderfs_directory_with_files(place: Place) -> None:
-    place.run.mkdir(parents=True)
-    (place.run / "precious").touch()
-    with pytest.raises(BinderfsError, match=f"{place.run} is neither empty nor a binderfs"):
-        place.pool.create(2)
-    assert place.kernel.calls == []
-
-
 @pytest.mark.parametrize(
     ("user", "kind", "text"),
     [pytest.param(0, Kind.STAND_IN, "null devices", marks=needs_root), (1000, Kind.FILE, "empty files")],
@@ -93,52 +79,21 @@ def test_stand_ins_are_null_devices_or_empty_files(
     assert place.kernel.calls == []
 
 
-def test_create_never_changes_the_mode_of_a_file_behind_a_link(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user who owns the device directory may replace a stand-in with a link while root runs the command."""
-    precious = place.dev / "precious"
-    precious.touch(0o600)
-    real_mknod = os.mknod
-
-    def mknod_and_replace(path: str, *arguments: int) -> None:
-        real_mknod(path, *arguments)
-        os.unlink(path)
-        os.symlink(precious, path)
-
-    monkeypatch.setattr(os, "mknod", mknod_and_replace)
-    with contextlib.suppress(HostError):  # whether a link has a mode depends on kernel and file system
-        place.pool.create(1, stand_ins=True)
-    assert stat.S_IMODE(precious.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize(
-    ("obstacle", "stand_ins"),
-    [
+def test_create_names_what_is_in_the_way_and_creates_nothing(place: Place) -> None:
+    obstacles: list[tuple[Callable[[Path], object], bool]] = [
         (lambda path: path.symlink_to("null"), False),
         (lambda path: path.write_text("mine"), True),
-        (os.mkdir, False),
         (os.mkfifo, True),
         (os.mknod, False),
-        pytest.param(functools.partial(os.mknod, mode=CHAR, device=NULL), False, marks=needs_root),
-        pytest.param(functools.partial(os.mknod, mode=CHAR, device=KVM), True, marks=needs_root),
-    ],
-)
-def test_create_names_what_is_in_the_way_and_creates_nothing(
-    place: Place, obstacle: Callable[[Path], None], *, stand_ins: bool
-) -> None:
-    obstacle(place.dev / "a1")
-    expected = f"^{place.dev}/a1 is in the way: remove it, or choose another --prefix or --start$"
-    with pytest.raises(DeviceExistsError, match=expected):
-        place.pool.create(3, stand_ins=stand_ins)
-    assert os.listdir(place.dev) == ["a1"]
+    ]
+    for obstacle, stand_ins in obstacles:
+        obstacle(place.dev / "a1")
+        expected = f"^{place.dev}/a1 is in the way: remove it, or choose another --prefix or --start$"
+        with pytest.raises(DeviceExistsError, match=expected):
+            place.pool.create(3, stand_ins=stand_ins)
+        assert os.listdir(place.dev) == ["a1"]
+        (place.dev / "a1").unlink()
     assert place.kernel.calls == []
-
-
-def test_create_keeps_what_it_created_before_a_failure(place: Place) -> None:
-    with pytest.raises(DevicesExhaustedError, match="max=2"):
-        place.pool.create(3, max_devices=2)
-    assert place.links().keys() == {"a0", "a1"}
-    assert "1 device created, 2 already present" in place.pool.create(3, max_devices=3)
-    assert place.kernel.calls == [("mount", 2), ("remount", 3)]
 
 
 class Interruption:
@@ -243,39 +198,7 @@ def test_delete_unmounts_a_binderfs_without_other_devices(
     assert place.pool.delete() == f"{place.dev}: 0 devices deleted\n"
 
 
-def test_delete_removes_links_after_an_unmount_and_stand_ins(place: Place) -> None:
-    place.pool.create(2)
-    place.kernel.unmount(str(place.run))
-    (place.dev / "a9").touch()
-    assert place.pool.delete() == f"{place.dev}: 3 devices deleted\n"
-    assert os.listdir(place.dev) == []
-
-
-@pytest.mark.parametrize("run", [lambda pool: pool.create(1), DevicePool.list, DevicePool.delete])
-def test_a_missing_device_directory_is_an_error(tmp_path: Path, run: Callable[[DevicePool], object]) -> None:
-    with pytest.raises(DeviceDirectoryError, match=f"cannot read the device directory {tmp_path}/none: No such file"):
-        run(DevicePool(f"{tmp_path}/none"))
-
-
-@pytest.mark.parametrize(
-    ("function", "number", "kind", "text"),
-    [
-        ("chmod", 1, NotPermittedError, "Operation not permitted: run as root"),
-        ("symlink", 5, HostError, "Input/output"),
-    ],
-)
-def test_errors_of_the_system_name_the_file(
-    place: Place, monkeypatch: pytest.MonkeyPatch, function: str, number: int, kind: type[HostError], text: str
-) -> None:
-    def fail(path: str, *_: object) -> None:
-        raise OSError(number, os.strerror(number), path)
-
-    monkeypatch.setattr(os, function, fail)
-    with pytest.raises(kind, match=f"cannot create devices in {place.dev}: {place.run}/a0: {text}"):
-        place.pool.create(1)
-
-
-@pytest.mark.parametrize(("prefix", "name"), [("a/b", "a/b10"), ("x" * 62, "x" * 62 + "10")])
-def test_create_refuses_a_prefix_that_gives_invalid_names(place: Place, prefix: str, name: str) -> None:
-    with pytest.raises(ValueError, match=f"^--prefix: '{prefix}' gives names like '{name}': "):
-        DevicePool(str(place.dev), prefix, str(place.run)).create(11)
+def test_create_refuses_a_prefix_that_gives_invalid_names(place: Place) -> None:
+    for prefix in ("a/b", "x" * 62):
+        with pytest.raises(ValueError, match=f"^--prefix: '{prefix}' gives names like '{prefix}10': "):
+            DevicePool(str(place.dev), prefix, str(place.run)).create(11)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from aosp_plugin.backend.scanned import aggregate, first
 from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, FileSystem, Kind
@@ -30,38 +28,27 @@ def device(kind: Kind, file_system: FileSystem = FS) -> BinderDevice:
     return BinderDevice("b1", "/dev/b1", kind, identity)
 
 
-@pytest.mark.parametrize("kind", LEVELS)
-def test_evaluate_applies_the_level_to_the_kind(kind: Kind) -> None:
+def test_evaluate_applies_the_level_to_the_kind() -> None:
     """The kind takes precedence over the file system."""
-    for file_system in (None, FS, NEW_FS):
-        reasons = [evaluate(device(kind), verify, file_system) for verify in Verify]
-        replaced = Reason.REPLACED if file_system == NEW_FS else None
-        assert reasons == [reason or replaced for reason in LEVELS[kind]]
+    for kind, levels in LEVELS.items():
+        for file_system in (None, FS, NEW_FS):
+            reasons = [evaluate(device(kind), verify, file_system) for verify in Verify]
+            replaced = Reason.REPLACED if file_system == NEW_FS else None
+            assert reasons == [reason or replaced for reason in levels]
+    assert evaluate(device(Kind.BINDERFS), Verify.FILE, (0, 0)) is Reason.REPLACED, "only None means any file system"
 
 
-@pytest.mark.parametrize("verify", Verify)
-def test_device_on_another_file_system_is_replaced(verify: Verify) -> None:
-    assert evaluate(device(Kind.BINDERFS), verify, FS) is None
-    assert evaluate(device(Kind.BINDERFS, NEW_FS), verify, FS) is Reason.REPLACED
-    assert evaluate(device(Kind.BINDERFS), verify, (0, 0)) is Reason.REPLACED, "only None means any file system"
-
-
-@pytest.mark.parametrize(
-    ("set_id", "members", "problem"),
-    [
-        ("phone", {}, None),
+def test_set_is_unhealthy_because_of_its_members() -> None:
+    """The detail of a single device is its reason, because its name is the device ID."""
+    cases: list[tuple[str, dict[str, Reason | None], tuple[Reason, str] | None]] = [
         ("phone", {"a": None, "b": None}, None),
         ("phone", {"a": Reason.MISSING, "b": Reason.MISSING}, (Reason.MISSING, "missing: a, b")),
         ("phone", {"c": Reason.MISSING, "a": Reason.REPLACED}, (Reason.INCOMPLETE, "incomplete: missing c")),
         ("b1", {"b1": Reason.REPLACED}, (Reason.REPLACED, "replaced")),
         ("7", {"binder7": Reason.MISSING}, (Reason.MISSING, "missing: binder7")),
-    ],
-)
-def test_set_is_unhealthy_because_of_its_members(
-    set_id: str, members: dict[str, Reason | None], problem: tuple[Reason, str] | None
-) -> None:
-    """The detail of a single device is its reason, because its name is the device ID."""
-    assert aggregate(set_id, list(members.items())) == problem
+    ]
+    for set_id, members, problem in cases:
+        assert aggregate(set_id, list(members.items())) == problem
 
 
 def test_missing_requirements_are_named() -> None:
@@ -81,12 +68,11 @@ def test_first_problem_is_the_one_with_the_highest_precedence() -> None:
     assert first(None, None) is None
 
 
-PRECEDENCE = list(Reason)[3:]
-"""Without missing and incomplete, which depend on each other."""
+def test_set_has_the_reason_with_the_highest_precedence() -> None:
+    """Each check implies that those before it passed. The detail names the members with this reason only.
 
-
-@pytest.mark.parametrize(("higher", "lower"), list(itertools.pairwise(PRECEDENCE)))
-def test_set_has_the_reason_with_the_highest_precedence(higher: Reason, lower: Reason) -> None:
-    """Each check implies that those before it passed. The detail names the members with this reason only."""
-    members = [("a", lower), ("b", None), ("c", higher), ("d", lower)]
-    assert aggregate("phone", members) == aggregate("phone", members[::-1]) == (higher, f"{higher}: c")
+    Missing and incomplete, the first ones, depend on each other.
+    """
+    for higher, lower in itertools.pairwise(list(Reason)[3:]):
+        members = [("a", lower), ("b", None), ("c", higher), ("d", lower)]
+        assert aggregate("phone", members) == aggregate("phone", members[::-1]) == (higher, f"{higher}: c")

@@ -9,35 +9,18 @@ from hypothesis import strategies as st
 from aosp_plugin.binder.devices.preference import NumaMap, Range, narrow, parse_numa
 
 
-@pytest.mark.parametrize(
-    ("ranges", "problem"),
-    [
-        ({"0-10": 0, "10-20": 1}, "overlap"),
-        ({"5-6": 0, "0-100": 0}, "overlap"),
-        ({"0-9": 0, "7": 1}, "overlap"),
-        ({"7": 0, "07": 0}, "overlap"),
-        ({"9-8": 0}, "ends before it begins"),
-    ],
-)
-def test_parse_rejects_reversed_and_overlapping_ranges(ranges: dict[str, int], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        parse_numa(ranges)
+def test_parse_rejects_reversed_and_overlapping_ranges() -> None:
+    for ranges in ({"0-10": 0, "10-20": 1}, {"5-6": 0, "0-100": 0}, {"7": 0, "07": 0}):
+        with pytest.raises(ValueError, match="overlap"):
+            parse_numa(ranges)
+    with pytest.raises(ValueError, match="ends before it begins"):
+        parse_numa({"9-8": 0})
 
 
-@pytest.mark.parametrize(
-    ("name", "numa_nodes"),
-    [
-        ("5_binder15", (1,)),
-        ("binder5.x", (0,)),
-        ("phone-15-binder", (1,)),
-        ("b015", (1,)),
-        ("binder", ()),
-        ("5_binder99", ()),
-        ("b٣", ()),
-    ],
-)
-def test_last_number_of_a_name_selects_the_numa_node(name: str, numa_nodes: tuple[int, ...]) -> None:
-    assert parse_numa({"0-9": 0, "10-19": 1}).of([name]) == numa_nodes
+def test_last_number_of_a_name_selects_the_numa_node() -> None:
+    names = {"5_binder15": (1,), "binder5.x": (0,), "phone-15-binder": (1,), "b015": (1,), "binder": (), "b٣": ()}
+    for name, numa_nodes in names.items():
+        assert parse_numa({"0-9": 0, "10-19": 1}).of([name]) == numa_nodes
 
 
 def test_set_is_on_the_numa_nodes_of_all_its_members() -> None:
@@ -72,22 +55,15 @@ NUMA_NODES = {"0": (0,), "1": (1,), "2": (2,), "3": (3,), "*": (0, 1), "-": ()}
     [
         pytest.param("", "x.xxx..x", [], 3, {"x.xxx..x"}, id="no NUMA nodes"),
         pytest.param("00001111", "x.xx....", [], 2, {"x.xx...."}, id="one NUMA node has all devices"),
-        pytest.param("00001111", "........", [], 2, {"........"}, id="no device is free"),
         pytest.param("00001111", "x.xxxx..", [], 2, {"x.xx....", "....xx.."}, id="each sufficient node is a choice"),
-        pytest.param("00001111", "x.xxxx..", [], 3, {"x.xx...."}, id="one node is sufficient"),
         pytest.param("00001111", "x.xxxx..", [], 5, {"x.xxxx.."}, id="no node is sufficient"),
-        pytest.param("00001111", "x.xxxx..", [], 9, {"x.xxxx.."}, id="too few devices are free"),
         pytest.param("00001111", "x.xxxx..", ["b7"], 2, {"....xx.."}, id="node of an allocated device"),
-        pytest.param("00001111", "x.xxxx..", ["b7"], 3, {"x.xxxx.."}, id="node of an allocated device and another"),
         pytest.param("00001111", "x.xxxx..", ["b1", "b7"], 1, {"x.xxxx.."}, id="nodes of all allocated devices"),
         pytest.param("00112233", "xx.xxx..", ["b6"], 2, {"xx......", "....xx.."}, id="allocated node has none free"),
         pytest.param("01122233", "xxxxxxxx", [], 5, {".xxxxx..", "...xxxxx"}, id="largest node is included first"),
-        pytest.param("01122233", "xxxxxx..", [], 5, {".xxxxx.."}, id="the two largest nodes"),
         pytest.param("00112233", "xxxxxxxx", [], 3, {"xxxx....", "xx..xx..", "xx....xx"}, id="lowest of equal nodes"),
         pytest.param("*000111*", "xx.....x", [], 1, {".x......"}, id="device on two nodes is not needed"),
-        pytest.param("*000111*", "xx...x.x", [], 2, {"xx...x.x"}, id="device on two nodes is needed"),
         pytest.param("*000111*", "xx..x...", ["b7"], 1, {"xx..x..."}, id="both nodes are included anyway"),
-        pytest.param("00------", "xx.xx...", [], 2, {"xx......", "...xx..."}, id="no node counts as one more"),
         pytest.param("00------", "xx.xx...", ["b7"], 1, {"...xx..."}, id="allocated device without a node"),
         pytest.param("00", "xx.xx...", ["gone"], 1, {"...xx..."}, id="unknown allocated device"),
     ],

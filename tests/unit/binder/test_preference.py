@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import tracemalloc
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.binder.devices.preference import prefer, spread
-from aosp_plugin.binder.devices.sets import replica_ids, replicated_id
+from aosp_plugin.binder.devices.sets import replicated_id
 
 NUMA_NODES = {"0": (0,), "1": (1,), "2": (2,), "*": (0, 1), "-": ()}
 
@@ -48,7 +47,7 @@ def requests(draw: st.DrawFn, dropped: int = 0) -> tuple[int, list[int], list[in
 
 
 @given(requests(dropped=3))
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=60)
 def test_choice_is_the_lowest_sufficient_run(request: tuple[int, list[int], list[int], int]) -> None:
     """If no run is long enough, the lowest devices are chosen. Included devices come first."""
     assert choose(*request) == naive(*request)
@@ -68,15 +67,6 @@ def test_runs_ignore_numbers_that_do_not_exist() -> None:
     assert prefer(names(0, 2, 3, 9, 10), names(10, 9, 3, 0), [], 3) == names(3, 9, 10)
 
 
-def test_prefer_handles_as_many_devices_as_fit_into_a_message() -> None:
-    """The only run is at the end, and the available devices are in random order."""
-    known = 130_000
-    numbers = [number for number in range(known) if number % 2 == 0 or number > known - 4]
-    random.Random(7).shuffle(numbers)  # noqa: S311 - no secret
-    assert choose(known, numbers, [], 4) == names(*range(known - 4, known))
-    assert choose(known, numbers, [], known) == names(*sorted(numbers))
-
-
 def on(places: str) -> dict[str, tuple[int, ...]]:
     """Return the NUMA nodes of the devices from b0 on, one character of ``NUMA_NODES`` for each."""
     return {f"b{number}": NUMA_NODES[place] for number, place in enumerate(places)}
@@ -93,7 +83,6 @@ def choose_on(places: str, available: list[int], must: list[int], size: int) -> 
         pytest.param("00001111", [2, 3, 4, 5, 6], [], 3, [4, 5, 6], id="run does not extend over two nodes"),
         pytest.param("000111", [0, 2, 4, 5], [], 2, [4, 5], id="run comes before scattered devices"),
         pytest.param("00001111", [0, 1, 3, 7], [5], 4, [5, 0, 1, 3], id="another node is added to that of b5"),
-        pytest.param("--011", [1, 2, 3, 4], [], 2, [3, 4], id="devices without a node are kept together"),
         pytest.param("***1", [0, 1, 2, 3], [], 1, [3], id="device on two nodes is chosen last"),
         pytest.param("0011", [1, 2, 3], [9], 3, [9, 2, 3], id="unknown device is on no node"),
     ],
@@ -131,19 +120,12 @@ def replicas(free: str) -> list[str]:
     ("places", "free", "must", "size", "chosen"),
     [
         pytest.param("", "2:012 1:012 0:12", "", 2, "1:0 2:0", id="different devices"),
-        pytest.param("", "0:012 1:012 2:012 3:012", "", 3, "0:0 1:0 2:0", id="lowest devices and replicas"),
         pytest.param("", "0:2 1:12 2:012 3:12", "", 4, "2:0 1:1 3:1 0:2", id="least shared devices first"),
         pytest.param("", "0:012 1:12", "", 5, "0:0 1:1 0:1 1:2 0:2", id="every device twice before any thrice"),
         pytest.param("", "0:012 1:12", "0:01 1:1", 4, "0:01 1:12", id="replicas of included devices come last"),
-        pytest.param("", "0:012", "0:1 0:1", 2, "0:10", id="included replicas occur once"),
-        pytest.param("", "0:012", "0:10", 1, "0:10", id="enough included replicas"),
         pytest.param("", "9:0 0:3 1:0", "", 3, "1:0", id="unknown device, unknown replica"),
-        pytest.param("", "1:0", "9:0", 2, "9:0 1:0", id="unknown included device"),
-        pytest.param("", "1:0", "", 0, "", id="nothing is requested"),
         pytest.param("0011", "0:1 1:1 2:01 3:01", "", 2, "2:0 3:0", id="least shared NUMA node"),
-        pytest.param("0011", "0:01 2:1 3:1", "", 2, "2:1 3:1", id="NUMA node with two devices"),
         pytest.param("0011", "0:01 1:01 2:1", "", 3, "0:0 1:0 2:1", id="different devices before one NUMA node"),
-        pytest.param("0011", "0:01 1:01 2:1 3:1", "2:0", 2, "2:0 3:1", id="NUMA node of included replicas"),
         pytest.param("001", "0:1 1:1 2:01", "0:0", 4, "0:0 2:0 1:1 0:1", id="second replicas on all nodes in use"),
     ],
 )
@@ -168,11 +150,3 @@ def test_replicas_are_spread_evenly(free: list[set[int]], size: int, places: str
         times = {device: sum(replicated_id(id_, 3) == device for id_ in chosen) for device in devices}
         left = [times[f"b{number}"] for number, numbers in enumerate(free) if len(numbers) > times[f"b{number}"]]
         assert max(times.values()) <= min(left, default=3) + 1
-
-
-def test_spread_handles_as_many_replicas_as_fit_into_a_message() -> None:
-    devices = names(*range(13_000))
-    offered = [id_ for device in devices for id_ in replica_ids(device, 10)]
-    random.Random(7).shuffle(offered)  # noqa: S311 - no secret
-    numa_nodes = on("".join(str(number * 3 // 13_000) for number in range(13_000)))
-    assert spread(devices, 10, offered, [], 3, numa_nodes) == replicas("0:0 1:0 2:0")

@@ -1,7 +1,6 @@
 """Provisioning by the daemon: real files, and a fake binderfs instead of the kernel's."""
 
 import errno
-import fcntl
 import os
 import stat
 import threading
@@ -26,12 +25,12 @@ MODES = dict.fromkeys(("a0", "a1", "a2"), 0o666)
 class Place:
     """A host with a directory for a binderfs, and the calls that provision binder devices in it."""
 
-    def __init__(self, tree: Path, kernel: FakeBinderfs, *, under_root: bool) -> None:
+    def __init__(self, tree: Path, kernel: FakeBinderfs) -> None:
         tree.mkdir()
         self.tree = tree
         self.directory = tree / "run" / "devices"
-        self.spec_directory = "/run/devices" if under_root else str(self.directory)
-        self.host = Host(str(tree) if under_root else "/")
+        self.spec_directory = "/run/devices"
+        self.host = Host(str(tree))
         self.kernel = kernel
 
     def provisioner(
@@ -56,9 +55,9 @@ class Place:
         return {str(path): path.stat().st_ctime_ns for path in paths}
 
 
-@pytest.fixture(params=[False, True], ids=["host", "under-root"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, fake_binderfs: FakeBinderfs) -> Place:
-    return Place(tmp_path / "host", fake_binderfs, under_root=request.param)
+@pytest.fixture
+def place(tmp_path: Path, fake_binderfs: FakeBinderfs) -> Place:
+    return Place(tmp_path / "host", fake_binderfs)
 
 
 def test_provision_mounts_a_binderfs_and_creates_every_device(place: Place) -> None:
@@ -79,13 +78,6 @@ def test_provision_restores_one_device_and_keeps_the_others(place: Place, damage
     assert place.provision(3) == 1
     assert place.modes() == MODES
     assert [(place.directory / name).stat().st_ino for name in ("a0", "a2")] == before
-
-
-def test_provision_mounts_again_after_an_unmount(place: Place) -> None:
-    place.provision(3)
-    place.kernel.unmount(str(place.directory))
-    assert place.provision(3) == 3
-    assert place.kernel.calls == [("mount", MAX), ("unmount", None), ("mount", MAX)]
 
 
 def test_provision_accepts_a_mounted_binderfs_and_its_devices(place: Place) -> None:
@@ -119,29 +111,6 @@ def test_provision_raises_max_and_never_lowers_it(
     assert place.kernel.calls == [("mount", MAX), *calls]
 
 
-def test_provision_follows_links_under_the_root(place: Place) -> None:
-    (place.tree / "var").symlink_to(place.spec_directory.removesuffix("/devices"))
-    prefix = "" if place.spec_directory.startswith("/run") else str(place.tree)
-    assert place.provision(2, directory=f"{prefix}/var/devices") == 2
-    assert place.modes() == {"a0": 0o666, "a1": 0o666}
-
-
-def test_resources_that_share_a_binderfs_mount_it_once(place: Place) -> None:
-    """Each resource has a worker thread of its own. The second one arrives while the first one mounts."""
-    created: dict[str, int] = {}
-    second = threading.Thread(target=lambda: created.update(second=place.provision(2, first=10)))
-
-    def start_second(step: str) -> None:
-        if step == "mount":
-            second.start()
-
-    place.kernel.hook = start_second
-    created["first"] = place.provision(3)
-    second.join(PATIENCE)
-    assert created == {"first": 3, "second": 2}
-    assert place.kernel.calls == [("mount", MAX)]
-
-
 def test_mount_that_hangs_blocks_no_other_directory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resource with the same directory fails after a deadline."""
     monkeypatch.setattr(device_provisioner, "LOCK_TIMEOUT", 0.1)
@@ -164,25 +133,6 @@ def test_mount_that_hangs_blocks_no_other_directory(place: Place, monkeypatch: p
         release.set()
         first.join(PATIENCE)
     assert place.provision(3) == 0
-
-
-def test_lock_that_another_process_holds_on_the_directory_blocks_nothing(place: Place) -> None:
-    """On the host, every user can open the directory, and so can hold one."""
-    place.provision(1)
-    descriptor = os.open(place.directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        assert place.provision(3) == 2
-    finally:
-        os.close(descriptor)
-
-
-def test_check_refuses_a_directory_with_files_and_changes_nothing(place: Place) -> None:
-    place.directory.mkdir(parents=True)
-    (place.directory / "precious").touch()
-    with pytest.raises(BinderfsError, match=f"{place.directory} is neither empty nor a binderfs"):
-        place.provisioner(3).check()
-    assert place.kernel.calls == []
 
 
 def test_provision_never_mounts_over_files(place: Place) -> None:

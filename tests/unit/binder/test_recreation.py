@@ -7,17 +7,14 @@ import gc
 import os
 import stat
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aosp_plugin.binder.devices import scanner
-from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
-from aosp_plugin.binder.devices.sets import LONGEST_NAME, Single, name_problem
-from aosp_plugin.binder.devices.store import Past, track
+from aosp_plugin.binder.devices.sets import Single
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, NotPermittedError
@@ -149,53 +146,6 @@ def test_a_recreated_device_has_another_inode_on_the_same_file_system(place: Pla
     assert place.names() == {"a1"}
 
 
-def test_recreation_replaces_the_file_behind_links(place: Place) -> None:
-    """The link in the device directory may have another name, and lead to the device over other links."""
-    (place.root / "elsewhere").symlink_to("/run")
-    (place.dev / "a7").symlink_to("../elsewhere/a1")
-    before, link = place.inode(), (place.dev / "a7").lstat().st_ino
-    place.recreate(place.device("a7"))
-    assert place.inode() != before
-    assert (place.dev / "a7").lstat().st_ino == link
-    assert place.names() == {"a1"}
-
-
-def test_health_never_changes_during_a_recreation(place: Place) -> None:
-    """A scan before and after every operation finds the device healthy."""
-    devices: dict[str, BinderDevice] = {}
-    past: dict[str, Past] = {}
-    scanned: list[str] = []
-
-    def scan(point: str) -> None:
-        nonlocal devices, past
-        for directory in ("/dev", "/run"):
-            found = place.scan(directory)
-            devices, past = track(devices, past, found, float(len(scanned)), 300.0, Verify.BINDER)
-            assert ([(device.name, device.kind) for device in devices.values()], past) == (
-                [("a1", Kind.BINDERFS)],
-                {},
-            ), point
-        scanned.append(point)
-
-    expected = points(place)
-    scan("first")
-    device = place.device()
-    with observed(place, scan):
-        place.recreate(device)
-    assert scanned[1:] == expected
-
-
-def test_the_temporary_name_of_the_longest_device_id_is_accepted(place: Place) -> None:
-    """The longest ID has 63 characters of 4 bytes, and a binderfs accepts 255 bytes.
-
-    No device prefix starts as temporary names do, so scans neither use nor report them.
-    """
-    assert name_problem(TEMPORARY_PREFIX) is not None
-    name = "\U0001f4f1" * LONGEST_NAME
-    assert name_problem(name) is None
-    binderfs.add_request(TEMPORARY_PREFIX + name)
-
-
 def recreate_until(place: Place, stop: str, end: Callable[[], None]) -> None:
     """Recreate a1, and call ``end`` at the point ``stop``."""
     device = place.device()
@@ -226,16 +176,6 @@ def test_a_kill_at_any_point_leaves_a_usable_device(place: Place) -> None:
     assert names == {"a1", TEMPORARY}
 
 
-def test_an_interruption_at_any_point_leaves_no_temporary_device(place: Place) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    for stop in points(place):
-        with pytest.raises(KeyboardInterrupt):
-            recreate_until(place, stop, interrupt)
-        assert place.names() == {"a1"}
-
-
 @pytest.mark.parametrize(
     ("operation", "number", "kind", "text"),
     [
@@ -257,44 +197,12 @@ def test_a_refusal_leaves_the_old_device_unchanged(
     assert (place.inode(), place.names()) == (before, {"a1"})
 
 
-def test_the_first_error_is_raised_if_the_cleanup_fails_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The temporary device is left to the next recreation."""
-    device = place.device()
-    refuse = raising(errno.EROFS)
-    monkeypatch.setattr(os, "chmod", refuse)
-    monkeypatch.setattr(place.kernel, "hook", lambda _step: monkeypatch.setattr(os, "unlink", refuse))
-    with pytest.raises(BinderfsError, match=f"recreate {place.run}/a1"):
-        place.recreate(device)
-    assert place.names() == {"a1", TEMPORARY}
-
-
 def test_recreation_requires_room_for_one_more_device(place: Place) -> None:
     place.kernel.mount(str(place.run), 1, remount=True)
     before = place.inode()
     with pytest.raises(DevicesExhaustedError, match=f"^cannot recreate {place.run}/a1: .* max=1 is reached.*one more"):
         place.recreate()
     assert (place.inode(), place.names()) == (before, {"a1"})
-
-
-def test_recreations_of_two_resources_share_the_room_for_one(place: Place) -> None:
-    """The second one starts when the first one has made its temporary device, and neither fails."""
-    place.add("a2")
-    devices, before = place.scan("/run"), (place.inode("a1"), place.inode("a2"))
-    place.kernel.mount(str(place.run), 3, remount=True)
-    with ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
-        others: list[Future[None]] = []
-
-        def start_other(_step: str) -> None:
-            if not others:
-                others.append(pool.submit(place.recreate, devices["a2"]))
-                wait(others, timeout=0.2)
-
-        patch.setattr(place.kernel, "hook", start_other)
-        place.recreate(devices["a1"])
-        others[0].result()
-    assert place.inode("a1") != before[0]
-    assert place.inode("a2") != before[1]
-    assert place.names() == {"a1", "a2"}
 
 
 def test_temporary_devices_of_others_are_removed_when_their_room_is_needed(place: Place) -> None:
@@ -319,19 +227,3 @@ def test_only_devices_in_a_binderfs_are_recreated(place: Place) -> None:
     assert (device.kind, device.directory) == (Kind.BINDERFS, "")
     with pytest.raises(BinderfsError, match=r"cannot recreate /dev/a2: .*mount the whole binderfs"):
         place.recreate(device)
-
-
-def test_a_device_that_changed_after_the_scan_is_not_recreated(place: Place) -> None:
-    """Links are not followed to other files. No descriptor leaks."""
-    device, descriptors = place.device(), len(os.listdir("/proc/self/fd"))
-    (place.run / "a1").unlink()
-    with pytest.raises(BinderfsError, match=f"recreate {place.run}/a1: it does not exist"):
-        place.recreate(device)
-    (place.dev / "precious").touch()
-    for target, text in (("/dev/precious", ""), ("a1", ": Too many levels")):
-        (place.dev / "a1").unlink()
-        (place.dev / "a1").symlink_to(target)
-        with pytest.raises(BinderfsError, match=f"cannot recreate /dev/a1{text}"):
-            place.recreate(device)
-    assert (place.names(), (place.dev / "precious").exists()) == (set(), True)
-    assert len(os.listdir("/proc/self/fd")) <= descriptors

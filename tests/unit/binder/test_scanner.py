@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from aosp_plugin.binder.devices import scanner
-from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader, FileIdentity, Kind, Scan, kind_of
+from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind, Scan, kind_of
 from aosp_plugin.binder.devices.sets import Layout, Named, Single, natural_sort
 from aosp_plugin.binder.driver.host import Driver, Host
 
@@ -189,28 +189,18 @@ def test_each_link_on_the_path_to_a_device_is_watched(
     assert result.directories == {"/dev", *watched}
 
 
-def test_directory_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
-    for layout in (FLAT, NESTED):
-        with pytest.raises(FileNotFoundError):
-            scanner.scan_devices(Host(str(tmp_path)), DRIVER, "/dev", layout)
-
-
-@pytest.mark.parametrize(
-    ("mode", "device", "number", "kind"),
-    [
+def test_kind_depends_on_file_system_and_number() -> None:
+    """The misc major number is not sufficient: /dev/kvm is 10:232."""
+    for mode, device, number, kind in (
         (stat.S_IFCHR, BINDERFS, BINDER, Kind.BINDERFS),
         (stat.S_IFCHR, DEV, BINDER, Kind.CDEV),
         (stat.S_IFCHR, DEV, MISC_BINDER, Kind.CDEV),
         (stat.S_IFCHR, DEV, KVM, Kind.STAND_IN),
         (stat.S_IFREG, BINDERFS, 0, Kind.FILE),
         (stat.S_IFBLK, DEV, BINDER, Kind.OTHER),
-        (stat.S_IFIFO, DEV, 0, Kind.OTHER),
-    ],
-)
-def test_kind_depends_on_file_system_and_number(mode: int, device: int, number: int, kind: Kind) -> None:
-    """The misc major number is not sufficient: /dev/kvm is 10:232."""
-    status = os.stat_result((mode | 0o600, 1, device, 1, 0, 0, 0, 0, 0, 0), {"st_rdev": number})
-    assert kind_of(status, DRIVER) is kind
+    ):
+        status = os.stat_result((mode | 0o600, 1, device, 1, 0, 0, 0, 0, 0, 0), {"st_rdev": number})
+        assert kind_of(status, DRIVER) is kind
 
 
 def test_binderfs_directory_is_that_of_the_device_itself(tree: Tree) -> None:
@@ -249,24 +239,6 @@ def test_directory_without_its_own_binder_control_is_no_binderfs_directory(tree:
     assert device.identity.since == 0
 
 
-def test_root_of_a_binderfs_may_be_the_device_directory(tree: Tree) -> None:
-    """Paths begin with a single slash, also below the root directory."""
-    tree.directory("/", BINDERFS)
-    tree.char("/binder-control", BINDERFS, CONTROL)
-    tree.char("/aosp_binder1", BINDERFS, BINDER)
-    tree.directory("/features", BINDERFS)
-    found = devices(scan(tree, Single(""), directory="/"))
-    assert [(device.path, device.directory) for device in found] == [("/aosp_binder1", "/")]
-
-
-def test_binderfs_directory_is_read_once(tree: Tree) -> None:
-    for number in range(4):
-        tree.char(f"/run/binderfs/a{number}", BINDERFS, BINDER)
-        tree.link(f"/dev/aosp_binder{number}", f"/run/binderfs/a{number}")
-    assert {device.directory for device in devices(scan(tree))} == {"/run/binderfs"}
-    assert tree.calls.count("/run/binderfs") == 1
-
-
 def test_nested_devices_are_named_by_directory_and_file(phones: Tree) -> None:
     """Other files of the directories are ignored. All directories are watched; each may be a binderfs of its own."""
     phones.directory("/dev/phones/phone1", DEV)
@@ -282,35 +254,6 @@ def test_nested_devices_are_named_by_directory_and_file(phones: Tree) -> None:
     assert result.directories == {"/dev/phones", *(f"/dev/phones/phone{number}" for number in (1, 9, 10))}
 
 
-def test_directory_of_a_set_may_be_a_link(phones: Tree) -> None:
-    """Paths have the link, the binderfs has its real path.
-
-    The directory of the target is watched, even if the target is missing.
-    """
-    phones.link("/dev/phones/phone1", "/run/binderfs")
-    phones.link("/dev/phones/phone2", "/run/later/phone2")
-    phones.char("/run/binderfs/binder", BINDERFS, BINDER)
-    result = scan_phones(phones)
-    identity = FileIdentity(BINDERFS, BINDER, phones.lstat("/run/binderfs/binder").st_ino, MOUNTED)
-    assert devices(result)[0] == BinderDevice(
-        "phone1/binder", "/dev/phones/phone1/binder", Kind.BINDERFS, identity, "/run/binderfs"
-    )
-    own = {f"/dev/phones/phone{number}" for number in (9, 10)}
-    assert result.directories == {"/dev/phones", "/run", "/run/binderfs", "/run/later", *own}
-
-
-def test_files_are_no_directories_of_sets(phones: Tree) -> None:
-    """This includes links to files and loops of links. None is reported; a directory may replace a target."""
-    phones.char("/dev/phones/binder", DEV, NULL)
-    phones.char("/dev/phones/a,b", DEV, NULL)
-    phones.link("/dev/phones/link", "/dev/phones/phone9/binder")
-    phones.link("/dev/phones/loop", "/dev/phones/loop")
-    result = scan_phones(phones)
-    assert len(result.devices) == 4
-    assert result.skipped == {}
-    assert result.directories == {"/dev/phones", "/dev/phones/phone9", "/dev/phones/phone10"}
-
-
 def test_directories_that_do_not_match_the_pattern_are_not_watched(phones: Tree) -> None:
     """The ID is the value of {set}, without the text around it. A directory whose ID is invalid is skipped."""
     directory = "phone-" + "x" * 60
@@ -322,21 +265,6 @@ def test_directories_that_do_not_match_the_pattern_are_not_watched(phones: Tree)
     result = scan_phones(phones, Named(["binder"], "phone-{set}/{name}"))
     assert (names(result), result.skipped) == ([f"{directory}/binder"], {})
     assert result.directories == {"/dev/phones", f"/dev/phones/{directory}"}
-
-
-def test_binder_control_is_neither_directory_nor_device_of_a_set(phones: Tree) -> None:
-    phones.directory("/dev/phones/binder-control", DEV)
-    phones.char("/dev/phones/binder-control/binder", DEV, NULL)
-    assert len(scan_phones(phones).devices) == 4
-    phones.link("/dev/phones/phone1", "/run/binderfs")
-    phones.link("/run/binderfs/binder", "/run/binderfs/binder-control")
-    assert devices(scan_phones(phones))[0].kind is Kind.OTHER
-
-
-def test_reader_returns_the_same_nested_device_as_a_scan(phones: Tree) -> None:
-    reader = DeviceReader(phones, DRIVER, "/dev/phones")
-    assert [*reader.read("phone9", ["hwbinder", "vndbinder"])] == devices(scan_phones(phones))[1:2]
-    assert [*reader.read("phone1", ["binder"])] == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,45 +33,29 @@ def test_single_layout_has_a_set_for_each_name() -> None:
     ]
 
 
-@pytest.mark.parametrize("layout", [Single("b"), Numbered("b", 3)])
-def test_prefix_selects_the_files_of_single_and_numbered_layouts(layout: Layout) -> None:
-    assert [layout.id_part(name) for name in ("b7", "b", "a7")] == ["b7", "b", None]
-    assert not layout.files
-
-
-@pytest.mark.parametrize(
-    ("layout", "known", "sets"),
-    [
-        pytest.param(Numbered("b", 3), [0, 1, 2, 9], {"b0": [0, 1, 2], "b9": [9, 10, 11]}, id="consecutive numbers"),
-        pytest.param(Numbered("b", 3, first=2), [1, 5, 4], {"b2": [2, 3, 4], "b5": [5, 6, 7]}, id="not from 0 on"),
-        pytest.param(
-            Numbered("b", 3, 120), [7, 300], {"b7": [7, 127, 247], "b60": [60, 180, 300]}, id="missing members"
-        ),
-        pytest.param(
-            Numbered("b", 2, 5, 10), [9, 10, 19, 20], {"b10": [10, 15], "b14": [14, 19]}, id="ends of the strides"
-        ),
-        pytest.param(Numbered("b", 2, 1), [0, 1, 2, 3], {"b0": [0, 1]}, id="stride 1"),
-        pytest.param(Numbered("b", 3, 120), [], {}, id="no known member"),
-    ],
-)
-def test_numbered_sets_depend_on_numbers_and_not_on_positions(
-    layout: Layout, known: list[int], sets: dict[str, list[int]]
-) -> None:
-    """Missing members are included, also the first one, whose name is the ID."""
-    expected = [DeviceSet(id_, tuple(f"b{number}" for number in numbers)) for id_, numbers in sets.items()]
-    assert layout.sets([f"b{number}" for number in known]) == expected
-
-
-@pytest.mark.parametrize("name", ["b", "b07", "b00", "b-1", "b1x", "xb1", "b²", "b٣", "b1\n", "B1", ""])
-def test_numbered_sets_use_canonical_numbers_only(name: str) -> None:
-    """With a second spelling of a number, two binder devices would be the same member."""
-    assert ids(Numbered("b", 3), name) == []
-
-
-def test_prefix_is_literal_text() -> None:
-    """It may contain special characters of regular expressions, and end with a digit."""
+def test_prefix_selects_the_files_of_single_and_numbered_layouts() -> None:
+    """It is literal text: it may have special characters of regular expressions, and end with a digit."""
+    for layout in (Single("b"), Numbered("b", 3)):
+        assert [layout.id_part(name) for name in ("b7", "b", "a7")] == ["b7", "b", None]
     assert ids(Numbered("a.b", 1), "a.b7", "axb8") == ["a.b7"]
     assert ids(Numbered("b1", 2), "b10", "b12", "b112", "b2") == ["b10", "b12", "b112"]
+
+
+def test_numbered_sets_depend_on_numbers_and_not_on_positions() -> None:
+    """Missing members are included, also the first one, whose name is the ID."""
+    for layout, known, sets in (
+        (Numbered("b", 3), [0, 1, 2, 9], {"b0": [0, 1, 2], "b9": [9, 10, 11]}),
+        (Numbered("b", 3, first=2), [1, 5, 4], {"b2": [2, 3, 4], "b5": [5, 6, 7]}),
+        (Numbered("b", 3, 120), [7, 300], {"b7": [7, 127, 247], "b60": [60, 180, 300]}),
+        (Numbered("b", 2, 5, 10), [9, 10, 19, 20], {"b10": [10, 15], "b14": [14, 19]}),
+    ):
+        expected = [DeviceSet(id_, tuple(f"b{number}" for number in numbers)) for id_, numbers in sets.items()]
+        assert layout.sets([f"b{number}" for number in known]) == expected
+
+
+def test_numbered_sets_use_canonical_numbers_only() -> None:
+    """With a second spelling of a number, two binder devices would be the same member."""
+    assert ids(Numbered("b", 3), "b", "b07", "b00", "b-1", "b1x", "xb1", "b²", "b٣", "b1\n", "B1", "") == []
 
 
 @given(
@@ -81,7 +64,7 @@ def test_prefix_is_literal_text() -> None:
     st.none() | st.integers(1, 7),
     st.integers(0, 5),
 )
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 def test_numbered_sets_are_disjoint_and_have_a_known_member(
     numbers: list[int], size: int, stride: int | None, first: int
 ) -> None:
@@ -105,30 +88,21 @@ def test_named_sets_have_their_members_in_the_order_of_the_names() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "members"),
-    [
+def test_each_member_leads_to_its_named_set() -> None:
+    for pattern, members in (
         ("{name}{set}", ("binder7", "hwbinder7", "vndbinder7")),
         ("phone-{set}-{name}", ("phone-7-binder", "phone-7-hwbinder", "phone-7-vndbinder")),
         ("{set}.d/dev-{name}0", ("7.d/dev-binder0", "7.d/dev-hwbinder0", "7.d/dev-vndbinder0")),
-    ],
-)
-def test_each_member_leads_to_its_named_set(pattern: str, members: tuple[str, ...]) -> None:
-    assert pattern_problem(pattern, TRIPLE) is None
-    for name in members:
-        assert Named(TRIPLE, pattern).sets([name]) == [DeviceSet("7", members)]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
+    ):
+        assert pattern_problem(pattern, TRIPLE) is None
+        for name in members:
+            assert Named(TRIPLE, pattern).sets([name]) == [DeviceSet("7", members)]
+    for pattern, names in (
         ("{set}/{name}", ["binder", "phone7", "/binder", "a/b/binder", "phone7/binder7", "phone7/xbinder"]),
         ("{name}{set}", ["binder", "hwbinder", "xbinder7", "phone7/binder", "binder7/8"]),
         ("phone-{set}-{name}", ["phone--binder", "phone-binder", "phone-7-xbinder", "xphone-7-binder"]),
-    ],
-)
-def test_names_that_do_not_match_the_pattern_are_in_no_set(pattern: str, names: list[str]) -> None:
-    assert ids(Named(TRIPLE, pattern), *names) == []
+    ):
+        assert ids(Named(TRIPLE, pattern), *names) == []
 
 
 def test_pattern_selects_the_entries_of_the_device_directory() -> None:
@@ -140,31 +114,21 @@ def test_pattern_selects_the_entries_of_the_device_directory() -> None:
     assert [flat.id_part(entry) for entry in ("binder7", "vndbinder8", "binder", "null")] == ["7", "8", None, None]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names", "problem"),
-    [
-        ("", TRIPLE, "must contain {set} and {name} once each"),
+def test_pattern_problem_describes_invalid_patterns() -> None:
+    for pattern, names, problem in (
         ("{set}/binder", TRIPLE, "must contain {set} and {name} once each"),
         ("{set}/{name}{name}", TRIPLE, "must contain {set} and {name} once each"),
-        ("{{set}}/{name}", TRIPLE, "no other braces"),
         ("{set}{/{name}", TRIPLE, "no other braces"),
         ("{name}/{set}", TRIPLE, "a / in the pattern must separate"),
-        ("/{set}{name}", TRIPLE, "a / in the pattern must separate"),
         ("{set}/a/{name}", TRIPLE, "a / in the pattern must separate"),
         ("{set}/{name}", ("binder", ""), "invalid device name '': the name is empty"),
-        ("{set}/{name}", ("a/b",), "invalid device name 'a/b': it is a path"),
         ("{set},/{name}", TRIPLE, "invalid device name '0,': the name contains a comma"),
-        ("{set} {name}", TRIPLE, "invalid device name '0 binder': the name contains a space"),
-        ("{set}/{name}", ("binder-control",), "invalid device name 'binder-control': it is the control file"),
         ("{set}/binder-{name}", ("control",), "invalid device name 'binder-control': it is the control file"),
-        ("{set}/{name}", ("a", "b", "a"), "ambiguous for the names 'a' and 'a'"),
         ("{set}{name}", TRIPLE, "ambiguous for the names 'binder' and 'hwbinder'"),
         ("{name}{set}", ("binder", "binder2"), "ambiguous for the names 'binder' and 'binder2'"),
         ("{name}-{set}", ("a", "a-b"), "ambiguous for the names 'a' and 'a-b'"),
-    ],
-)
-def test_pattern_problem_describes_invalid_patterns(pattern: str, names: tuple[str, ...], problem: str) -> None:
-    assert problem in (pattern_problem(pattern, names) or "")
+    ):
+        assert problem in (pattern_problem(pattern, names) or "")
 
 
 PARTS = st.text(alphabet="ab-", max_size=2)
@@ -176,7 +140,7 @@ PARTS = st.text(alphabet="ab-", max_size=2)
     st.lists(st.text(alphabet="ab-", min_size=1, max_size=3), min_size=1, max_size=3),
     st.lists(st.text(alphabet="ab-", min_size=1, max_size=7), max_size=20),
 )
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=80)
 def test_valid_pattern_puts_no_file_into_two_sets(
     placeholders: list[str], parts: tuple[str, str, str], names: list[str], files: list[str]
 ) -> None:
@@ -194,19 +158,12 @@ def test_numa_node_depends_on_all_members_of_a_numbered_set_and_on_the_id_of_a_n
     assert Named(["binder"], "{name}{set}").sets(["binder7"])[0].numbered == ("7",)
 
 
-def test_device_with_one_replica_keeps_its_id() -> None:
+def test_replicated_id_inverts_replica_ids() -> None:
+    """The ID of a device may itself have the form of a replica's. IDs of more replicas have none."""
     assert replica_ids("b7", 1) == ["b7"]
     assert replicated_id("b7::3", 1) == "b7::3"
-
-
-@pytest.mark.parametrize("device_id", ["b7", "phone-7", "a::1", "a:", "::", ":"])
-def test_replicated_id_inverts_replica_ids(device_id: str) -> None:
-    """The ID of a device may itself have the form of a replica's."""
-    assert replica_ids(device_id, 11)[::10] == [f"{device_id}::0", f"{device_id}::10"]
-    assert {replicated_id(id_, 11) for id_ in replica_ids(device_id, 11)} == {device_id}
-
-
-@pytest.mark.parametrize("replica_id", ["b7", "b7::2", "b7::01", "b7::", "b7::x", "::0", "b7:1", ""])
-def test_other_ids_have_no_replicated_id(replica_id: str) -> None:
-    """For example, IDs that were advertised with another number of replicas."""
-    assert replicated_id(replica_id, 2) is None
+    for device_id in ("b7", "phone-7", "a::1", "::", ":"):
+        assert replica_ids(device_id, 11)[::10] == [f"{device_id}::0", f"{device_id}::10"]
+        assert {replicated_id(id_, 11) for id_ in replica_ids(device_id, 11)} == {device_id}
+    for replica_id in ("b7", "b7::2", "b7::01", "b7::", "b7::x", "::0", "b7:1", ""):
+        assert replicated_id(replica_id, 2) is None

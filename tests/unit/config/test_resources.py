@@ -1,15 +1,41 @@
 """The list of resources in a file, and keys whose value is a mapping."""
 
-import re
 from pathlib import Path
-
-import pytest
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config.keys import PROCESS_KEYS, RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
 from aosp_plugin.config.sources import load
-from aosp_plugin.framework.errors import ConfigError
-from tests.unit.config.tables import loaded, write
+from aosp_plugin.config.values import is_set_pattern
+from tests.unit.config.tables import error_of, loaded, write
+
+ERRORS = [
+    *(
+        (f"resources: {text}", f"resources: {shown} is not allowed; allowed: a list of one or more mappings")
+        for text, shown in (("[]", "[]"), ("", "null"), ("{verify: file}", "{'verify': 'file'}"), ("x", "'x'"))
+    ),
+    ("resources: [{}, null]", "resources[1]: null is not allowed; allowed: a mapping of resource keys"),
+    ("resources: [{set: 3}]", "resources[0].set: unknown key; did you mean sets?"),
+    ("resources: [{1: 3}]", f"resources[0].1: unknown key; the keys are {', '.join(sorted(RESOURCE_KEYS))}"),
+    ("resources: [{}, {verify: deep}]", "resources[1].verify: 'deep' is not allowed; allowed: file, char, "),
+    ("resources: [{sets: {size: 65}}]", "resources[0].sets.size: 65 is not allowed; allowed: a number from 1 "),
+    ("resources: [{verify: file}]\nverify: deep", "verify: 'deep' is not allowed; allowed: file, char"),
+    ("sets: {size: 0}", "sets.size: 0 is not allowed; allowed: a number from 1 to 64"),
+    ("sets: {size: true}", "sets.size: true is not allowed; allowed: a number from 1 to 64"),
+    ("sets: {size: 3, stride: 0}", "sets.stride: 0 is not allowed; allowed: a number from 1 to 999999999, or null"),
+    ("sets: {size: 3, first: 1000000000}", "sets.first: 1000000000 is not allowed; allowed: a number from 0 to 9999"),
+    ("sets: {size: 3, strides: 1}", "sets.strides: unknown key; did you mean stride?"),
+    ("sets: {stride: 3}", "sets.size: required key is missing; allowed: a number from 1 to 64"),
+    ("sets: {names: [a], size: 3}", "sets: {'names': ['a'], 'size': 3} is not allowed; allowed: a mapping with"),
+    ("sets: {names: []}", "sets.names: [] is not allowed; allowed: a list of device names, each once"),
+    ("sets: {names: [a, a]}", "sets.names: ['a', 'a'] is not allowed"),
+    ("sets: {names: [a, binder-control]}", "sets.names: ['a', 'binder-control'] is not allowed"),
+    ("sets: {names: [a], pattern: x}", "sets.pattern: 'x' is not allowed; allowed: a file name with {set} and"),
+    ("provision: {count: 1048577}", "provision.count: 1048577 is not allowed; allowed: a number from 1 to 1048576"),
+    ("provision: {count: 1, directory: run}", "provision.directory: 'run' is not allowed; allowed: an absolute"),
+    ('provision: {count: 1, directory: "/\\n"}', "provision.directory: '/\\n' is not allowed"),
+    ("phones: {count: 262145}", "phones.count: 262145 is not allowed; allowed: a number from 1 to 262144"),
+    ("provision: {ensure: 5}", "provision.ensure: unknown key; the keys are count, directory, first, max"),
+]
 
 
 def test_entry_inherits_keys_of_the_top_level(file: Path) -> None:
@@ -42,100 +68,58 @@ def test_flags_and_variables_override_every_entry(file: Path) -> None:
         assert settings[f"{entry}.verify"] == ("probe", "variable AOSP_PLUGIN_VERIFY")
 
 
-@pytest.mark.parametrize("name", PROCESS_KEYS)
-def test_key_of_the_process_is_an_error_in_an_entry(name: str, file: Path) -> None:
-    with pytest.raises(ConfigError) as raised:
-        loaded(file, f"resources:\n- verify: file\n- {name}: x")
-    assert str(raised.value) == (
-        f"file {file}: resources[1].{name}: not a key of a resource; move it to the top level of the file"
-    )
+def test_key_of_the_process_is_an_error_in_an_entry(file: Path) -> None:
+    for name in PROCESS_KEYS:
+        assert error_of(file, f"version: v1\nresources:\n- verify: file\n- {name}: x") == (
+            f"resources[1].{name}: not a key of a resource; move it to the top level of the file"
+        )
 
 
-@pytest.mark.parametrize(
-    ("text", "sets"),
-    [
-        ("{size: 1}", NumberedSets(size=1)),
+def test_sets_have_numbers_or_names(file: Path) -> None:
+    cases: list[tuple[str, NumberedSets | NamedSets | None]] = [
         ("{size: 64, stride: 1, first: 0}", NumberedSets(size=64, stride=1, first=0)),
         ("{first: 999999999, stride: 999999999, size: 3}", NumberedSets(size=3, stride=999999999, first=999999999)),
         ("{size: 3, stride: null}", NumberedSets(size=3, stride=None)),
         ("{names: [binder]}", NamedSets(names=("binder",), pattern="{set}/{name}")),
         ("{pattern: '{name}.{set}', names: [a, b]}", NamedSets(names=("a", "b"), pattern="{name}.{set}")),
         ("null", None),
-    ],
-)
-def test_sets_have_numbers_or_names(text: str, sets: NumberedSets | NamedSets | None, file: Path) -> None:
-    assert loaded(file, f"sets: {text}").resources[0].sets == sets
+    ]
+    for text, sets in cases:
+        assert loaded(file, f"sets: {text}").resources[0].sets == sets
 
 
-@pytest.mark.parametrize(
-    ("text", "provision"),
-    [
+def test_provision_has_a_count(file: Path) -> None:
+    for text, provision in (
         ("{count: 1048576}", Provision(count=1048576)),
-        ("{count: 1, max: 2}", Provision(count=1, max=2)),
         ("{count: 2, max: null, directory: /x, first: 7}", Provision(count=2, directory="/x", first=7)),
         ("null", None),
-    ],
-)
-def test_provision_has_a_count(text: str, provision: Provision | None, file: Path) -> None:
-    assert loaded(file, f"provision: {text}").resources[0].provision == provision
+    ):
+        assert loaded(file, f"provision: {text}").resources[0].provision == provision
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("resources: []", "resources: [] is not allowed; allowed: a list of one or more mappings"),
-        ("resources:", "resources: null is not allowed; allowed: a list of one or more mappings"),
-        ("resources: {verify: file}", "resources: {'verify': 'file'} is not allowed; allowed: a list of one or more"),
-        ("resources: x", "resources: 'x' is not allowed; allowed: a list of one or more mappings"),
-        ("resources: [5]", "resources[0]: 5 is not allowed; allowed: a mapping of resource keys"),
-        ("resources: [{}, null]", "resources[1]: null is not allowed; allowed: a mapping of resource keys"),
-        ("resources: [{set: 3}]", "resources[0].set: unknown key; did you mean sets?"),
-        ("resources: [{1: 3}]", f"resources[0].1: unknown key; the keys are {', '.join(sorted(RESOURCE_KEYS))}"),
-        ("resources: [{}, {verify: deep}]", "resources[1].verify: 'deep' is not allowed; allowed: file, char, "),
-        ("resources: [{sets: {size: 65}}]", "resources[0].sets.size: 65 is not allowed; allowed: a number from 1 "),
-        ("resources: [{verify: file}]\nverify: deep", "verify: 'deep' is not allowed; allowed: file, char"),
-        ("sets: {size: 0}", "sets.size: 0 is not allowed; allowed: a number from 1 to 64"),
-        ("sets: {size: true}", "sets.size: true is not allowed; allowed: a number from 1 to 64"),
-        ("sets: {size: null}", "sets.size: null is not allowed; allowed: a number from 1 to 64"),
-        ("sets: {size: 3, stride: 0}", "sets.stride: 0 is not allowed; allowed: a number from 1 to 999999999, or null"),
-        ("sets: {size: 3, stride: 1000000000}", "sets.stride: 1000000000 is not allowed"),
-        ("sets: {size: 3, first: -1}", "sets.first: -1 is not allowed; allowed: a number from 0 to 999999999"),
-        ("sets: {size: 3, first: 1000000000}", "sets.first: 1000000000 is not allowed"),
-        ("sets: {size: 3, strides: 1}", "sets.strides: unknown key; did you mean stride?"),
-        ("sets: {size: 3, 1: 1}", "sets.1: unknown key; the keys are first, names, pattern, size, stride"),
-        ("sets: {stride: 3}", "sets.size: required key is missing; allowed: a number from 1 to 64"),
-        ("sets: {pattern: '{set}{name}'}", "sets.names: required key is missing; allowed: a list of device names"),
-        ("sets: {names: [a], size: 3}", "sets: {'names': ['a'], 'size': 3} is not allowed; allowed: a mapping with"),
-        ("sets: {names: []}", "sets.names: [] is not allowed; allowed: a list of device names, each once"),
-        ("sets: {names: binder}", "sets.names: 'binder' is not allowed"),
-        ("sets: {names: [a, a]}", "sets.names: ['a', 'a'] is not allowed"),
-        ("sets: {names: [a/b]}", "sets.names: ['a/b'] is not allowed"),
-        ("sets: {names: [a, binder-control]}", "sets.names: ['a', 'binder-control'] is not allowed"),
-        ("sets: {names: [a], pattern: x}", "sets.pattern: 'x' is not allowed; allowed: a file name with {set} and"),
-        ("provision: {count: 0}", "provision.count: 0 is not allowed; allowed: a number from 1 to 1048576"),
-        ("provision: {count: 1048577}", "provision.count: 1048577 is not allowed"),
-        ("provision: {count: 1, max: 0}", "provision.max: 0 is not allowed; allowed: a number from 1 to 1048576, or"),
-        ("provision: {count: 1, directory: run}", "provision.directory: 'run' is not allowed; allowed: an absolute"),
-        ('provision: {count: 1, directory: "/\\n"}', "provision.directory: '/\\n' is not allowed"),
-        ("provision: {count: 1, first: -1}", "provision.first: -1 is not allowed; allowed: a number from 0 to "),
-        ("phones: {count: 262145}", "phones.count: 262145 is not allowed; allowed: a number from 1 to 262144"),
-        ("phones: {directory: /srv}", "phones.count: required key is missing; allowed: a number from 1 to 262144"),
-        ("provision: {max: 5}", "provision.count: required key is missing; allowed: a number from 1 to 1048576"),
-        ("provision: {ensure: 5}", "provision.ensure: unknown key; the keys are count, directory, first, max"),
-    ],
-)
-def test_error_names_the_place_in_the_file(text: str, error: str, file: Path) -> None:
-    with pytest.raises(ConfigError, match=f"^{re.escape(f'file {file}: {error}')}"):
-        loaded(file, text)
+def test_error_names_the_place_in_the_file(file: Path) -> None:
+    for text, error in ERRORS:
+        message = error_of(file, f"version: v1\n{text}\n")
+        assert message.startswith(error), text
 
 
-@pytest.mark.parametrize(
-    ("text", "scanned_files"),
-    [
+def test_scanned_files_name_their_keys(file: Path) -> None:
+    for text, scanned_files in (
         ("device_dir: /a", "/a/aosp_binder* (device_dir, device_prefix)"),
         ("provision: {count: 1, directory: /b}", "/b/aosp_binder* (provision.directory, device_prefix)"),
         ("sets: {names: [binder]}", "/dev/{set}/{name} (device_dir, sets.pattern)"),
-    ],
-)
-def test_scanned_files_name_their_keys(text: str, scanned_files: str, file: Path) -> None:
-    assert loaded(file, text).resources[0].scanned_files == scanned_files
+    ):
+        assert loaded(file, text).resources[0].scanned_files == scanned_files
+
+
+def test_set_pattern_has_set_and_name_once() -> None:
+    """With at most one slash, and the path does not leave the device directory."""
+    for pattern in ("{set}/{name}", "{set}{name}", "aosp_{set}_{name}", "a{set}/b{name}c"):
+        assert is_set_pattern(pattern)
+    for pattern in (
+        *("", "{set}", "{name}", "{set}{set}{name}", "{name}/{set}", "{set}{name}/x", "x/{set}{name}"),
+        *("{set}/{name}/{name}", "{set}/x/{name}", "/{set}{name}", "{set}{name}/", "{set}//{name}", "../{set}{name}"),
+        *("{set}{name}/..", "{set} {name}", "{set}\n{name}", "{set}{name}{number}", "{{set}}{name}", "{set}{name}{"),
+        "{set}{name}" + "x" * 63,
+    ):
+        assert not is_set_pattern(pattern), pattern

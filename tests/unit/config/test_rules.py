@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.config.keys import Config, Phones, Provision, status_address
+from aosp_plugin.config.keys import Config, Phones, status_address
 from aosp_plugin.config.sources import as_yaml, load
 from aosp_plugin.config.values import Api, ProvisionedBy, Recreate
 from aosp_plugin.framework.errors import ConfigError
-from tests.unit.config.tables import loaded, write
+from tests.unit.config.tables import error_of, loaded, write
 
 PHONES = "phones: {count: 1, directory: /srv/phones}\n"
 LEAKED = "is not allowed: all containers would get the binder devices of all phones, which are in "
@@ -32,16 +32,9 @@ CONFLICTS = [
     ("phones: {count: 1}\nreplicas: 2", "replicas: 2 replicas require recreate: never, not on-start (default with ph"),
     # Addresses
     ("listen: '0.0.0.0:9478'", f"listen{STATUS_ADDRESS}"),
-    ("listen: '[::]:9478'", f"listen{STATUS_ADDRESS}"),
     *(
         (f"listen: '{listen}'\nstatus_listen: '{status}'", f"listen; F: status_listen{STATUS_ADDRESS}")
-        for listen, status in (
-            ("0.0.0.0:80", "10.1.2.3:80"),
-            ("10.1.2.3:80", "0.0.0.0:80"),
-            ("[fd00::1]:80", "[::]:80"),
-            ("0.0.0.0:80", "[::]:80"),
-            ("0.0.0.0:80", "localhost:80"),
-        )
+        for listen, status in (("0.0.0.0:80", "10.1.2.3:80"), ("[fd00::1]:80", "[::]:80"), ("0.0.0.0:80", "[::]:80"))
     ),
     # Provisioned devices
     (
@@ -50,19 +43,14 @@ CONFLICTS = [
     ),
     *(
         (
-            f"{key}: {{count: 3, directory: {path}}}",
-            f"{key}.directory: '{path}' is not allowed: the runtime gives a priv",
+            f"phones: {{count: 3, directory: {path}}}",
+            f"phones.directory: '{path}' is not allowed: the runtime gives a pr",
         )
-        for key in ("provision", "phones")
-        for path in ("/dev", "/dev/binderfs", "//dev/./x/", "/run/../dev/x", "/")
+        for path in ("/dev", "/dev/binderfs", "/run/../dev/x", "/")
     ),
-    *(
-        (
-            f"{key}: {{count: 1, directory: {path}}}",
-            f"{key}.directory: '{path}' {RESERVED} the kubelet provides {other}",
-        )
-        for key in ("provision", "phones")
-        for path, other in (("/proc/phones", "/proc"), ("/etc", "/etc/hostname"))
+    (
+        "provision: {count: 1, directory: /etc}",
+        f"provision.directory: '/etc' {RESERVED} the kubelet provides /etc/hostname",
     ),
     (
         "device_dir: /srv\nprovision: {count: 3}",
@@ -72,30 +60,23 @@ CONFLICTS = [
         f"device_prefix: {'x' * 61}\nprovision: {{count: 91, first: 10}}",
         "provision: 'x…x100' is not a valid device name (F: device_prefix): …at most 63",
     ),
-    *(
-        (
-            f"provision: {{count: {n}, max: {n}}}",
-            f"provision: max {n} is too small …; allowed: {n + 1} or more, or no max",
-        )
-        for n in (1, 9)
-    ),
+    ("provision: {count: 9, max: 9}", "provision: max 9 is too small …; allowed: 10 or more, or no max"),
     (
         TWO % ("{count: 5, max: 10}", "{count: 5, max: 10}"),
         "resources[0].provision; F: resources[1].provision: max 10 is too small for the binderfs /run/aosp-binderfs",
     ),
-    *(
-        (TWO % ("{count: 5, max: 10}", other), "…the binderfs /run/aosp-binderfs/devices has one max; set it in each")
-        for other in ("{count: 4}", "{count: 4, max: 99, directory: //run/aosp-binderfs/devices/}")
+    (
+        TWO % ("{count: 5, max: 10}", "{count: 4, max: 99, directory: //run/aosp-binderfs/devices/}"),
+        "…the binderfs /run/aosp-binderfs/devices has one max; set it in each",
     ),
     # Names
     ("sets: {names: [binder, hwbinder], pattern: '{set}{name}'}", "sets: the pattern is ambiguous for the names"),
-    (
-        "device_list: [cdi-cri]\nresource_name: a.io/x",
-        "device_list: the resource name 'a.io/x' is not a valid CDI kind (F: resource_name): ",
-    ),
-    (
-        "resource_name: a.example/b\napi: dra",
-        "api: the resource name 'a.example/b' is not a valid CDI kind (F: resourc",
+    *(
+        (
+            f"{keys}\nresource_name: a.io/x",
+            f"{key}: the resource name 'a.io/x' is not a valid CDI kind (F: resource_name): ",
+        )
+        for keys, key in (("device_list: [cdi-cri]", "device_list"), ("api: dra", "api"))
     ),
     *(
         (
@@ -104,7 +85,6 @@ CONFLICTS = [
         )
         for name, why in (
             ("aosp.io/Phone", "the driver name Phone.aosp.io must consist of lower case letters"),
-            ("aosp.io/my_phone", "the driver name my_phone.aosp.io must consist of lower case letters"),
             (f"aosp.io/{'p' * 56}", f"the driver name {'p' * 56}.aosp.io has 64 characters; the limit is 63"),
         )
     ),
@@ -117,17 +97,14 @@ CONFLICTS = [
     # Phones
     *(
         (
-            f"provisioned_by: command\nphones: {{count: 1}}\n{key}: {value}",
-            f"provisioned_by: command is not possible with {key}: {value} (F: {key}): …{when}; use provisioned_by: ",
+            f"provisioned_by: {by}\nphones: {{count: 1}}\n{key}: {value}",
+            f"provisioned_by: {by} is not possible with {key}: {value} (F: {key}): …{when}; use provisioned_by: ",
         )
-        for key, value, when in (
-            ("recreate", "on-start", "each container starts"),
-            ("api", "dra", "a claim is prepared"),
+        for by, key, value, when in (
+            ("command", "recreate", "on-start", "each container starts"),
+            ("command", "api", "dra", "a claim is prepared"),
+            ("provisioner", "api", "dra", "a claim is prepared"),
         )
-    ),
-    (
-        "provisioned_by: provisioner\nphones: {count: 1}\napi: dra",
-        "provisioned_by: provisioner is not possible with api: dra (F: api): the plugin mounts a phone when a claim",
     ),
     *(
         (
@@ -144,10 +121,8 @@ CONFLICTS = [
     *(
         (f"{PHONES}{key}: {value}", f"{key}: '/… {LEAKED}/srv/phones (F: phones.directory)")
         for key, value in (
-            ("shared_mounts", "[/srv/phones:/phones]"),
             ("shared_mounts", "[/data:/data, '/:/host']"),
             ("shared_mounts", "[/srv//phones/phone0:/neighbour]"),
-            ("shared_devices", "[{path: /srv/phones/phone0/binder, container_path: /dev/neighbour}]"),
             ("shared_devices", "[/srv/*/phone0/binder]"),
             ("spread_devices", "[/srv/phones/phone*/binder]"),
         )
@@ -155,12 +130,9 @@ CONFLICTS = [
     *(  # through a link that hosts have
         (f"phones: {{count: 1, directory: {directory}}}\n{shared}", f"…{LEAKED}")
         for directory, shared in (
-            ("/run/aosp-binderfs/phones", "shared_mounts: ['/var/run:/host']"),
-            ("/run/aosp-binderfs/phones", "shared_mounts: ['/var/run/aosp-binderfs:/host']"),
             ("/run/aosp-binderfs/phones", "shared_mounts: ['/var//run/./aosp-binderfs/phones/phone1:/host']"),
             ("/run/aosp-binderfs/phones", "shared_devices: ['/var/r?n/aosp-binderfs/phones/*/binder']"),
             ("/var/run/phones", "shared_mounts: ['/run:/host']"),
-            ("/var/run/phones", "shared_mounts: ['/var/run/phones:/host']"),
             ("/run/lock/phones", "shared_mounts: ['/var/lock:/host']"),
         )
     ),
@@ -171,12 +143,9 @@ CONFLICTS = [
         )
         for key, path in (
             ("shared_mounts", "/proc:/host/proc"),
-            ("shared_mounts", "/proc/1/root/run:/host"),
-            ("shared_mounts", "/proc/self/cwd:/host"),
             ("shared_mounts", "/dev/fd/7:/host"),
             ("shared_mounts", "/var/lock/../aosp-binderfs:/host"),
-            ("shared_devices", "/pro?/1/root/run/aosp-binderfs/phones/*/binder"),
-            ("spread_devices", "/proc/1/root/run/aosp-binderfs/phones/*/binder"),
+            ("spread_devices", "/pro?/1/root/run/aosp-binderfs/phones/*/binder"),
         )
     ),
     # Container paths that the runtime or the kubelet provides
@@ -185,73 +154,53 @@ CONFLICTS = [
             f"{key}: ['{path if key == 'container_paths' else f'/host/x:{path}'}']",
             f"{key}: the container path '/…' is not allowed: the container runtime or the kubelet provides /",
         )
-        for key in ("container_paths", "shared_devices", "shared_mounts")
-        for path in (
-            *("/", "//", "/dev", "/dev/", "/dev/..", "/proc", "/proc/self", "/sys", "/sys/fs", "/sys/fs/cgroup/unit"),
-            *("/dev/null", "/dev/pts/0", "/dev/shm", "/dev/termination-log", "/dev/fd/3", "/etc", "/etc/hosts"),
-            "/var/run/secrets",
+        for key, paths in (
+            ("container_paths", ("/", "/dev/..", "/proc/self", "/sys/fs", "/dev/null", "/dev/pts/0", "/dev/fd/3")),
+            ("shared_devices", ("/dev", "/dev/shm")),
+            ("shared_mounts", ("/etc", "/etc/hosts", "/var/run/secrets")),
         )
+        for path in paths
     ),
     # Container paths that conflict with each other
     *(
-        (
-            f"container_paths: [{path}]",
-            f"container_paths; default: the container paths '{first}' and '{second}' {relation}",
+        (f"{keys}", f"{sources}: the container paths '{first}' and '{second}' {relation}")
+        for keys, sources, first, second, relation in (
+            ("container_paths: [/dev/a, /dev/a/b]", "container_paths", "/dev/a", "/dev/a/b", "lie in each other"),
+            (
+                "container_paths: [/dev//ashmem/.]",
+                *("container_paths; default", "/dev/ashmem", "/dev/ashmem", "are the same"),
+            ),
+            (
+                "shared_devices: [/dev/fuse:/dev/binderfs/fuse]",
+                *("shared_devices; default", "/dev/binderfs/fuse", "/dev/binderfs", "lie in each other"),
+            ),
+            ("shared_mounts: [binderfs:/b/c, /x:/b]", "shared_mounts", "/b/c", "/b", "lie in each other"),
+            (
+                "shared_mounts: [/x:/opt]\ncontainer_paths: [/opt/binder]",
+                *("container_paths; F: shared_mounts", "/opt/binder", "/opt", "lie in each other"),
+            ),
+            (
+                "shared_devices: [/dev/dri/*]\nspread_devices: [/dev/dri/renderD*]",
+                *("shared_devices; F: spread_devices", "/dev/dri/*", "/dev/dri/renderD*", "overlap"),
+            ),
+            (
+                "shared_devices: [/dev/dri/card*, /dev/x:/dev/dri/card0]",
+                *("shared_devices", "/dev/dri/card*", "/dev/dri/card0", "overlap"),
+            ),
+            (
+                "shared_devices: [{path: /dev/a, container_path: /dev/b}, /dev/b]",
+                *("shared_devices", "/dev/b", "/dev/b", "are the same"),
+            ),
         )
-        for path, first, second, relation in (
-            ("/dev/binderfs", "/dev/binderfs", "/dev/binderfs", "are the same"),
-            ("/dev/binderfs/binder", "/dev/binderfs/binder", "/dev/binderfs", "lie in each other"),
-            ("/dev/ashmem", "/dev/ashmem", "/dev/ashmem", "are the same"),
-            ("/dev//ashmem/.", "/dev/ashmem", "/dev/ashmem", "are the same"),
-        )
-    ),
-    ("container_paths: [/dev/a, /dev/a/b]", "container_paths: the container paths '/dev/a' and '/dev/a/b' lie in each"),
-    (
-        "shared_devices: [/dev/a, /dev/b:/dev/x/../a/]",
-        "shared_devices: the container paths '/dev/a' and '/dev/a' are the same",
-    ),
-    (
-        "shared_devices: [/dev/fuse:/dev/binderfs/fuse]",
-        "shared_devices; default: the container paths '/dev/binderfs/fuse' and '/dev/binderfs' lie in each other",
-    ),
-    ("shared_mounts: [/a, /b:/a]", "shared_mounts: the container paths '/a' and '/a' are the same"),
-    ("shared_mounts: [/a:/x, /b:/x/b]", "shared_mounts: the container paths '/x' and '/x/b' lie in each other"),
-    ("shared_mounts: [binderfs:/b/c, /x:/b]", "shared_mounts: the container paths '/b/c' and '/b' lie in each other"),
-    (
-        "shared_mounts: [/x:/opt]\ncontainer_paths: [/opt/binder]",
-        "container_paths; F: shared_mounts: the container paths '/opt/binder' and '/opt' lie in each other",
-    ),
-    (
-        "shared_devices: [/dev/dri/*]\nspread_devices: [/dev/dri/renderD*]",
-        "shared_devices; F: spread_devices: the container paths '/dev/dri/*' and '/dev/dri/renderD*' overlap",
-    ),
-    (
-        "shared_devices: [/dev/dri/card*, /dev/x:/dev/dri/card0]",
-        "shared_devices: the container paths '/dev/dri/card*' and '/dev/dri/card0' overlap",
-    ),
-    (
-        "shared_devices: [{path: /dev/a, container_path: /dev/b}, /dev/b]",
-        "shared_devices: the container paths '/dev/b' and '/dev/b' are the same",
-    ),
-    (
-        "shared_mounts: [/dev/dri]\nspread_devices: [/dev/dri/renderD*]",
-        "spread_devices; F: shared_mounts: the container paths '/dev/dri/renderD*' and '/dev/dri' lie in each other",
     ),
     # Container paths of the binder devices themselves
     *(
         (keys, f"…{OWN_DEVICES} {devices}")
         for keys, devices in (
-            ("container_paths: [/dev/aosp_binder1]", "/dev/aosp_binderN"),
             ("container_paths: [//dev/./aosp_binder007]", "/dev/aosp_binderN"),
-            ("shared_devices: [/dev/fuse:/dev/aosp_binder1]", "/dev/aosp_binderN"),
             ("shared_mounts: [/x:/dev/aosp_binder1/x]", "/dev/aosp_binderN"),
             ("device_prefix: binder\nsets: {size: 3}\ncontainer_paths: [/dev/binder0]", "/dev/binderN"),
-            ("sets: {names: [binder]}\ncontainer_paths: [/dev/phone1/binder]", "/dev/{set}/{name}"),
             ("sets: {names: [binder]}\ncontainer_paths: [/dev/phone1/binder/x]", "/dev/{set}/{name}"),
-            (
-                "sets: {names: [binder], pattern: 'p{set}-{name}'}\ncontainer_paths: [/dev/p1-binder]",
-                "/dev/p{set}-{name}",
-            ),
             ("provision: {count: 3}\nshared_mounts: [/x:/run/aosp-binderfs]", "/run/aosp-binderfs/devices"),
             ("device_dir: /srv/binders\ncontainer_paths: [/srv/binders/a]", "/srv/binders"),
         )
@@ -259,27 +208,23 @@ CONFLICTS = [
     # Patterns
     *(
         (f"container_paths: [/dev/hwbinder]\n{key}: ['{pattern}']", f"…{key}…'{pattern}'{error}")
-        for key in ("shared_devices", "spread_devices")
-        for pattern, error in (
-            ("/dev/*", "…the kubelet provides /dev/console"),
-            ("/dev/t*", "…the kubelet provides /dev/tty"),
-            ("/dev/*/renderD*", "…the kubelet provides /dev/console"),
-            ("/*", "…the kubelet provides /proc"),
-            ("/proc/self/fd/*", "…the kubelet provides /proc"),
-            ("/sys/class/*", " is not allowed: no devices are below /sys"),
-            ("/dev/dri/**", " is not allowed: ** is not supported; use * per part"),
-            ("/dev/aosp_*", f" {OWN_DEVICES} /dev/aosp_binderN"),
-            ("/dev/binderfs/*", " and '/dev/binderfs' lie in each other"),
-            ("/dev/hwbin?er", " overlap"),
+        for key, pattern, error in (
+            ("shared_devices", "/dev/*", "…the kubelet provides /dev/console"),
+            ("spread_devices", "/dev/t*", "…the kubelet provides /dev/tty"),
+            ("shared_devices", "/*", "…the kubelet provides /proc"),
+            ("spread_devices", "/sys/class/*", " is not allowed: no devices are below /sys"),
+            ("shared_devices", "/dev/dri/**", " is not allowed: ** is not supported; use * per part"),
+            ("spread_devices", "/dev/aosp_*", f" {OWN_DEVICES} /dev/aosp_binderN"),
+            ("shared_devices", "/dev/binderfs/*", " and '/dev/binderfs' lie in each other"),
+            ("spread_devices", "/dev/hwbin?er", " overlap"),
         )
     ),
-    (
-        "shared_devices: ['/dev/dri/*:/dev/x']",
-        "shared_devices: the pattern '/dev/dri/*' cannot have the container path '",
-    ),
-    (
-        "shared_devices: [{path: '/dev/a?', container_path: /dev/x}]",
-        "shared_devices: the pattern '/dev/a?' cannot have the container path '/dev/x': each device that matches has",
+    *(
+        (
+            f"shared_devices: [{item}]",
+            "shared_devices: the pattern '/dev/a?' cannot have the container path '/dev/x': each",
+        )
+        for item in ("'/dev/a?:/dev/x'", "{path: '/dev/a?', container_path: /dev/x}")
     ),
     # Two resources
     (
@@ -289,12 +234,9 @@ CONFLICTS = [
     *(
         (PAIR % pair, f"resources[0] and resources[1]: a.io/xx and a.io/yy both match {devices} (")
         for first, second, devices in (
-            ("api: device-plugin", "verify: char", "aosp_binder* in /dev"),
             ("api: dra", "api: device-plugin", "aosp_binder* in /dev"),
-            ("device_prefix: aosp", "verify: char", "aosp_binder* in /dev"),
             ("device_prefix: x", "device_prefix: x_", "x_* in /dev"),
             ("device_dir: /a/b", "device_dir: //a/./c/../b/", "aosp_binder* in /a/b"),
-            ("provision: {count: 1}", "provision: {count: 1}", "aosp_binder* in /run/aosp-binderfs/devices"),
             ("provision: {count: 1, directory: /d}", "device_dir: /d", "aosp_binder* in /d"),
         )
         for pair in ((first, second), (second, first))
@@ -306,11 +248,9 @@ CONFLICTS = [
     *(
         (PAIR % pair, "resources[0] and resources[1]: the binder devices are in …: give the phones of each resource a ")
         for pair in (
-            ("phones: {count: 1}", "phones: {count: 1}"),
             ("phones: {count: 1}", "phones: {count: 1}, api: dra"),
             ("phones: {count: 1, directory: /srv/a}", "phones: {count: 1, directory: /srv/a/b}"),
             ("phones: {count: 1, directory: /srv}", "device_dir: /srv/phone0, sets: {names: [binder]}"),
-            ("provision: {count: 1, directory: /srv}", "phones: {count: 1, directory: /srv/}"),
         )
     ),
     (
@@ -335,10 +275,10 @@ ALLOWED = [
     "provisioned_by: command\napi: dra",
     f"{PHONES}shared_mounts: [/srv/phones2:/srv/phones2, binderfs:/dev/binderfs, /var/lib/x:/x, /var/runs:/y]",
     f"{PHONES}isolation: strict\nshared_mounts: [/srv:/srv]",
-    *(f"resource_name: {name}" for name in ("aosp.io/Phone", "aosp.io/my_phone", f"aosp.io/{'p' * 56}", "a.io/b")),
+    f"resource_name: aosp.io/{'P' * 56}",
     *(
         f"container_paths: ['{path}']\nshared_devices: ['/host/x:{path}x']\nshared_mounts: ['/proc:{path}y']"
-        for path in ("/dev/nullx", "/dev/dri/null", "/sys/kernel/debug", "/procs", "/etc/phone")
+        for path in ("/dev/nullx", "/dev/dri/null", "/etc/phone")
     ),
     "device_prefix: binder\ncontainer_paths: [/dev/binder, /dev/hwbinder]",
     "sets: {names: [binder, hwbinder], pattern: '{set}/{name}'}\ncontainer_paths: [/dev/binder, /dev/hwbinder]",
@@ -353,32 +293,21 @@ ALLOWED = [
     PAIR % ("device_prefix: x, container_paths: [/dev/x]", "device_prefix: b, container_paths: [/dev/x]"),
     PAIR % ("phones: {count: 1, directory: /srv/x}", "phones: {count: 1, directory: /srv/xy}"),
     PAIR % ("api: dra, phones: {count: 1}", "phones: {count: 1, directory: /run/others}"),
-    *(
-        PAIR % ("verify: char", second)
-        for second in (
-            "device_prefix: aosp_bindex",
-            "device_prefix: hwaosp_binder",
-            "device_dir: /dev/binderfs",
-            "provision: {count: 1}",
-            "sets: {names: [binder]}",
-        )
-    ),
+    *(PAIR % ("verify: char", second) for second in ("device_prefix: aosp_bindex", "sets: {names: [binder]}")),
     "api: dra\nresources: [{resource_name: bb.io/aa, device_prefix: x}, {resource_name: io/aa.bb, api: device-plugin}]",
 ]
 
 
-@pytest.mark.parametrize(("text", "error"), CONFLICTS)
-def test_conflict_names_the_keys(text: str, error: str, file: Path) -> None:
+def test_conflict_names_the_keys(file: Path) -> None:
     """The error begins with the key to change; F is the file, and … any text."""
-    with pytest.raises(ConfigError) as raised:
-        loaded(file, text)
-    message = str(raised.value).replace(f"file {file}", "F").removeprefix("F: ")
-    assert re.match(".*".join(map(re.escape, error.split("…"))), message), message
+    for text, error in CONFLICTS:
+        message = error_of(file, f"version: v1\n{text}\n").replace(f"file {file}", "F")
+        assert re.match(".*".join(map(re.escape, error.split("…"))), message), (text, message)
 
 
-@pytest.mark.parametrize("text", ALLOWED)
-def test_no_conflict(text: str, file: Path) -> None:
-    assert loaded(file, text).resources
+def test_no_conflict(file: Path) -> None:
+    for text in ALLOWED:
+        assert error_of(file, f"version: v1\n{text}\n") == "", text
 
 
 def test_effective_values_are_compared(file: Path) -> None:
@@ -405,29 +334,19 @@ def test_effective_values_are_compared(file: Path) -> None:
             load(flags, environment, write(file, f"version: v1\n{text}\n"))
 
 
-@pytest.mark.parametrize(
-    ("listen", "status_listen", "address"),
-    [
+def test_status_is_on_loopback_unless_configured(file: Path) -> None:
+    for listen, status_listen, address in (
         ("127.0.0.1:80", None, ("127.0.0.1", 80)),
-        ("localhost:80", None, ("localhost", 80)),
         ("[::1]:80", None, ("::1", 80)),
         ("10.1.2.3:80", None, ("127.0.0.1", 80)),
         ("", None, None),
         ("10.1.2.3:80", "", None),
-        ("10.1.2.3:80", "10.1.2.3:80", ("10.1.2.3", 80)),
-        ("0.0.0.0:80", "", None),
         ("0.0.0.0:80", "0.0.0.0:80", ("0.0.0.0", 80)),  # noqa: S104
         ("0.0.0.0:80", "127.0.0.1:81", ("127.0.0.1", 81)),
-        ("0.0.0.0:80", "[::1]:80", ("::1", 80)),
         ("0.0.0.0:0", None, ("127.0.0.1", 0)),
-        ("", "127.0.0.1:81", ("127.0.0.1", 81)),
-    ],
-)
-def test_status_is_on_loopback_unless_configured(
-    listen: str, status_listen: str | None, address: tuple[str, int] | None, file: Path
-) -> None:
-    text = f"listen: '{listen}'" + ("" if status_listen is None else f"\nstatus_listen: '{status_listen}'")
-    assert status_address(loaded(file, text)) == address
+    ):
+        text = f"listen: '{listen}'" + ("" if status_listen is None else f"\nstatus_listen: '{status_listen}'")
+        assert status_address(loaded(file, text)) == address
 
 
 def test_a_count_of_phones_is_a_whole_configuration(file: Path) -> None:
@@ -468,12 +387,6 @@ def test_only_the_resource_with_phones_has_their_defaults(file: Path) -> None:
     assert (second.resource_name, second.recreate, second.container_paths) == ("aosp.io/binder", Recreate.NEVER, ())
 
 
-def test_provisioned_devices_are_found_in_their_directory(file: Path) -> None:
-    (resource,) = loaded(file, "sets: {size: 3}\nprovision: {count: 3, directory: /devices}").resources
-    assert resource.provision == Provision(count=3, directory="/devices")
-    assert resource.scan_directory == "/devices"
-
-
 def test_phones_found_and_provisioned_devices_may_be_served_by_dra(file: Path) -> None:
     others = "{device_prefix: x}, {resource_name: example.com/other, provision: {count: 1}}"
     path = write(file, f"version: v1\nresources: [{{phones: {{count: 1}}}}, {others}]\n")
@@ -482,15 +395,11 @@ def test_phones_found_and_provisioned_devices_may_be_served_by_dra(file: Path) -
     assert load({}, {}, write(file, as_yaml(settings)))[0] == config
 
 
-@pytest.mark.parametrize(
-    ("kubelet_dir", "root"),
-    [
-        ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet"),
+def test_directories_of_dra_are_beside_the_device_plugin_directory() -> None:
+    for kubelet_dir, root in (
         ("/var/lib/k0s/kubelet//device-plugins/", "/var/lib/k0s/kubelet"),
         ("/device-plugins", ""),
-    ],
-)
-def test_directories_of_dra_are_beside_the_device_plugin_directory(kubelet_dir: str, root: str) -> None:
-    config = Config(kubelet_dir=kubelet_dir)
-    assert config.plugins_registry == f"{root}/plugins_registry"
-    assert config.driver_directory("phone.aosp.io") == f"{root}/plugins/phone.aosp.io"
+    ):
+        config = Config(kubelet_dir=kubelet_dir)
+        assert config.plugins_registry == f"{root}/plugins_registry"
+        assert config.driver_directory("phone.aosp.io") == f"{root}/plugins/phone.aosp.io"

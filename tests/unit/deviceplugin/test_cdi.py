@@ -1,7 +1,6 @@
 """CDI: names of devices, the content of a spec, and its file."""
 
 import contextlib
-import json
 import os
 import random
 import re
@@ -48,59 +47,31 @@ def edits_by_name(spec: dict[str, Any]) -> dict[str, Any]:
     return {listed["name"]: listed["containerEdits"] for listed in spec["devices"]}
 
 
-@pytest.mark.parametrize("name", ["aosp.io/binder", "ab/cd", "AB.c/D-e1", "a_b/c.d-e"])
-def test_resource_name_with_a_valid_vendor_and_class_is_a_kind(name: str) -> None:
-    assert kind_problem(name) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
+def test_invalid_kind_is_rejected_with_the_invalid_part() -> None:
+    """Single letters are invalid because they crash libraries that are in use."""
+    for name in ("aosp.io/binder", "ab/cd", "AB.c/D-e1", "a_b/c.d-e"):
+        assert kind_problem(name) is None
+    for name, what in (
         ("4chan.org/gpu", "vendor '4chan.org'"),
-        ("example.com/4gpu", "class '4gpu'"),
         ("example.com/gpu-", "class 'gpu-'"),
         ("example.com/g/pu", "class 'g/pu'"),
-        ("exa mple.com/gpu", "vendor 'exa mple.com'"),
         ("example.com/gpu\n", r"class 'gpu\n'"),
         ("example.com/gpü", "class 'gpü'"),
         ("example.com", "class ''"),
         ("e/gpu", "vendor 'e'"),
         ("example.com/g", "class 'g'"),
-    ],
-)
-def test_invalid_kind_is_rejected_with_the_invalid_part(name: str, what: str) -> None:
-    """Single letters are invalid because they crash libraries that are in use."""
-    problem = kind_problem(name)
-    assert problem is not None
-    assert problem.startswith(f"its {what} must ")
+    ):
+        assert (kind_problem(name) or "").startswith(f"its {what} must ")
 
 
-@pytest.mark.parametrize("name", ["0", "GPU-1_2.3:4", "a--b", "0::1", "xx:1", "x", "X:1"])
-def test_id_that_is_a_valid_name_is_the_name(name: str) -> None:
-    assert cdi_name(name) == name
-
-
-@pytest.mark.parametrize(
-    ("device_id", "name"),
-    [
-        ("a@1", "x:a:401"),
-        ("_a", "x::5fa"),
-        ("a-", "x:a:2d"),
-        (".", "x::2e"),
-        ("ü", "x::c3:bc"),
-        ("a\n", "x:a:0a"),
-        ("x:a:401", "x:x:3aa:3a401"),
-    ],
-)
-def test_other_ids_are_escaped(device_id: str, name: str) -> None:
+def test_an_id_that_is_no_valid_name_is_escaped() -> None:
     """An ID that looks escaped is escaped as well, so that every name is unique."""
-    assert cdi_name(device_id) == name
-    assert NAME.fullmatch(name)
-
-
-def test_names_are_unique() -> None:
+    for name in ("0", "GPU-1_2.3:4", "0::1", "x", "X:1"):
+        assert cdi_name(name) == name
+    for device_id, name in (("a@1", "x:a:401"), ("_a", "x::5fa"), (".", "x::2e"), ("ü", "x::c3:bc")):
+        assert cdi_name(device_id) == name
     rng = random.Random(1)  # noqa: S311 - no secret
-    ids = {"".join(rng.choices("xa4:-_@ü0", k=rng.randint(1, 6))) for _ in range(10_000)}
+    ids = {"".join(rng.choices("xa4:-_@ü0", k=rng.randint(1, 6))) for _ in range(2_000)}
     names = {cdi_name(device_id) for device_id in ids}
     assert len(names) == len(ids)
     assert all(map(NAME.fullmatch, names))
@@ -135,11 +106,6 @@ def test_spec_has_nodes_mounts_and_variables_of_a_device() -> None:
     ]
 
 
-def test_class_with_a_dot_requires_a_later_version() -> None:
-    assert spec_of("a.b/gpu", [device(0)])["cdiVersion"] == "0.5.0"
-    assert spec_of("a.b/gpu.shared", [device(0)])["cdiVersion"] == "0.6.0"
-
-
 def test_common_edits_are_written_once() -> None:
     shared = [Mount("/z", "/z", read_only=True), Mount("/b", "/b", read_only=True)]
     devices = [device(0, *shared, PATH="/x", N="0"), device(1, *reversed(shared), PATH="/x", N="1")]
@@ -156,36 +122,11 @@ def test_common_edits_are_written_once() -> None:
     }
 
 
-def test_edits_of_some_devices_stay_with_these_devices() -> None:
-    """So do common ones if a device has no others: CDI libraries reject a device without edits."""
-    same, differs = Mount("/a", "/a", read_only=True), Mount("/a", "/a", read_only=False)
-    for mounts in ([same, None, differs, same], [same, same, same, same]):
-        devices = [device(number, *([mount] if mount else [])) for number, mount in enumerate(mounts)]
-        devices[3] = devices[3]._replace(edits=ContainerEdits(mounts=[same]))
-        spec = spec_of(RESOURCE, devices)
-        assert spec["containerEdits"] == {}
-        options = [
-            edits["mounts"][0]["options"][2] if "mounts" in edits else "" for edits in edits_by_name(spec).values()
-        ]
-        assert options == ["" if mount is None else "ro" if mount.read_only else "rw" for mount in mounts]
-        assert edits_by_name(spec)["gpu1"]["deviceNodes"] == [node_edit(1)]
-
-
 def test_content_does_not_depend_on_the_order_of_devices_and_variables() -> None:
     devices = [device(number, A="1", B="2") for number in range(20)]
     shuffled = [device(number, B="2", A="1") for number in range(20)]
     random.Random(2).shuffle(shuffled)  # noqa: S311 - no secret
     assert encode(spec_of(RESOURCE, devices)) == encode(spec_of(RESOURCE, shuffled))
-
-
-def test_content_is_json_that_is_also_yaml() -> None:
-    """JSON escapes of characters beyond the first 65,536 are not valid in YAML."""
-    edits = ContainerEdits([DeviceNode("/dev/🤖", "/dev/ü", "rw")], environment={"A": 'a"\\b\n'})
-    spec = spec_of(RESOURCE, [CdiDevice("a", edits)])
-    text = encode(spec)
-    assert json.loads(text) == spec
-    assert "/dev/🤖".encode() in text
-    assert b"\\u" not in text
 
 
 def test_first_write_creates_directory_and_file(tmp_path: Path) -> None:
@@ -200,50 +141,29 @@ def test_first_write_creates_directory_and_file(tmp_path: Path) -> None:
     assert os.listdir(directory) == [FILE]
 
 
-def test_every_resource_has_its_own_file(tmp_path: Path) -> None:
-    names = ["a-b/c", "a/b-c", "a.b/c", "a/b.c", "a/b_c"]
-    assert len({SpecFile(str(tmp_path), name).path for name in names}) == len(names)
-
-
-@pytest.mark.parametrize(
-    ("writes", "written"),
-    [
-        ([(b"one", [1]), (b"one", (1,)), (b"two", [1]), (b"one", [1])], [True, False, True, True]),
-        ([(b"one", [1]), (b"one", [2]), (b"one", [2]), (b"one", [])], [True, True, False, True]),
-        ([(None, []), (None, []), (b"one", []), (None, []), (b"one", [])], [True, False, True, True, True]),
-        ([(b"old", [])], [True]),
-    ],
-    ids=["content", "device numbers", "no devices", "file of a predecessor"],
-)
-def test_file_is_written_if_its_content_or_a_device_number_changed(
-    tmp_path: Path, writes: list[tuple[bytes | None, list[int]]], written: list[bool]
-) -> None:
+def test_file_is_written_if_its_content_or_a_device_number_changed(tmp_path: Path) -> None:
     """Runtimes cache the first device numbers that they read until the file changes.
 
     The file of a predecessor is written again, because devices may have been replaced while no plugin was running.
     """
-    (tmp_path / FILE).write_bytes(b"old")
+    (tmp_path / FILE).write_bytes(b"one")
     file = SpecFile(str(tmp_path), RESOURCE)
-    for (content, numbers), expected in zip(writes, written, strict=True):
+    for content, numbers, expected in (
+        (b"one", [1], True),
+        (b"one", [1], False),
+        (b"two", [1], True),
+        (b"two", [2], True),
+        (b"two", [2], False),
+        (b"two", [], True),
+        (None, [], True),
+        (None, [], False),
+        (b"one", [], True),
+    ):
         before = os.stat(tmp_path / FILE).st_ino if (tmp_path / FILE).exists() else None
         assert file.write(content, numbers) is expected
         after = (tmp_path / FILE).read_bytes() if (tmp_path / FILE).exists() else None
         assert after == content
         assert expected or content is None or os.stat(tmp_path / FILE).st_ino == before
-
-
-def test_rewrite_writes_the_same_content_again(tmp_path: Path) -> None:
-    """The new device numbers are unknown at that moment, and a runtime must read them before the container starts."""
-    file = SpecFile(str(tmp_path), RESOURCE)
-    file.rewrite()
-    assert not os.listdir(tmp_path), "there is nothing to write before the first content"
-    file.write(b"{}", [1])
-    before = os.stat(tmp_path / FILE)
-    file.rewrite()
-    after = os.stat(tmp_path / FILE)
-    assert (tmp_path / FILE).read_bytes() == b"{}"
-    assert before.st_ino != after.st_ino
-    assert not file.write(b"{}", [1]), "nothing has changed"
 
 
 def test_removed_file_is_written_again(tmp_path: Path) -> None:
@@ -347,37 +267,21 @@ def test_check_writes_nothing_that_stays(tmp_path: Path) -> None:
     assert (tmp_path / "cdi" / FILE).read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("directory", ["run", "run/none/cdi", "file"])
-def test_place_that_is_not_usable_is_an_error(tmp_path: Path, directory: str) -> None:
+def test_place_that_is_not_usable_is_an_error(tmp_path: Path) -> None:
     """A parent that is missing is not created: the directory is probably not mounted into the container."""
     (tmp_path / "run" / FILE).mkdir(parents=True)
     (tmp_path / "file").touch()
-    path = tmp_path / directory / FILE
-    cause = {"run": "Is a directory", "file": "Not a directory"}.get(directory, "No such file or directory")
-    file = SpecFile(str(path.parent), RESOURCE)
-    with pytest.raises(
-        CdiError, match=rf"cannot update the CDI spec {path}: {cause}; .* \(mounted into the container\)"
+    for directory, cause in (
+        ("run", "Is a directory"),
+        ("file", "Not a directory"),
+        ("run/none/cdi", "No such file or directory"),
     ):
-        file.write(b"one")
+        path = tmp_path / directory / FILE
+        message = rf"cannot update the CDI spec {path}: {cause}; .* \(mounted into the container\)"
+        with pytest.raises(CdiError, match=message):
+            SpecFile(str(path.parent), RESOURCE).write(b"one")
     assert sorted(os.listdir(tmp_path)) == ["file", "run"]
     assert os.listdir(tmp_path / "run") == [FILE]
-
-
-def test_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "cdi").touch()
-    file = SpecFile(str(tmp_path / "cdi"), RESOURCE)
-    for content in (b"one", None):
-        with pytest.raises(CdiError, match="Not a directory"):
-            file.write(content)
-
-
-def test_file_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
-    file = SpecFile(str(tmp_path / "cdi"), RESOURCE)
-    file.write(b"one")
-    (tmp_path / "cdi").rename(tmp_path / "away")
-    (tmp_path / "cdi").touch()
-    with pytest.raises(CdiError, match="Not a directory"):
-        file.write(None)
 
 
 def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:

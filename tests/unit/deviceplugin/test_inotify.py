@@ -6,26 +6,22 @@ import inspect
 import subprocess
 import sys
 
-import pytest
 from watchdog.observers import inotify_c
 from watchdog.observers.inotify_c import InotifyFD
 
 from aosp_plugin.framework.events.inotify import DirectoryWatch
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
+def test_inotify_instance_has_the_methods_used() -> None:
+    for name, parameters in (
         ("__init__", ["self"]),
         ("add_callback", ["self", "path", "mask", "callback", "id_"]),
         ("remove_callbacks", ["self", "callbacks"]),
         ("start", ["self"]),
         ("stop", ["self"]),
         ("join", ["self", "timeout"]),
-    ],
-)
-def test_inotify_instance_has_the_methods_used(name: str, parameters: list[str]) -> None:
-    assert list(inspect.signature(getattr(InotifyFD, name)).parameters) == parameters
+    ):
+        assert list(inspect.signature(getattr(InotifyFD, name)).parameters) == parameters
 
 
 def test_directory_watch_has_the_callbacks_that_watchdog_calls() -> None:

@@ -1,7 +1,5 @@
 """ListedDevices: IDs, slots, health and edits of listed device nodes."""
 
-import os
-
 import pytest
 
 from aosp_plugin.framework import ContainerEdits, Device, DeviceNode, ListedDevice, ListedDevices, Mount
@@ -92,36 +90,3 @@ def test_first_of_two_devices_with_the_same_id_is_allocated(clock: Clock) -> Non
     devices, _ = valid_devices(host.scan())
     assert Device("a-b") in devices
     assert host.backend.allocate(["a-b"]).devices[0].host_path == "/dev/a-b"
-
-
-def test_error_of_list_devices_keeps_the_devices() -> None:
-    paths = ["/dev"]
-    backend = ListedDevices(RESOURCE, lambda: [f"/dev/{os.listdir(path)[0]}" for path in paths])
-    backend.scan()
-    (device,) = backend.devices()
-    paths[0] = "/dev/none"
-    with pytest.raises(FileNotFoundError):
-        backend.scan()
-    assert backend.devices() == [device]
-
-
-def test_directories_and_defaults_of_a_backend() -> None:
-    backend = ListedDevices(RESOURCE, list, directories=iter(["/dev", "/run", "/dev"]))
-    assert (backend.get_preferred_allocation_available, backend.pre_start_required) == (False, False)
-    assert backend.directories() == {"/dev", "/run"}
-    assert list(backend.prefer(["a", "b", "c"], ["b"], 2)) == ["b", "a"]
-
-
-def test_scan_is_due_when_the_next_missing_device_expires(clock: Clock) -> None:
-    host = Host(clock, "/dev/a", "/dev/b", "/dev/c")
-    host.scan()
-    assert host.backend.seconds_until_scan() is None
-    host.devices.remove("/dev/a")
-    host.scan()
-    host.devices.remove("/dev/b")
-    host.scan(after=100.0)
-    assert host.backend.seconds_until_scan() == TTL - 100.0
-    assert [device.id for device in host.scan(after=TTL - 100.0)] == ["c", "b"]
-    assert host.backend.seconds_until_scan() == 100.0
-    assert [device.id for device in host.scan(after=100.0)] == ["c"]
-    assert host.backend.seconds_until_scan() is None

@@ -107,21 +107,6 @@ async def test_end_of_another_plugin(
     assert calls == expected
 
 
-async def test_later_plugin_that_registers_again_has_not_ended(
-    directory: Directory, plugins: OtherPlugins, calls: list[str]
-) -> None:
-    """For one scan, it has no socket."""
-
-    def register_later() -> None:
-        directory.others = (9,)
-
-    async with background_task(plugins.run()):
-        await directory.scanned(7)
-        directory.during_scan = register_later
-        await directory.scanned()
-        assert (calls, plugins.overridden) == (["overridden"], True)
-
-
 async def test_plugin_that_registers_again_overrides_the_other_one(
     directory: Directory, plugins: OtherPlugins, calls: list[str]
 ) -> None:
@@ -133,13 +118,3 @@ async def test_plugin_that_registers_again_overrides_the_other_one(
         assert calls == ["overridden", "current"]
         await directory.scanned()
         assert calls == ["overridden", "current", "publish"]
-
-
-async def test_plugin_that_is_not_registered_has_nothing_to_lose(
-    directory: Directory, plugins: OtherPlugins, calls: list[str]
-) -> None:
-    directory.registered_endpoint = ""
-    async with background_task(plugins.run()):
-        await directory.scanned(7)
-        await directory.scanned()
-    assert calls == ["publish"]

@@ -1,31 +1,35 @@
-"""Names of extended resources that a kubelet accepts."""
+"""Names of extended resources that a kubelet accepts, and of the sockets of a resource."""
 
 from __future__ import annotations
 
-import pytest
+import os
 
+from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.devices import is_extended_resource_name
+from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, plugin_stem
 
 LABEL = "a" * 63
 DOMAIN_244 = ".".join([LABEL, LABEL, LABEL, "b" * 52])
 """The longest domain that leaves room for the prefix "requests." of a quota."""
 
 
-@pytest.mark.parametrize("domain", ["a", "a-b.c-d", "1.2", DOMAIN_244, "requests", "kubernetes.io.example.com"])
-@pytest.mark.parametrize("name", ["binder", "0", "e-f_g.H", "kubernetes.io", "x" * 63])
-def test_name_in_another_domain_is_valid(domain: str, name: str) -> None:
-    assert is_extended_resource_name(f"{domain}/{name}")
+def test_name_in_another_domain_than_those_of_kubernetes_is_valid() -> None:
+    for domain in ("a", "a-b.c-d", "1.2", DOMAIN_244, "requests", "kubernetes.io.example.com"):
+        assert is_extended_resource_name(f"{domain}/binder")
+    for name in ("0", "e-f_g.H", "kubernetes.io", "x" * 63):
+        assert is_extended_resource_name(f"a.io/{name}")
+    for domain in ("", "kubernetes.io", "sub.kubernetes.io", "requests.a.io", "A.io", "a_b.io", "-a.io", "a..io"):
+        assert not is_extended_resource_name(f"{domain}/binder")
+        assert not is_extended_resource_name(domain)
+    for name in ("", "a/b", "-a", "a-", ".a", "a b", "a\n", "ключ", "x" * 64):
+        assert not is_extended_resource_name(f"aosp.io/{name}")
+    assert not is_extended_resource_name(f"{DOMAIN_244}b/binder")
 
 
-@pytest.mark.parametrize(
-    "domain",
-    ["", "kubernetes.io", "sub.kubernetes.io", "requests.a.io", "A.io", "a_b.io", "-a.io", "a..io", f"{DOMAIN_244}b"],
-)
-def test_reserved_and_malformed_domains_are_invalid(domain: str) -> None:
-    assert not is_extended_resource_name(f"{domain}/binder")
-    assert not is_extended_resource_name(domain)
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "-a", "a-", ".a", "a b", "a\n", "ключ", "x" * 64])
-def test_malformed_names_are_invalid(name: str) -> None:
-    assert not is_extended_resource_name(f"aosp.io/{name}")
+def test_socket_name_contains_the_resource_name() -> None:
+    """The path of the longest one leaves room for the largest process ID and a number, and is unique."""
+    assert plugin_stem("aosp.io/binder") == "aosp-aosp.io_binder"
+    longest = f"{DOMAIN_244}/{'n' * 63}"
+    path = os.path.join(KUBELET_DIRECTORY, f"{plugin_stem(longest)}-4194304-1795243435980.sock")
+    assert len(path) <= MAX_SOCKET_PATH
+    assert plugin_stem(longest) != plugin_stem(longest + "m")

@@ -78,36 +78,15 @@ async def test_calls_run_one_after_another_in_one_daemon_thread(worker: Worker) 
     assert await worker.run(threading.current_thread) is thread
 
 
-async def test_thread_starts_with_the_first_call_and_ends_after_the_last() -> None:
-    def threads() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name == "own"]
-
-    worker, blocked = Worker("own"), BlockedCall()
-    assert threads() == []
-    call = asyncio.ensure_future(worker.run(blocked))
-    await blocked.started()
-    assert threads() == ["own"]
-    worker.close()
-    blocked.finish()
-    assert await call == "done"
-    blocked.join()
-    assert threads() == []
-
-
-@pytest.mark.parametrize("error", [OSError("away"), SystemExit("odd")])
-async def test_error_of_a_call_is_raised_in_the_caller(worker: Worker, error: BaseException) -> None:
-    def fail() -> None:
+async def test_error_of_a_call_is_raised_in_the_caller(worker: Worker) -> None:
+    def fail(error: BaseException) -> None:
         raise error
 
-    with pytest.raises(type(error)) as raised:
-        await worker.run(fail)
-    assert raised.value is error
+    for error in (OSError("away"), SystemExit("odd")):
+        with pytest.raises(type(error)) as raised:
+            await worker.run(partial(fail, error))
+        assert raised.value is error
     assert worker.hanging(0.0) == ""
-
-
-async def test_stop_iteration_is_a_runtime_error(worker: Worker) -> None:
-    with pytest.raises(RuntimeError, match="scan: StopIteration"):
-        await asyncio.wait_for(worker.run(lambda: next(iter([])), label="scan"), PATIENCE)
 
 
 async def test_call_has_the_context_of_its_caller(worker: Worker) -> None:
@@ -166,26 +145,6 @@ async def test_running_call_is_reported_until_it_ends(worker: Worker) -> None:
     blocked.finish()
     await call
     assert worker.hanging(0.0) == ""
-
-
-async def test_result_is_not_kept_until_the_next_call(worker: Worker) -> None:
-    """A result may be a list of ten thousand devices."""
-
-    class Result:
-        alive = 0
-
-        def __init__(self) -> None:
-            Result.alive += 1
-
-        def __del__(self) -> None:
-            Result.alive -= 1
-
-    ended = threading.Event()
-    await worker.run(Result)
-    await worker.run(ended.set)
-    assert ended.is_set()
-    gc.collect()
-    assert Result.alive == 0
 
 
 def test_call_that_outlives_the_loop_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:

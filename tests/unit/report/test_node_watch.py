@@ -6,7 +6,7 @@ from typing import Any
 
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.inventory import Inventory, Snapshot
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.report.node_events import Occurrence, ResourceWatch
 from tests.backends import binder_backend
@@ -54,17 +54,6 @@ async def test_a_registration_that_is_lost_for_long_is_reported_with_its_reason_
     await plugin.discard()
 
 
-async def test_a_registration_that_is_soon_back_is_not_reported(tmp_path: Path) -> None:
-    plugin = Plugin(binder_backend(tmp_path))
-    watch = Watch(plugin)
-    for began in (0.0, 14.0, 28.0):
-        plugin.registered = False
-        assert watch.at(began, began + 10.0) == []
-        plugin.registered = True
-        assert watch.at(began + 11.0) == []
-    await plugin.discard()
-
-
 async def test_a_kubelet_with_fewer_devices_is_reported_at_once(tmp_path: Path) -> None:
     plugin = Plugin(binder_backend(tmp_path))
     watch = Watch(plugin)
@@ -92,18 +81,6 @@ async def test_a_second_plugin_is_reported_by_the_later_one_if_it_stays(tmp_path
     plugin.notice, plugin.overridden = "another plugin, and has taken over", True
     assert watch.at(100.0, 200.0) == []
     await plugin.discard()
-
-
-async def test_what_a_driver_notices_of_claims_is_no_second_plugin(tmp_path: Path) -> None:
-    class Driver:
-        registered = True
-        unready = ""
-        notice = "a claim cannot be released"
-        driver = object()
-        inventory = Inventory()
-        resource_name = RESOURCE
-
-    assert Watch(Driver()).at(0.0, 100.0) == []
 
 
 class Devices:
@@ -149,12 +126,6 @@ def test_only_lost_devices_recover() -> None:
         f"1 device of {RESOURCE} lost: 1 missing (a); 3 of 4 are healthy",
         f"1 device of {RESOURCE} healthy again (b); 1 device still lost; 3 of 4 are healthy",
     ]
-
-
-def test_a_device_that_is_lost_and_back_between_two_snapshots_is_not_reported() -> None:
-    devices = Devices(a="")
-    devices.replace(a="missing")
-    assert devices.become(a="") == []
 
 
 def test_messages_have_numbers_reasons_and_the_first_names() -> None:

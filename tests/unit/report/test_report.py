@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
 
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
-from aosp_plugin.report.document import Counts, Report, ResourceReport
+from aosp_plugin.report.document import Counts, ResourceReport
 from aosp_plugin.report.history import Since
 from aosp_plugin.report.leaks import Gap, Holder, Leaks
 from aosp_plugin.report.resource_report import LeakScans, leak_detection_state, resource_report
@@ -128,85 +127,20 @@ def test_state_of_leak_detection_is_reported(scans: LeakScans | None, state: str
     assert (leak_detection_state(scans), resource.leaks_known, resource.leaks_problem) == (state, known, problem)
 
 
-def test_json_has_these_fields() -> None:
-    """Other programs read them: the names must not change."""
-    devices = [Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")]
+def test_ages_and_the_spread_device_are_those_of_the_device() -> None:
+    since = Since(registered=True, registration=1.0, unhealthy={"n1": 3.0}, allocated={"n1": 4.0}, leaked={"n9": 5.0})
     report = reported(
-        devices,
+        [Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")],
         owners={"n1": (PHONE,)},
-        revision=7,
         leaks=LeakScans(leaks(HOLDER._replace(binder_device="n9")), 8.0),
-        since=Since(
-            registered=True,
-            registration=1.0,
-            problem=2.0,
-            unhealthy={"n1": 3.0},
-            allocated={"n1": 4.0},
-            leaked={"n9": 5.0},
-        ),
-        allocatable=6,
-        published=7,
-        expected=7,
+        since=since,
         spread_devices={"/dev/dri/renderD128": ["n1"]},
     )
-    assert msgspec.to_builtins(report) == {
-        "name": RESOURCE,
-        "registered": True,
-        "since": 1.0,
-        "problem": "",
-        "problem_since": 2.0,
-        "notice": "",
-        "kubelet_allocatable": 6,
-        "kubelet_published": 7,
-        "expected": 7,
-        "revision": 7,
-        "truncated": 0,
-        "counts": {
-            "total": 1,
-            "healthy": 0,
-            "unhealthy": 1,
-            "allocated": 1,
-            "free": 0,
-            "unknown": 0,
-            "leaked": 0,
-            "gone": 0,
-        },
-        "devices": (
-            {
-                "id": "n1",
-                "state": "unhealthy",
-                "reason": "not-binder",
-                "detail": "not-binder: n1 is a disk",
-                "numa": (0, 1),
-                "binder_devices": ("n1",),
-                "pods": ({"namespace": "games", "name": "phone-1", "container": "android"},),
-                "since": 3.0,
-                "allocated_since": 4.0,
-                "spread_device": "/dev/dri/renderD128",
-            },
-        ),
-        "leaks": (
-            {
-                "binder_device": "n9",
-                "pid": 4711,
-                "command": "adbd --root",
-                "container": "c" * 64,
-                "pod_uid": "uid-1",
-                "user": 2000,
-                "started": 1700000000.5,
-                "since": 5.0,
-            },
-        ),
-        "leak_detection": "complete",
-        "leaks_known": True,
-        "leaks_problem": "",
-        "leaks_scanned": 8.0,
-        "driver": None,
-    }
-    assert Report.__struct_fields__ == (
-        *("version", "node", "started", "watching", "allocations", "resources"),
-        *("problems", "changes", "runbook_url", "selinux"),
-    )
+    (device,), (leak,) = report.devices, report.leaks
+    assert (report.registered, report.since, report.leaks_scanned) == (True, 1.0, 8.0)
+    assert (device.since, device.allocated_since, device.spread_device) == (3.0, 4.0, "/dev/dri/renderD128")
+    assert (device.numa, device.detail) == ((0, 1), "not-binder: n1 is a disk")
+    assert (leak.pid, leak.command, leak.pod_uid, leak.since) == (4711, "adbd --root", "uid-1", 5.0)
 
 
 def test_owners_are_those_of_the_same_resource() -> None:

@@ -84,13 +84,6 @@ async def test_ready_is_sent_once_all_resources_are_registered(systemd: Systemd)
         assert await systemd.receive() == "STATUS=registered"
 
 
-async def test_unchanged_status_is_sent_once(systemd: Systemd) -> None:
-    state = State()
-    state.before_check = lambda: state.stop.set() if state.checks == 20 else None
-    await state.notify(systemd.environment)
-    assert systemd.pending() == ["STATUS=not registered yet", "STOPPING=1"]
-
-
 @pytest.mark.parametrize("cancel", [False, True])
 async def test_stopping_is_sent_last(systemd: Systemd, *, cancel: bool) -> None:
     """It is sent even if the task is cancelled, because another one has failed, and if the plugin was never ready."""
@@ -115,13 +108,6 @@ async def test_watchdog_is_fed_whatever_the_problems_are(systemd: Systemd) -> No
         assert await systemd.receive() == "WATCHDOG=1"
 
 
-async def test_short_watchdog_timeout_is_met(systemd: Systemd) -> None:
-    state = State()
-    async with background_task(state.notify(systemd.environment | {"WATCHDOG_USEC": "2000"}, interval=3600.0)):
-        await systemd.receive()
-        assert await systemd.receive() == "WATCHDOG=1"
-
-
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}])
 async def test_nothing_is_checked_without_a_socket(environment: dict[str, str]) -> None:
     state = State()
@@ -136,19 +122,6 @@ async def test_abstract_socket_is_supported() -> None:
         async with background_task(State().notify(receiver.environment)):
             assert await receiver.receive() == "STATUS=not registered yet"
     finally:
-        receiver.close()
-
-
-async def test_ready_is_sent_again_if_it_could_not_be_sent(tmp_path: Path) -> None:
-    """The socket appears after the first attempt."""
-    path = str(tmp_path / "notify")
-    state, checked = State(), asyncio.Event()
-    state.unready = [""]
-    state.before_check = checked.set
-    async with background_task(state.notify({"NOTIFY_SOCKET": path})):
-        await checked.wait()
-        receiver = Systemd(path, path)
-        assert await receiver.receive() == "READY=1\nSTATUS=registered"
         receiver.close()
 
 
