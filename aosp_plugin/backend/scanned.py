@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.binder.devices.health import HealthProblem, Reason
+from aosp_plugin.binder.devices.health import HealthProblem, Reason, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.framework.devices import Device
@@ -111,7 +111,9 @@ def general_problem(group: DeviceSet, scanned: Scanned, state: HostState) -> Hea
         unknown = "" if state.holds_known else ": the kubelet has not answered yet which pods have it"
         held = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}{unknown}")
     phones = None if state.phones is None else _phone_problem(group.id, state.phones)
-    return first(scanned.shared.problem(group), held, phones)
+    spread = scanned.shared.spread
+    lost = spread.lost & {spread.device(group.number)} if spread.lost else ()
+    return first(requirement_missing([*scanned.shared.missing, *lost]), held, phones)
 
 
 def _phone_problem(phone: str, phones: PhoneState) -> HealthProblem | None:

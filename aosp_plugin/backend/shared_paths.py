@@ -12,11 +12,9 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from aosp_plugin.binder.devices import health
-from aosp_plugin.binder.devices.health import HealthProblem
 from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
-from aosp_plugin.binder.devices.sets import DeviceSet, natural_sort
+from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Resource, shared_device
 from aosp_plugin.config.values import OWN_BINDERFS, shared_path
@@ -55,13 +53,6 @@ class SharedFiles(NamedTuple):
     missing: tuple[str, ...] = ()
     """Paths and patterns that each container requires, and that no device of the host has."""
     spread: Spread = Spread()
-
-    def problem(self, group: DeviceSet) -> HealthProblem | None:
-        """Return what a device lacks of these; None if it lacks nothing."""
-        if not self.missing and not self.spread.lost:
-            return None
-        lost = self.spread.lost & {self.spread.device(group.number)}
-        return health.requirement_missing([*self.missing, *lost])
 
 
 class SharedPaths:

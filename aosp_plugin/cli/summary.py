@@ -7,16 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from aosp_plugin.binder.devices.sets import natural_key
-from aosp_plugin.report.document import (
-    DeviceReport,
-    LeakReport,
-    PodContainer,
-    Problem,
-    Report,
-    ResourceReport,
-    Severity,
-    State,
-)
+from aosp_plugin.report import document
 
 DEFAULT_ROWS = 20
 """Rows of a table that are shown by default."""
@@ -37,7 +28,7 @@ class Line(NamedTuple):
     """A color name of ``click.style``."""
 
 
-def summary(report: Report, max_rows: int | None = DEFAULT_ROWS, now: float | None = None) -> list[Line]:
+def summary(report: document.Report, max_rows: int | None = DEFAULT_ROWS, now: float | None = None) -> list[Line]:
     """Return a report as lines of text, with at most ``max_rows`` rows of each table, or all of them if it is None.
 
     ``now`` is the time of the report in seconds since the epoch; None is the present.
@@ -63,29 +54,29 @@ def summary(report: Report, max_rows: int | None = DEFAULT_ROWS, now: float | No
     return lines
 
 
-def problem_lines(report: Report, now: float | None = None) -> Iterator[str]:
+def problem_lines(report: document.Report, now: float | None = None) -> Iterator[str]:
     """Yield a line for each problem of a report: its severity, resource, age, what is wrong, and the first devices."""
     now = time.time() if now is None else now
     for problem in report.problems:
         yield f"{problem.severity}: {problem.resource or report.node}: {_sentence(problem, now)}"
 
 
-def _problems_of(resource: str, report: Report, now: float) -> Iterator[Line]:
+def _problems_of(resource: str, report: document.Report, now: float) -> Iterator[Line]:
     """Yield a line for each problem of a resource; of the node if it is empty."""
     for problem in report.problems:
         if problem.resource == resource:
             text = f"  {problem.severity}: {_sentence(problem, now)}"
-            yield Line(text, color="red" if problem.severity is Severity.ERROR else "yellow")
+            yield Line(text, color="red" if problem.severity is document.Severity.ERROR else "yellow")
 
 
-def _sentence(problem: Problem, now: float) -> str:
+def _sentence(problem: document.Problem, now: float) -> str:
     since = "" if problem.since is None else f" (for {age(now, problem.since)})"
     devices = f": {', '.join(ranges(problem.devices))}" if problem.devices else ""
     more = f" and {problem.count - len(problem.devices):,} more" if problem.count > len(problem.devices) else ""
     return f"{problem.summary}{since}{devices}{more}"
 
 
-def _registration(resource: ResourceReport, now: float) -> str:
+def _registration(resource: document.ResourceReport, now: float) -> str:
     """Return whether the resource is registered, for how long, and what the kubelet or the API server has of it."""
     since, driver = age(now, resource.since), resource.driver
     if not resource.registered:
@@ -119,7 +110,7 @@ def _table(
         yield Line(f"    ... and {hidden:,} more; use --all to show them")
 
 
-def _counts(resource: ResourceReport, *, allocations_known: bool) -> str:
+def _counts(resource: document.ResourceReport, *, allocations_known: bool) -> str:
     counts = resource.counts
     parts = [f"{counts.healthy:,} healthy", f"{counts.unhealthy:,} unhealthy"]
     if allocations_known:
@@ -131,7 +122,7 @@ def _counts(resource: ResourceReport, *, allocations_known: bool) -> str:
     return f"{counts.total:,} device{'s' * (counts.total != 1)}: {', '.join(parts)}"
 
 
-def _unhealthy_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[str, ...]]:
+def _unhealthy_rows(devices: Iterable[document.DeviceReport], now: float) -> list[tuple[str, ...]]:
     """Return a row for each device with a reason, including leaked devices."""
     return [
         (
@@ -145,17 +136,17 @@ def _unhealthy_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[s
     ]
 
 
-def _leak_row(leak: LeakReport, now: float) -> tuple[str, ...]:
+def _leak_row(leak: document.LeakReport, now: float) -> tuple[str, ...]:
     location = f"pod {leak.pod_uid}" if leak.pod_uid else f"container {leak.container[:12]}" if leak.container else "-"
     return (leak.binder_device, str(leak.pid), str(leak.user), age(now, leak.since), location, leak.command)
 
 
-def _pod_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[str, ...]]:
+def _pod_rows(devices: Iterable[document.DeviceReport], now: float) -> list[tuple[str, ...]]:
     """Return a row for each container that has devices, sorted by namespace, pod and container.
 
     Its age is the time since it got the first of its present devices.
     """
-    by_container: dict[PodContainer, list[DeviceReport]] = {}
+    by_container: dict[document.PodContainer, list[document.DeviceReport]] = {}
     for device in devices:
         for container in device.pods:
             by_container.setdefault(container, []).append(device)
@@ -163,13 +154,13 @@ def _pod_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[str, ..
     for container in sorted(by_container, key=lambda each: (each.namespace, natural_key(each.name), each.container)):
         own = by_container[container]
         since = min((device.allocated_since for device in own if device.allocated_since is not None), default=None)
-        states = ["" if device.state is State.ALLOCATED else f" ({device.state})" for device in own]
+        states = ["" if device.state is document.State.ALLOCATED else f" ({device.state})" for device in own]
         names = ranges(f"{device.id}{state}" for device, state in zip(own, states, strict=True))
         rows.append((_pod_name(container), container.container, _age_or_dash(now, since), ", ".join(names)))
     return rows
 
 
-def _pod_name(pod: PodContainer) -> str:
+def _pod_name(pod: document.PodContainer) -> str:
     return f"{pod.namespace}/{pod.name}"
 
 

@@ -5,13 +5,16 @@ stream cannot consume an event that a newer stream waits for.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, islice
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.devices import Device, id_problem
+
+LOG = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 4 * 1024 * 1024
 """Bytes that the kubelet accepts in one message: gRPC's default, never raised (pkg/kubelet/cm/devicemanager). One byte
@@ -84,11 +87,18 @@ class Inventory:
     def __init__(self) -> None:
         self.snapshot = Snapshot(0, ())
         self._superseded = asyncio.Event()
+        self._skipped: Mapping[str, str] = {}
 
     def publish(self, devices: Iterable[Device]) -> bool:
-        """Make ``devices`` the current snapshot; return False if the current one has the same devices already."""
-        before = self.snapshot
-        by_id = {device.id: device for device in devices}
+        """Make ``devices`` the current snapshot; return False if the current one has the same devices already.
+
+        Those with invalid IDs are skipped, which is logged once for each reason.
+        """
+        before, skipped_before = self.snapshot, self._skipped
+        by_id, self._skipped = valid_devices(devices)
+        for device_id, problem in self._skipped.items():
+            if skipped_before.get(device_id) != problem:
+                LOG.warning("device skipped", extra={"device": device_id, "reason": problem})
         if before.revision and by_id == before.devices:
             return False
         self._replace(by_id)
@@ -111,3 +121,19 @@ class Inventory:
         self.snapshot = Snapshot(self.snapshot.revision + 1, devices.values())
         self._superseded.set()
         self._superseded = asyncio.Event()
+
+
+def valid_devices(devices: Iterable[Device]) -> tuple[dict[str, Device], dict[str, str]]:
+    """Return the devices with valid and unique IDs, and the reason why its device is skipped for each other ID.
+
+    Of several devices with the same ID, the first one stays.
+    """
+    valid: dict[str, Device] = {}
+    problems: dict[str, str] = {}
+    for device in devices:
+        problem = "another device has the same ID" if device.id in valid else id_problem(device.id)
+        if problem:
+            problems[device.id] = problem
+        else:
+            valid[device.id] = device
+    return valid, problems

@@ -17,17 +17,10 @@ from typing import TypeAlias
 
 import grpc
 
+from aosp_plugin.framework import sockets
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.observer import Observer, milliseconds
-from aosp_plugin.framework.sockets import (
-    DirectoryMonitor,
-    DirectoryView,
-    SocketDirectory,
-    SocketIdentity,
-    check_descriptors,
-    socket_address,
-)
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Backoff, Clock, Stop, Timings
 
 Handlers: TypeAlias = "Sequence[grpc.GenericRpcHandler[bytes, bytes]]"
@@ -60,7 +53,7 @@ class Registration(ABC):
 
     def __init__(
         self,
-        directory: SocketDirectory,
+        directory: sockets.SocketDirectory,
         files: Subscription,
         stop: Stop,
         *,
@@ -71,12 +64,13 @@ class Registration(ABC):
     ) -> None:
         """``files`` is used by this object alone; ``stop`` ends ``run``; ``name`` is that of the worker thread."""
         self._directory = directory
-        self._monitor = DirectoryMonitor(directory, files, stop, name, timings)
+        self._monitor = sockets.DirectoryMonitor(directory, files, stop, name, timings)
+        self._files = files
         self._stop = stop
         self._events = observer
         self._timings = timings
         self._clock = clock
-        self._view = DirectoryView(None, None)
+        self._view = sockets.DirectoryView(None, None)
         """The directory before the plugin began to serve."""
         self._started = 0.0
         self._deadline: float | None = None
@@ -125,12 +119,12 @@ class Registration(ABC):
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
         """Return the handlers for a new socket, and what ends their streams."""
 
-    def _begin(self, view: DirectoryView) -> contextlib.AbstractAsyncContextManager[object]:  # noqa: ARG002
+    def _begin(self, view: sockets.DirectoryView) -> contextlib.AbstractAsyncContextManager[object]:  # noqa: ARG002
         """Start to register; the context ends with the registration."""
         return contextlib.nullcontext()
 
     @abstractmethod
-    def _progress(self, view: DirectoryView) -> Loss | None:
+    def _progress(self, view: sockets.DirectoryView) -> Loss | None:
         """Look whether the kubelet has completed, lost or failed to make the registration.
 
         Sets ``_deadline``. Raises RegistrationFailedError and RegistrationRefusedError.
@@ -139,7 +133,7 @@ class Registration(ABC):
     @property
     def _interval(self) -> float:
         """Seconds after which to look without a change."""
-        return self._monitor.interval
+        return self._files.interval
 
     async def _look(self) -> None:  # noqa: B027 - a default, not an abstract method
         """Look at anything but the directory. Raises RegistrationFailedError, without any effect."""
@@ -153,7 +147,7 @@ class Registration(ABC):
         """Return whether the end of a registration is no failure, so that the next pause is the first one again."""
         return loss is Loss.NOT_REGISTERED
 
-    def _restarted(self, view: DirectoryView) -> bool:  # noqa: ARG002 - for subclasses
+    def _restarted(self, view: sockets.DirectoryView) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether another kubelet has started since the last attempt."""
         return False
 
@@ -166,7 +160,7 @@ class Registration(ABC):
             if not reason:
                 return True
             self._waits(reason)
-            await self._clock.wait(self._monitor.changed, self._stop, timeout=self._monitor.interval)
+            await self._clock.wait(self._files.changed, self._stop, timeout=self._files.interval)
         return False
 
     async def _serve(self) -> Loss:
@@ -185,25 +179,25 @@ class Registration(ABC):
             self.endpoint = ""
         return loss
 
-    async def _watch(self, path: str, view: DirectoryView) -> Loss:
+    async def _watch(self, path: str, view: sockets.DirectoryView) -> Loss:
         """Return the first sign that the kubelet has lost, or will never get, what the socket at ``path`` serves.
 
         The socket is watched from the first moment: a kubelet that starts may remove it before it looks at it.
         """
-        own_socket: SocketIdentity | None = view.own
+        own_socket: sockets.SocketIdentity | None = view.own
         while True:
             if loss := self._lost(view, own_socket) or self._progress(view):
                 return loss
             timeout = self._interval
             if self._deadline is not None:
                 timeout = min(timeout, max(0.0, self._deadline - self._clock()))
-            await self._clock.wait(self._monitor.changed, self._stop, timeout=timeout)
+            await self._clock.wait(self._files.changed, self._stop, timeout=timeout)
             self.directory_changed.set()
             with contextlib.suppress(RegistrationFailedError):  # other signs show whether the kubelet has the plugin
                 view = await self._monitor.view(path)
                 await self._look()
 
-    def _lost(self, view: DirectoryView, own_socket: SocketIdentity | None) -> Loss | None:
+    def _lost(self, view: sockets.DirectoryView, own_socket: sockets.SocketIdentity | None) -> Loss | None:
         if self._stop.is_set():
             return Loss.STOPPED
         return Loss.SOCKET_GONE if own_socket is None or view.own != own_socket else None
@@ -218,8 +212,8 @@ class Registration(ABC):
             remaining = end - self._clock()
             if remaining <= 0:
                 return
-            timeout = min(remaining, self._monitor.interval)
-            await self._clock.wait(self._monitor.changed, self._stop, timeout=timeout)
+            timeout = min(remaining, self._files.interval)
+            await self._clock.wait(self._files.changed, self._stop, timeout=timeout)
 
     def _completed(self) -> None:
         """Note that the kubelet has registered the plugin."""
@@ -264,7 +258,7 @@ class Registration(ABC):
 
 @contextlib.asynccontextmanager
 async def serving_rpcs(
-    handlers: Handlers, path: str, monitor: DirectoryMonitor, stop: Stop, *, finish: Callable[[], None]
+    handlers: Handlers, path: str, monitor: sockets.DirectoryMonitor, stop: Stop, *, finish: Callable[[], None]
 ) -> AsyncIterator[None]:
     """Serve on a new socket at ``path`` inside the context.
 
@@ -282,13 +276,13 @@ async def serving_rpcs(
     directory, name = os.path.split(path)
     hidden = os.path.join(directory, f".{name}")
     try:
-        check_descriptors()
+        sockets.check_descriptors()
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", REQUEST_LIMIT)])
         server.add_generic_rpc_handlers(tuple(handlers))
-        server.add_insecure_port(socket_address(hidden))
+        server.add_insecure_port(sockets.socket_address(hidden))
     except (OSError, RuntimeError) as error:
         # Without the name of the socket, which differs each time: a failure that lasts is logged once.
-        cause = str(error).replace(socket_address(hidden), directory)
+        cause = str(error).replace(sockets.socket_address(hidden), directory)
         raise RegistrationFailedError(f"cannot listen in {directory}: {cause}") from error
     started = False
     try:
@@ -306,7 +300,7 @@ async def serving_rpcs(
 
 
 async def _stop(
-    server: grpc.aio.Server, paths: Sequence[str], monitor: DirectoryMonitor, grace: float, *, started: bool
+    server: grpc.aio.Server, paths: Sequence[str], monitor: sockets.DirectoryMonitor, grace: float, *, started: bool
 ) -> None:
     """Stop the server when its directory answers. gRPC removes a socket only if it has the name that gRPC gave it."""
     for path in paths:

@@ -9,13 +9,13 @@ import collections
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Literal
 
 from aosp_plugin.framework.aio import debounce
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.devices import Device, id_problem
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.inventory import Inventory, Snapshot
@@ -81,7 +81,6 @@ class ScanLoop:
             "device list no longer truncated",
             logging.ERROR,
         )
-        self._skipped: Mapping[str, str] = {}
 
     @property
     def problem(self) -> str:
@@ -151,13 +150,12 @@ class ScanLoop:
         self._first_change = self._first_change or self._changes.first_change()
         outcome: Literal["ok", "failed"] = "failed"
         try:
-            devices, skipped = await self._scanning.run(self._scan, timeout)
+            devices = await self._scanning.run(self._scan, timeout)
             outcome = "ok"
         finally:
             seconds = self._clock() - started
             self._observer.scanned(outcome, seconds)
             self._set_due(scanned=outcome == "ok")
-        self._log_skipped(skipped)
         since, self._first_change = self._first_change, None
         if self.inventory.publish(devices):
             self._observer.published(self.inventory.snapshot, since)
@@ -209,8 +207,8 @@ class ScanLoop:
         if self._changes.changed.is_set():
             await debounce(self._changes.changed, self._timings.quiet, self._timings.longest_delay)
 
-    def _scan(self) -> tuple[Sequence[Device], Mapping[str, str]]:
-        """Scan; return the valid devices, and why others are skipped. Runs in the worker thread.
+    def _scan(self) -> Sequence[Device]:
+        """Scan, and return the devices. Runs in the worker thread.
 
         Directories are watched before they are scanned, so that no change is missed. If the scan has found further
         ones, because links lead into them, another scan follows.
@@ -221,7 +219,7 @@ class ScanLoop:
         self.backend.scan()
         if not self.backend.directories() <= directories:
             self._changes.notify()
-        found = valid_devices(self.backend.devices())
+        found = self.backend.devices()
         self._cost = time.thread_time() - started
         return found
 
@@ -242,13 +240,6 @@ class ScanLoop:
         for subscription in self._subscriptions:
             subscription.close()
 
-    def _log_skipped(self, problems: Mapping[str, str]) -> None:
-        """Log each new reason why a device is skipped."""
-        for device_id, problem in problems.items():
-            if self._skipped.get(device_id) != problem:
-                LOG.warning("device skipped", extra={"device": device_id, "reason": problem})
-        self._skipped = problems
-
     def _log_change(self, snapshot: Snapshot, seconds: float) -> None:
         reasons = collections.Counter(device.reason for device in snapshot.unhealthy)
         counts = {
@@ -260,19 +251,3 @@ class ScanLoop:
         LOG.info("devices changed", extra={**counts, "duration_ms": milliseconds(seconds)})
         truncated = snapshot.truncated
         self._truncated.set(f"{truncated} devices" if truncated else "", truncated=truncated, **counts)
-
-
-def valid_devices(devices: Iterable[Device]) -> tuple[list[Device], dict[str, str]]:
-    """Return the devices with valid and unique IDs, and the reason why its device is skipped for each other ID.
-
-    Of several devices with the same ID, the first one stays.
-    """
-    valid: dict[str, Device] = {}
-    problems: dict[str, str] = {}
-    for device in devices:
-        problem = "another device has the same ID" if device.id in valid else id_problem(device.id)
-        if problem:
-            problems[device.id] = problem
-        else:
-            valid[device.id] = device
-    return [*valid.values()], problems

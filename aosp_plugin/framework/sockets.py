@@ -282,16 +282,6 @@ class DirectoryMonitor:
         )
 
     @property
-    def changed(self) -> asyncio.Event:
-        """Set after each change of the directory since the last ``view``."""
-        return self._files.changed
-
-    @property
-    def interval(self) -> float:
-        """Seconds after which to call ``view`` without a change."""
-        return self._files.interval
-
-    @property
     def problem(self) -> str:
         """Whether an access hangs; empty if none does. May be read in any thread."""
         return self._access.problem
@@ -316,12 +306,12 @@ class DirectoryMonitor:
                 raise RegistrationFailedError(message) from error
 
     async def view(self, own_path: str = "") -> DirectoryView:
-        """Return which sockets exist now. The next change of the directory sets ``changed``.
+        """Return which sockets exist now. The next change of the directory sets the event of ``files``.
 
         Returns at once, without any socket, if ``stop`` is set; the same goes for all other methods. Raises
         RegistrationFailedError.
         """
-        self.changed.clear()
+        self._files.changed.clear()
         return await self.run("read", partial(self._view, own_path)) or DirectoryView(None, None)
 
     async def sweep(self) -> None:

@@ -158,8 +158,3 @@ def unmount_all(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         while os.lstat(path).st_dev != parent:
             binderfs.unmount(path, lazy=True)
-
-
-def foreign_mount(path: str) -> ForeignMountError:
-    """Return the error for another file system at ``path``."""
-    return ForeignMountError(f"{path}: another file system is mounted in place of the phone's binderfs: unmount it")

@@ -240,7 +240,8 @@ class PhoneProvisioner:
             self._own = phone_mount.own_mounts(phone_mount.read_mount_table())
         source = self._own.get(path, {}).get(device)
         if source is None:
-            raise phone_mount.foreign_mount(path)
+            text = f"{path}: another file system is mounted in place of the phone's binderfs: unmount it"
+            raise phone_mount.ForeignMountError(text)
         self._devices[phone] = device
         self.other_api = self.other_api - {phone} if source == self._source else self.other_api | {phone}
         return device

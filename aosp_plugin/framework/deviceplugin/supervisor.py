@@ -13,6 +13,7 @@ from functools import partial
 
 import grpc
 
+from aosp_plugin.framework import sockets
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
@@ -23,14 +24,6 @@ from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
 from aosp_plugin.framework.registration import Handlers, Loss, Registration
-from aosp_plugin.framework.sockets import (
-    DirectoryView,
-    OtherPlugin,
-    SocketDirectory,
-    SocketIdentity,
-    open_channel,
-    plugin_stem,
-)
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
 from aosp_plugin.framework.worker import Worker
 
@@ -44,12 +37,12 @@ _PERMANENT = "the ResourceName .* is invalid|requested API version .* is not sup
 ``errInvalidResourceName`` and ``errUnsupportedVersion``); gRPC reports them with code UNKNOWN."""
 
 
-class PluginDirectory(SocketDirectory):
+class PluginDirectory(sockets.SocketDirectory):
     """The kubelet's directory for device plugins, and the names of one plugin's sockets in it."""
 
     def __init__(self, path: str, resource_name: str) -> None:
         """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``plugin_stem``."""
-        super().__init__(path, plugin_stem(resource_name))
+        super().__init__(path, sockets.plugin_stem(resource_name))
 
     @property
     def kubelet_path(self) -> str:
@@ -82,11 +75,11 @@ class Supervisor(Registration):
         self._worker = worker
         self._rescan = rescan
         self._observer = observer
-        self._kubelet: SocketIdentity | None = None
+        self._kubelet: sockets.SocketIdentity | None = None
         """The kubelet with which the plugin has registered last."""
-        self._last_kubelet: SocketIdentity | None = None
+        self._last_kubelet: sockets.SocketIdentity | None = None
         """The same, unless it had no socket."""
-        self._failed_with: SocketIdentity | None = None
+        self._failed_with: sockets.SocketIdentity | None = None
         self._requested: Loss | None = None
         self._servicer: Servicer | None = None
         self._response: asyncio.Task[None] | None = None
@@ -111,14 +104,14 @@ class Supervisor(Registration):
         """End the current registration, and register again; no effect if the plugin is not registered."""
         if self.registered:
             self._requested = loss
-            self._monitor.changed.set()
+            self._files.changed.set()
 
     def silence(self) -> None:
         """Send no more lists in the current registration, but those that the kubelet requests."""
         if self._servicer is not None:
             self._servicer.silence()
 
-    async def other_plugins(self) -> tuple[OtherPlugin, ...] | None:
+    async def other_plugins(self) -> tuple[sockets.OtherPlugin, ...] | None:
         """Return the other plugins of the resource on this node; None if unknown, or ``stop`` is set first."""
         with contextlib.suppress(RegistrationFailedError):
             find = partial(self._directory.other_plugins, self.registered_endpoint)
@@ -132,14 +125,14 @@ class Supervisor(Registration):
             self._inventory,
             self._worker,
             self._rescan,
-            self._monitor.changed.set,
+            self._files.changed.set,
             self._observer,
             self._timings,
         )
         return [servicer.handler()], servicer.finish
 
     @contextlib.asynccontextmanager
-    async def _begin(self, view: DirectoryView) -> AsyncIterator[None]:
+    async def _begin(self, view: sockets.DirectoryView) -> AsyncIterator[None]:
         """Call Register."""
         self._kubelet, self._requested = view.kubelet, None
         if view.kubelet is not None:
@@ -154,10 +147,10 @@ class Supervisor(Registration):
         )
         call = register(self._directory.kubelet_path, request, self._timings.register)
         async with background_task(call) as self._response:
-            self._response.add_done_callback(lambda _: self._monitor.changed.set())
+            self._response.add_done_callback(lambda _: self._files.changed.set())
             yield
 
-    def _progress(self, view: DirectoryView) -> Loss | None:
+    def _progress(self, view: sockets.DirectoryView) -> Loss | None:
         servicer, response = self._servicer, self._response
         if servicer is None or response is None:
             return None
@@ -175,7 +168,7 @@ class Supervisor(Registration):
         self._deadline = self._deadline or self._clock() + self._timings.stream
         return Loss.NO_STREAM if self._clock() >= self._deadline else None
 
-    def _restarted(self, view: DirectoryView) -> bool:
+    def _restarted(self, view: sockets.DirectoryView) -> bool:
         """Return whether another kubelet has started since the last Register; a missing kubelet.sock does not count."""
         return view.kubelet not in {None, self._kubelet}
 
@@ -196,7 +189,7 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
     Raises RegistrationRefusedError or RegistrationFailedError.
     """
     try:
-        new_channel = open_channel(kubelet_socket)
+        new_channel = sockets.open_channel(kubelet_socket)
     except OSError as error:
         raise RegistrationFailedError(f"cannot connect to {kubelet_socket}: {error}") from None
     async with new_channel as channel:

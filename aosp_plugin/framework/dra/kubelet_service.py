@@ -109,7 +109,7 @@ class KubeletService(Registration):
                 error = (status.error or "the kubelet gave no reason").replace(f"/{endpoint}", "")
                 self._failed(f"the kubelet refuses the driver: {error}")
                 self._await_kubelet()
-            self._monitor.changed.set()
+            self._files.changed.set()
         return pb.RegistrationStatusResponse()
 
     def _progress(self, _view: DirectoryView) -> Loss | None:

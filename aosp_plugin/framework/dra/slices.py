@@ -14,14 +14,7 @@ import msgspec
 
 from aosp_plugin.framework.backend import Version
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.driver_names import (
-    DEVICES_PER_SLICE,
-    block_of,
-    device_name,
-    label_value,
-    pool_name,
-    slice_name,
-)
+from aosp_plugin.framework.dra import driver_names
 
 AttributeValue: TypeAlias = "bool | int | str | Version"
 Json: TypeAlias = dict[str, Any]
@@ -134,7 +127,7 @@ def wanted_slices(
     for device in devices:
         block_name, name = _place(device.id)
         block = blocks[block_name]
-        if name in block or len(block) == DEVICES_PER_SLICE:
+        if name in block or len(block) == driver_names.DEVICES_PER_SLICE:
             left_out.append(device.id)
         elif device.healthy or taints:
             typed = typed_attributes(device, attributes(device.id))
@@ -224,7 +217,7 @@ def comparable(value: Any) -> Any:
 @functools.lru_cache(maxsize=16384)
 def _place(device_id: str) -> tuple[str, str]:
     """Return block and name of a device."""
-    return block_of(device_id), device_name(device_id)
+    return driver_names.block_of(device_id), driver_names.device_name(device_id)
 
 
 def _slice(block: str, devices: Sequence[Json], identity: Identity) -> Json:
@@ -238,10 +231,10 @@ def _slice(block: str, devices: Sequence[Json], identity: Identity) -> Json:
     spec = {
         "driver": identity.driver,
         "nodeName": identity.node_name,
-        "pool": {"name": pool_name(identity.node_name, block), "generation": 1, "resourceSliceCount": 1},
+        "pool": {"name": driver_names.pool_name(identity.node_name, block), "generation": 1, "resourceSliceCount": 1},
         **({"devices": devices} if devices else {}),
     }
-    name = slice_name(identity.driver, identity.node_name, block)
+    name = driver_names.slice_name(identity.driver, identity.node_name, block)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -254,7 +247,7 @@ def _taints(device: Device, driver: str) -> Json:
     """Return the taint of an unhealthy device, which keeps new pods away and leaves those that have it."""
     if device.healthy:
         return {}
-    taint = {"key": f"{driver}/unhealthy", "value": label_value(device.reason), "effect": "NoSchedule"}
+    taint = {"key": f"{driver}/unhealthy", "value": driver_names.label_value(device.reason), "effect": "NoSchedule"}
     return {"taints": [{key: value for key, value in taint.items() if value}]}
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Inventory, Snapshot
-from aosp_plugin.framework.scan_loop import valid_devices
+from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Inventory, Snapshot, valid_devices
 
 DEVICES = st.builds(
     Device,
@@ -122,7 +121,7 @@ async def test_current_readers_wait_for_the_next_revision() -> None:
 
 def test_device_with_an_invalid_id_is_skipped() -> None:
     devices = [Device("x" * 63), Device("ü a,/:")]
-    assert valid_devices(devices) == (devices, {})
+    assert valid_devices(devices) == ({device.id: device for device in devices}, {})
     for device_id, problem in (
         ("", "the ID is empty"),
         ("x" * 64, "the ID has 64 characters; the limit is 63"),
@@ -131,5 +130,5 @@ def test_device_with_an_invalid_id_is_skipped() -> None:
         ("b1", "another device has the same ID"),
     ):
         found, problems = valid_devices([*ids(1), Device(device_id, "second"), *ids(2)])
-        assert [*found] == ids(1, 2)
+        assert [*found.values()] == ids(1, 2)
         assert problems == {device_id: problem}

@@ -4,7 +4,7 @@ import pytest
 
 from aosp_plugin.framework import ContainerEdits, Device, DeviceNode, ListedDevice, ListedDevices, Mount
 from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
-from aosp_plugin.framework.scan_loop import valid_devices
+from aosp_plugin.framework.inventory import valid_devices
 from tests.support import Clock
 
 RESOURCE = "example.com/thing"
@@ -83,10 +83,10 @@ def test_first_of_two_devices_with_the_same_id_is_allocated(clock: Clock) -> Non
     """The framework skips the second one, and logs that. If the first one is missing, the second one has its ID."""
     host = Host(clock, "/dev/a/b", "/dev/a-b", ListedDevice("/dev/kvm", slots=2), "/dev/kvm::1")
     devices, skipped = valid_devices(host.scan())
-    assert devices == [Device("a-b"), Device("kvm::0"), Device("kvm::1")]
+    assert [*devices.values()] == [Device("a-b"), Device("kvm::0"), Device("kvm::1")]
     assert skipped.keys() == {"a-b", "kvm::1"}
     assert host.backend.allocate(["a-b"]).devices[0].host_path == "/dev/a/b"
     host.devices = ["/dev/a-b"]
     devices, _ = valid_devices(host.scan())
-    assert Device("a-b") in devices
+    assert devices["a-b"] == Device("a-b")
     assert host.backend.allocate(["a-b"]).devices[0].host_path == "/dev/a-b"
