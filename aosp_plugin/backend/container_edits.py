@@ -75,9 +75,9 @@ class EditsBuilder:
         devices in one container.
         """
         self._require_one_phone(devices)
-        members = [member for device in devices for member in device.members]
+        names = [self._visible_name(member) for device in devices for member in device.members]
         edits = self._edits(devices, shared, self._resource.container_paths)
-        edits = edits._replace(environment=self._environment(members))
+        edits = edits._replace(environment={**self._visible_devices(names), **edits.environment})
         if not self.needs_spec:
             return edits
         remaining = self._mounts_without_cdi(devices, edits, shared)
@@ -155,23 +155,10 @@ class EditsBuilder:
         return [self._node(member.path, device_node_path(member)) for member in members]
 
     def _mounts_of(self, members: Sequence[BinderDevice], container_paths: Sequence[str]) -> list[Mount]:
-        return self._own_mounts_of(members) + self._path_mounts_of(members, container_paths)
-
-    def _own_mounts_of(self, members: Iterable[BinderDevice]) -> list[Mount]:
-        return [
-            Mount(member.path, path)
-            for member in members
-            if member.kind is Kind.BINDERFS
-            for path in self._own_paths(member)
-        ]
-
-    def _path_mounts_of(self, members: Iterable[BinderDevice], container_paths: Iterable[str]) -> list[Mount]:
+        own = [(member, path) for member in members for path in self._own_paths(member)]
         # A container with fewer binder devices than paths gets the first paths; further devices get no path.
-        return [
-            Mount(member.path, path)
-            for member, path in zip(members, container_paths, strict=False)
-            if path != container_path(member)
-        ]
+        further = [each for each in zip(members, container_paths, strict=False) if each[1] != container_path(each[0])]
+        return [Mount(member.path, path) for member, path in (*own, *further)]
 
     def _shared_mounts_of(self, members: Sequence[BinderDevice], shared: SharedFiles) -> list[Mount]:
         """Return the shared mounts: read-only, or root in any container could unlink every tenant's binder devices."""
@@ -189,13 +176,11 @@ class EditsBuilder:
         return mounts
 
     def _own_paths(self, member: BinderDevice) -> Iterable[str]:
-        """Return the container paths of a binder device in a binderfs, without the configured ones."""
+        """Return the container paths at which a binder device has to be mounted, without the configured ones."""
+        if member.kind is not Kind.BINDERFS:
+            return ()
         path = device_node_path(member)
         return (path,) if self._has_phones else dict.fromkeys([path, container_path(member)])
-
-    def _environment(self, members: Sequence[BinderDevice]) -> dict[str, str]:
-        """Return the variables of a container with these binder devices."""
-        return {**self._visible_devices(map(self._visible_name, members)), **self._common_environment}
 
     def _visible_devices(self, names: Iterable[str]) -> dict[str, str]:
         """Return the variable with the names of a container's binder devices; nothing if it is off."""

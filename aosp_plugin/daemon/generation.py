@@ -166,9 +166,9 @@ class Generation:
         from aosp_plugin.framework.service import http  # noqa: PLC0415 - after the start, see above
         from aosp_plugin.report import endpoints  # noqa: PLC0415 - as above
 
-        routes = endpoints.routes(self.servers, self._files, self._observation, self.config.runbook_url)
+        routes = endpoints.routes_by_address(self.config, self.servers, self._files, self._observation)
         with contextlib.ExitStack() as stack:
-            for address, served in endpoints.by_address(self.config, routes).items():
+            for address, served in routes.items():
                 host_names = {address[0], *self.config.allowed_hosts}
                 stack.enter_context(http.serving(self.listeners[address].dup(), served, host_names))
             self._stack.push(stack.pop_all())

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -27,41 +26,24 @@ from aosp_plugin.report.observation import NodeStatus, Observation
 from aosp_plugin.report.resource_report import resource_report
 
 
-class Routes(NamedTuple):
-    """The route of each path. The two groups may have different addresses."""
+def routes_by_address(
+    config: Config, servers: Sequence[ResourceServer], files: FileEvents, observation: Observation
+) -> dict[tuple[str, int], dict[str, Route]]:
+    """Return the route of each path by the address at which it is served.
 
-    probes: dict[str, Route]
-    """Probes and metrics, for the kubelet and Prometheus."""
-    status: dict[str, Route]
-    """The status of the node and the page that shows it, which name pods and show command lines."""
-
-
-def routes(
-    servers: Sequence[ResourceServer],
-    files: FileEvents,
-    observation: Observation,
-    runbook_url: str = "",
-) -> Routes:
-    """Return the routes. Must be called in the event loop of the servers.
-
-    ``runbook_url`` is the address of docs/runbook.md for the page.
+    Must be called in the event loop of the servers. Probes and metrics are for the kubelet and Prometheus; status and
+    page name pods and show command lines, and may have another address.
     """
     collect = in_loop(partial(observation.status, servers))
     if observation.metrics.exposed:
         observation.metrics.load()
-    return Routes(
-        probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers)},
-        status={**page.routes(), "/status": _status_route(collect, lambda: files.polling, runbook_url)},
-    )
-
-
-def by_address(config: Config, served: Routes) -> dict[tuple[str, int], dict[str, Route]]:
-    """Return the routes that a server has at each address of the configuration."""
-    servers: dict[tuple[str, int], dict[str, Route]] = {}
-    for address, group in ((listen_address(config.listen), served.probes), (status_address(config), served.status)):
+    probes = {"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers)}
+    status = {**page.routes(), "/status": _status_route(collect, lambda: files.polling, config.runbook_url)}
+    by_address: dict[tuple[str, int], dict[str, Route]] = {}
+    for address, group in ((listen_address(config.listen), probes), (status_address(config), status)):
         if address is not None:
-            servers.setdefault(address, {}).update(group)
-    return servers
+            by_address.setdefault(address, {}).update(group)
+    return by_address
 
 
 def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool], runbook_url: str) -> Route:

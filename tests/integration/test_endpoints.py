@@ -48,8 +48,8 @@ class Daemon:
             DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=self.files, observer=observation.observer(name))
             for name, backend in backends.items()
         ]
-        served = endpoints.routes(self.plugins, self.files, observation)
-        self.routes = served.probes | served.status
+        served = endpoints.routes_by_address(config, self.plugins, self.files, observation)
+        self.routes = {path: route for group in served.values() for path, route in group.items()}
 
     async def get(self, path: str) -> Answer:
         """Return the answer of a route, called in another thread as the HTTP server does."""

@@ -85,6 +85,8 @@ class SlicePublisher:
         self._identity = Identity(driver, node_name, "")
         self._keeps_taints: bool | None = None
         self._taints_asked = False
+        self._fields_changed = False
+        """Whether the server has stored a slice in another way than it was sent, which is logged once."""
         self._wanted: Mapping[str, Json] | None = None
         self._confirmed: dict[str, str] = {}
         """The versions of the wanted slices that the server has as they should be, or has made of what it was sent."""
@@ -170,7 +172,11 @@ class SlicePublisher:
             newer = self._inventory.superseded(self._revision)
             if self._errors or is_repaired:  # what others do to the slices is no reason to go on earlier
                 asked = max((error.retry_after or 0.0 for error in self._errors), default=0.0)
-                await wait_any(self._due, newer, timeout=backoff.pause(asked))
+                pause = backoff.pause(asked)
+                if asked:  # which a change of the devices must not shorten
+                    await asyncio.sleep(pause)
+                else:
+                    await wait_any(self._due, newer, timeout=pause)
             else:
                 backoff.succeeded()
                 pause = self._timings.slice_relist * self._rng.uniform(0.8, 1.2)
@@ -320,7 +326,9 @@ class SlicePublisher:
                 self._learn(keeps_taints=False)
                 self._due.set()  # go without taints
                 return
-            LOG.warning("API server changes fields of ResourceSlices", extra={"slice": name})
+            if not self._fields_changed:
+                LOG.warning("API server changes fields of ResourceSlices", extra={"slice": name})
+            self._fields_changed = True
         self._confirmed[name] = answer.resource_version
 
     def _problems(self) -> list[str]:

@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import leaves
@@ -74,7 +73,7 @@ def serve(
             for backend in backends
         ]
 
-    _run(backends, partial(_serve, create, pod_resources_socket), listen, allowed_hosts, log_level, log_format)
+    _run(backends, create, pod_resources_socket, listen, allowed_hosts, log_level, log_format)
 
 
 def serve_dra(
@@ -120,18 +119,19 @@ def serve_dra(
             for backend in backends
         ]
 
-    _run(backends, partial(_serve, create, ""), listen, allowed_hosts, log_level, log_format)
+    _run(backends, create, "", listen, allowed_hosts, log_level, log_format)
 
 
 def _run(
     backends: Sequence[Backend],
-    work: Callable[[tuple[str, int] | None, Collection[str]], Coroutine[None, None, None]],
+    create: Callable[[FileEvents, Metrics], Sequence[ResourceServer]],
+    pod_resources_socket: str,
     listen: str | None,
     allowed_hosts: Collection[str],
     log_level: str,
     log_format: str,
 ) -> None:
-    """Run ``work`` with the address and the host names of the HTTP server, and report its errors."""
+    """Run the servers that ``create`` returns, and report their errors."""
     names = [backend.resource_name for backend in backends]
     if not names or len(set(names)) < len(names) or not all(map(is_extended_resource_name, names)):
         raise ValueError(
@@ -140,7 +140,7 @@ def _run(
     address = listen_address(listen or "")
     logs.set_up(log_level, log_format)
     try:
-        asyncio.run(work(address, allowed_hosts))
+        asyncio.run(_serve(create, pod_resources_socket, address, allowed_hosts))
     except Exception as error:  # noqa: BLE001 - reported, whatever it is
         _report(leaves(error))
         sys.exit(1)
