@@ -1,11 +1,14 @@
-"""The status of a resource without a running plugin, for tests of reports."""
+"""The status and the metrics of resources without a running plugin, for tests of reports."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from aosp_plugin.framework.inventory import Snapshot
+from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.report.history import Since
+from aosp_plugin.report.leaks import Leaks
+from aosp_plugin.report.observation import Observation
 from aosp_plugin.report.resource_report import LeakScans, ResourceStatus
 from tests.support import RESOURCE
 
@@ -39,3 +42,11 @@ def resource_status(
         expected=expected,
     )
     return ResourceStatus(server, backend, since or Since(), leaks)
+
+
+def state_metrics(resource: str, leaks: Mapping[str, Leaks]) -> Metrics:
+    """Return the metrics of a process in which each state of a resource has a value; none of leaks before a scan."""
+    backend: Any = SimpleNamespace(expected=4, spread_devices=lambda: {"/dev/dri/renderD128": ["a", "b"]}, api=None)
+    pod_resources: Any = SimpleNamespace(allocated=lambda: {resource: 3})
+    detector: Any = SimpleNamespace(latest=leaks, scanned=5.0, problem="")
+    return Observation({resource: backend}, pod_resources, detector, polling=bool, clock=lambda: 10.0).metrics

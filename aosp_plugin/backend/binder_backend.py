@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-_HEALTHY = ("", "")
+_NO_PROBLEM = ("", "")
 
 
 class BinderBackend(Backend):
@@ -341,7 +341,7 @@ class BinderBackend(Backend):
         """Return the replicas of the devices ``ids``."""
         devices: list[Device] = []
         for device_id in ids:
-            reason, detail = problems.get(device_id, _HEALTHY)
+            reason, detail = problems.get(device_id, _NO_PROBLEM)
             nodes = numa_nodes.get(device_id, ())
             for advertised_id in self.advertised_ids(device_id):
                 devices.append(Device(advertised_id, reason, nodes, detail))  # noqa: PERF401 - fast for one replica

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -27,9 +27,6 @@ LOG = logging.getLogger(__name__)
 class _Configurable(click.Command):
     """A command with --config and the flags of the configuration keys, which are created when it is used."""
 
-    hidden_flags: Collection[str] = ()
-    """Keys whose flags the command accepts, because serve has them, and does not list in its help."""
-
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the flags."""
         if not self.params:
@@ -42,15 +39,8 @@ class _Configurable(click.Command):
         descriptions = convert.descriptions(keys.Resource) | convert.descriptions(keys.Config)
         for option in self.params:
             if isinstance(option, click.Option) and option.name in descriptions:
-                option.hidden = option.name in self.hidden_flags
                 option.help = f"{descriptions[option.name]} {option.help or ''}".rstrip()
         super().format_options(ctx, formatter)
-
-
-class _Provisioning(_Configurable):
-    """``provision`` or ``provisioner``, which register nothing, serve no HTTP and check no device."""
-
-    hidden_flags = ("device_dir", "verify", "isolation", "kubelet_dir", "listen", "status_listen", "require_devices")
 
 
 def _flag(name: str, key: convert.Key) -> click.Option:
@@ -99,7 +89,7 @@ def serve(file: str | None, **flags: Any) -> None:
     asyncio.run(serve_configuration(load))
 
 
-@cli.command(cls=_Provisioning)
+@cli.command(cls=_Configurable)
 def provision(file: str | None, **flags: Any) -> None:
     """Mount or create what the configuration orders, and exit.
 
@@ -116,7 +106,7 @@ def provision(file: str | None, **flags: Any) -> None:
     provision.provision(sources.load(flags, os.environ, file)[0])
 
 
-@cli.command(cls=_Provisioning)
+@cli.command(cls=_Configurable)
 def provisioner(file: str | None, **flags: Any) -> None:
     """Mount phones for a plugin without privileges.
 

@@ -243,7 +243,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """Key of the taint that the plugin removes from its Node when all resources are ready. If empty, it removes none.
     Requires a service account."""
     feature_file: Annotated[
-        values.FeatureFile, Key("/etc/kubernetes/node-feature-discovery/features.d/aosp-device-plugin")
+        values.FeatureFilePath, Key("/etc/kubernetes/node-feature-discovery/features.d/aosp-device-plugin")
     ] = ""
     """Host file for Node Feature Discovery, with the number and kind of the devices of each resource as labels. If
     empty, it is not written."""

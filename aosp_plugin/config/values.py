@@ -126,7 +126,7 @@ SharedMounts = Annotated[
 ]
 SharedDevicePath = Annotated[str, Meta(pattern="^/[^:]*(:/[^:]*)?$")]
 # Node Feature Discovery reads no hidden file. The file is replaced, so that it must not be one of another program.
-FeatureFile = Annotated[
+FeatureFilePath = Annotated[
     str,
     Meta(pattern=r"^(/(.*/)?features\.d/+[^./][^/]*)?$"),
     Limit("an absolute path of a file in a directory features.d, whose name does not begin with a dot, or empty"),

@@ -73,6 +73,11 @@ def sweep(directory: str, name: str, age: float = STALE) -> None:
                     remove(path)
 
 
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    """Return what distinguishes a file from one that replaces it; renaming does not change it."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def remove(path: str) -> bool:
     """Remove a file; return whether it existed."""
     try:

@@ -181,7 +181,7 @@ class SpecFile:
         self._directory = directory
         self.path = spec_path(directory, resource_name)
         self._written: tuple[bytes, tuple[int, ...]] | None = None
-        self._identity: tuple[int, int, int] | None = None
+        self._identity: tuple[int, ...] | None = None
 
     def write(self, content: bytes | None, numbers: Sequence[int] = ()) -> bool:
         """Write ``content``, or remove the file if it is None, because there are no devices; return whether it changed.
@@ -222,12 +222,12 @@ class SpecFile:
         (pkg/cdi/cache.go).
         """
         atomic_file.make_directory(self._directory)  # despite the umask: rootless runtimes read it too
-        self._identity = _identity(atomic_file.replace(self.path, content, sync=True))
+        self._identity = atomic_file.identity(atomic_file.replace(self.path, content, sync=True))
 
-    def _current(self) -> tuple[int, int, int] | None:
+    def _current(self) -> tuple[int, ...] | None:
         """Return the identity of the file as it is now; None if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
-            return _identity(os.lstat(self.path))
+            return atomic_file.identity(os.lstat(self.path))
         return None
 
 
@@ -241,8 +241,3 @@ def translate_errors(path: str) -> Iterator[None]:
             f"cannot update the CDI spec {path}: {error.strerror}; its directory must be the host's (mounted "
             f"into the container), writable for uid {os.getuid()}, and have free space"
         ) from error
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int]:
-    """Return what distinguishes a file from one that replaces it; renaming does not change it."""
-    return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DOMAIN = re.compile(rf"{LABEL}(\.{LABEL})*")
 _NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _QUOTA_PREFIX = "requests."
-_MAX_DOMAIN_LENGTH = 253
+MAX_DOMAIN_LENGTH = 253
 _MAX_NAME_LENGTH = 63
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
@@ -126,8 +126,8 @@ def is_extended_resource_name(name: str) -> bool:
         bool(slash)
         and "kubernetes.io/" not in name
         and not name.startswith(_QUOTA_PREFIX)
-        and len(_QUOTA_PREFIX + domain) <= _MAX_DOMAIN_LENGTH
-        and _DOMAIN.fullmatch(domain) is not None
+        and len(_QUOTA_PREFIX + domain) <= MAX_DOMAIN_LENGTH
+        and DOMAIN.fullmatch(domain) is not None
         and len(rest) <= _MAX_NAME_LENGTH
         and _NAME.fullmatch(rest) is not None
     )

@@ -102,12 +102,9 @@ class PodResources:
 
     async def current(self) -> Allocations:
         """Return the owners as of a few seconds ago. Equal results are the same object."""
-        if not self._socket:
-            self.latest = DISABLED
-            return DISABLED
         if self._query is None and self._clock() - self._queried >= self._timings.list_interval:
             self._queried = self._clock()
-            self._query = asyncio.create_task(self._list())
+            self._query = asyncio.create_task(self.query())
         if self._query is not None:
             await asyncio.wait({self._query}, timeout=self._timings.list_patience)
         if self._query is not None and self._query.done():
@@ -124,10 +121,6 @@ class PodResources:
         """Return the number of allocated devices by resource, from ``latest``; empty if unknown. For any thread."""
         return {resource: len(owners) for resource, owners in self.latest.owners.items()}
 
-    async def query(self) -> Allocations:
-        """Ask the kubelet for the owners now. To be called rarely; ``current`` is not affected."""
-        return await self._list() if self._socket else DISABLED
-
     async def allocatable(self) -> Allocatable:
         """Query the number of healthy devices of each resource. It has the kubelet's state at the time of the call."""
         try:
@@ -137,7 +130,8 @@ class PodResources:
         except _QueryError as error:
             return Allocatable(str(error))
 
-    async def _list(self) -> Allocations:
+    async def query(self) -> Allocations:
+        """Ask the kubelet for the owners now. To be called rarely; ``current`` is not affected."""
         try:
             kubelet = await self._run(partial(identify, self._socket))
             response = await self._call("List", pb.ListPodResourcesRequest())

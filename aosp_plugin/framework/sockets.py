@@ -234,14 +234,9 @@ def listener(path: str) -> int | None:
     return pid
 
 
-def plugin_stem(resource_name: str) -> str:
-    """Return the prefix of the names of the sockets of a resource's device plugin; a resource name may be long."""
-    return f"aosp-{shortened(resource_name.replace('/', '_'), MAX_STEM_LENGTH)}"
-
-
-def driver_stem(driver: str) -> str:
-    """Return the prefix of the names of a DRA driver's sockets."""
-    return shortened(driver, MAX_STEM_LENGTH)
+def socket_stem(name: str, prefix: str = "") -> str:
+    """Return the beginning of the names of the sockets of a resource or driver, whose own name may be long."""
+    return prefix + shortened(name.replace("/", "_"), MAX_STEM_LENGTH)
 
 
 class DirectoryView(NamedTuple):

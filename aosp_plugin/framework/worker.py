@@ -112,16 +112,13 @@ class Worker:
             return
         self.current = (label, time.monotonic())
         try:
-            result = function()
+            report = partial(future.set_result, function())
         except StopIteration as error:  # a future of asyncio rejects it
-            self.current = None
-            future.set_exception(RuntimeError(f"{label}: {error!r}"))
+            report = partial(future.set_exception, RuntimeError(f"{label}: {error!r}"))
         except BaseException as error:  # noqa: BLE001 - raised in the caller
-            self.current = None
-            future.set_exception(error)
-        else:
-            self.current = None
-            future.set_result(result)
+            report = partial(future.set_exception, error)
+        self.current = None
+        report()
 
 
 class HostCall:

@@ -18,12 +18,12 @@ from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.podresources_client import Owner
 from aosp_plugin.report.document import Change, Event
 
-Owners = Mapping[str, tuple[Owner, ...]]  # by device ID
+PodsByDevice = Mapping[str, tuple[Owner, ...]]  # by device ID
 
 MAX_CHANGES = 100
 """Changes that are kept of allocations, and of all else: pods that come and go do not displace the others."""
 
-NAMED_DEVICES = 5
+NAMED_IN_CHANGE = 5
 """Devices that a change names."""
 
 MAX_PODS = 10
@@ -48,7 +48,7 @@ class History:
         self, event: Event, text: str, resource: str = "", devices: Collection[str] = (), *, pod: str = ""
     ) -> None:
         """Record a change of ``devices``, whose first ones in natural order are named."""
-        named = tuple(heapq.nsmallest(NAMED_DEVICES, devices, key=natural_key))
+        named = tuple(heapq.nsmallest(NAMED_IN_CHANGE, devices, key=natural_key))
         self._recorded += 1
         kept = self._allocations if event in _OF_ALLOCATIONS else self._others
         kept.append((self._recorded, Change(self.clock(), event, resource, text, len(devices), named, pod)))
@@ -86,8 +86,8 @@ class ResourceHistory(Observer):
         self._resource = resource
         self._history = history
         self._snapshot: Snapshot | None = None
-        self._owners: Owners = {}
-        self._confirmed_owners: Owners | None = None
+        self._owners: PodsByDevice = {}
+        self._confirmed_owners: PodsByDevice | None = None
         """The last owners that a kubelet with pods has named."""
         self._troubles = {"registration": history.clock()}
         self._scans: Literal["ok", "failed", "hung"] = "ok"
@@ -122,7 +122,7 @@ class ResourceHistory(Observer):
             if ids:
                 self._record(event, text, ids)
 
-    def allocated(self, owners: Owners, *, confirmed: bool) -> None:
+    def allocated(self, owners: PodsByDevice, *, confirmed: bool) -> None:
         """Record the owners of the devices, and if ``confirmed``, which pods got and returned devices.
 
         An object that was recorded before costs nothing.
@@ -227,7 +227,7 @@ class ResourceHistory(Observer):
         self._history.record(event, text, self._resource, devices, pod=pod)
 
 
-def _by_pod(owners: Owners, others: Owners) -> Mapping[str, list[str]]:
+def _by_pod(owners: PodsByDevice, others: PodsByDevice) -> Mapping[str, list[str]]:
     """Return the devices that a pod has in ``owners`` and not in ``others``, by ``namespace/name``."""
     devices: dict[str, list[str]] = {}
     for device_id, pods in owners.items():

@@ -68,7 +68,11 @@ class NodeReporter:
         self._api: ApiClient | None = None
         self._outputs: dict[str, Output] = {}
         if config.node_events or config.startup_taint:
-            self._api = api = self._client(config)
+            from aosp_plugin.framework.apiserver.client import ApiClient  # noqa: PLC0415 - megabytes, only where required
+            from aosp_plugin.framework.apiserver.credentials import in_cluster  # noqa: PLC0415 - as above
+
+            credentials = in_cluster(config.service_account_dir)
+            self._api = api = ApiClient(credentials, observer=metrics.node_request, user_agent="aosp-device-plugin")
             if config.node_events:
                 from aosp_plugin.report.node_events import NodeEvents, ResourceWatch  # noqa: PLC0415 - where configured
 
@@ -96,13 +100,6 @@ class NodeReporter:
         self._worker.close()
         if self._api is not None:
             await self._api.close()
-
-    def _client(self, config: Config) -> ApiClient:
-        from aosp_plugin.framework.apiserver.client import ApiClient  # noqa: PLC0415 - megabytes, only where required
-        from aosp_plugin.framework.apiserver.credentials import in_cluster  # noqa: PLC0415 - as above
-
-        credentials = in_cluster(config.service_account_dir)
-        return ApiClient(credentials, observer=self._metrics.node_request, user_agent="aosp-device-plugin")
 
 
 async def keep_observed(outputs: Sequence[Output], interval: float = DEFAULT.state) -> None:

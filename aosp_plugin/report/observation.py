@@ -19,7 +19,6 @@ from aosp_plugin.report.resource_report import LeakDetectionState, LeakScans, Re
 
 if TYPE_CHECKING:
     from aosp_plugin.report.leak_detector import LeakDetector
-    from aosp_plugin.report.leaks import Leaks
 
 
 class NodeStatus(NamedTuple):
@@ -85,62 +84,44 @@ class Observation:
         return LeakScans(detector.latest.get(resource), detector.scanned, detector.problem) if detector else None
 
     def _gauges(self) -> list[StateGauge]:
-        """Return what is read at each scrape. Of leak detection, that is the worst state of a resource."""
-        allocated = self._pod_resources.allocated()
-        states = [leak_detection_state(self._leak_scans(name)) for name in self._histories]
-        scanned = self._detector.scanned if self._detector else None
-        return gauges(
-            allocated=allocated,
-            gone={name: len(self._histories[name].since.gone) for name in allocated},
-            expected={name: each.expected for name, each in self._backends.items() if each.expected is not None},
-            spread={
-                name: {path: len(ids) for path, ids in backend.spread_devices().items()}
-                for name, backend in self._backends.items()
-            },
-            leaks=self._detector.latest if self._detector else {},
-            leak_detection=max(states, key=get_args(LeakDetectionState).index),
-            # The clock may have been set back since.
-            leak_scan_age=None if scanned is None else max(0.0, self._clock() - scanned),
+        """Return what is read at each scrape, without resources for which a state is unknown.
+
+        Of leak detection, that is the worst state of a resource, and nothing else before the first scan.
+        """
+        allocated, backends, detector = self._pod_resources.allocated(), self._backends, self._detector
+        gone = {name: len(self._histories[name].since.gone) for name in allocated}
+        expected = {name: each.expected for name, each in backends.items() if each.expected is not None}
+        by_spread_device: dict[tuple[str, ...], float] = {
+            (name, path): len(ids) for name, each in backends.items() for path, ids in each.spread_devices().items()
+        }
+        leaks = detector.latest if detector else {}
+        leaked = {name: found.leaked_devices for name, found in leaks.items()}
+        unreadable = {(): max(found.unreadable for found in leaks.values())} if leaks else {}
+        worst = max(
+            (leak_detection_state(self._leak_scans(name)) for name in backends),
+            key=get_args(LeakDetectionState).index,
         )
-
-
-def gauges(
-    *,
-    allocated: Mapping[str, int],
-    gone: Mapping[str, int],
-    expected: Mapping[str, int],
-    spread: Mapping[str, Mapping[str, int]],
-    leaks: Mapping[str, Leaks],
-    leak_detection: LeakDetectionState,
-    leak_scan_age: float | None,
-) -> list[StateGauge]:
-    """Return the gauges of these states, by resource, without resources for which a state is unknown.
-
-    ``spread`` has the number of devices by spread device; ``leaks`` is empty before the first scan.
-    """
-    by_spread_device = {(name, path): count for name, counts in spread.items() for path, count in counts.items()}
-    states = {(state,): float(state == leak_detection) for state in get_args(LeakDetectionState)}
-    unreadable = {(): max(found.unreadable for found in leaks.values())} if leaks else {}
-    age = {} if leak_scan_age is None else {(): leak_scan_age}
-    return [
-        StateGauge("devices_allocated", "Devices allocated to pods, in any state.", _by_label(allocated)),
-        StateGauge("devices_gone", "Devices allocated to pods that no longer exist.", _by_label(gone)),
-        StateGauge("devices_expected", "Devices that the configuration provisions.", _by_label(expected)),
-        StateGauge(
-            "spread_devices",
-            "Devices, healthy or not, by their spread device.",
-            by_spread_device,
-            ("resource", "device"),
-        ),
-        StateGauge(
-            "leaked_devices",
-            "Devices held open by a process outside the pods they belong to.",
-            _by_label({name: found.leaked_devices for name, found in leaks.items()}),
-        ),
-        StateGauge("leak_unreadable_processes", "Processes that leak detection could not inspect.", unreadable, ()),
-        StateGauge("leak_detection", "1 for the state of leak detection, else 0.", states, ("state",)),
-        StateGauge("leak_scan_age_seconds", "Time since the last leak scan ended.", age, ()),
-    ]
+        states = {(state,): float(state == worst) for state in get_args(LeakDetectionState)}
+        scanned = detector.scanned if detector else None
+        # The clock may have been set back since.
+        age = {} if scanned is None else {(): max(0.0, self._clock() - scanned)}
+        return [
+            StateGauge("devices_allocated", "Devices allocated to pods, in any state.", _by_label(allocated)),
+            StateGauge("devices_gone", "Devices allocated to pods that no longer exist.", _by_label(gone)),
+            StateGauge("devices_expected", "Devices that the configuration provisions.", _by_label(expected)),
+            StateGauge(
+                "spread_devices",
+                "Devices, healthy or not, by their spread device.",
+                by_spread_device,
+                ("resource", "device"),
+            ),
+            StateGauge(
+                "leaked_devices", "Devices held open by a process outside the pods they belong to.", _by_label(leaked)
+            ),
+            StateGauge("leak_unreadable_processes", "Processes that leak detection could not inspect.", unreadable, ()),
+            StateGauge("leak_detection", "1 for the state of leak detection, else 0.", states, ("state",)),
+            StateGauge("leak_scan_age_seconds", "Time since the last leak scan ended.", age, ()),
+        ]
 
 
 def _by_label(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:

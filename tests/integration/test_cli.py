@@ -59,15 +59,6 @@ def test_help_of_serve_names_every_flag(capsys: pytest.CaptureFixture[str]) -> N
         assert (sources.flag(name) in shown) is key.flag
 
 
-@pytest.mark.parametrize("command", ["provision", "provisioner"])
-def test_help_of_provision_names_only_flags_with_an_effect(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main([command, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert [flag for flag in ("--host-root", "--resource-name", "--log-level") if flag not in shown] == []
-    for name in ("kubelet_dir", "listen", "status_listen", "require_devices", "verify", "isolation", "device_dir"):
-        assert sources.flag(name) not in shown
-
-
 def test_provision_accepts_flags_of_serve() -> None:
     """The two often have the same arguments."""
     assert run("provision", "--kubelet-dir", "/x", "--listen", "", "--log-level", "error") == (0, "", "")

@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.service.metrics import CODES, Metrics
+from aosp_plugin.framework.service.metrics import CODES
 from aosp_plugin.report.leaks import Leaks
-from aosp_plugin.report.observation import gauges
 from aosp_plugin.report.resource_report import LeakDetectionState
+from tests.reports import state_metrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -45,18 +45,7 @@ LABEL_VALUES = {
 def exposed() -> dict[str, set[str]]:
     """Return the labels of each sample that the plugin exposes, by sample name."""
     resource = "aosp.io/binder"
-    leaks = Leaks((), (), frozenset(), ())
-    counts = {resource: 1}
-    states = gauges(
-        allocated=counts,
-        gone=counts,
-        expected=counts,
-        spread={resource: {"/dev/dri/renderD128": 1}},
-        leaks={resource: leaks},
-        leak_detection="complete",
-        leak_scan_age=5.0,
-    )
-    metrics = Metrics(lambda: states, reasons=tuple(Reason))
+    metrics = state_metrics(resource, {resource: Leaks((), (), frozenset(), ())})
     observer = metrics.observer(resource, is_driver=True)
     observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
     observer.confirmed(1)

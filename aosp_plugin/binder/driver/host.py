@@ -114,8 +114,9 @@ class Host:
 
         Raises OSError if descriptors or memory are exhausted: an empty answer would change the kind of every device.
         """
+        table = mounts.parse(_read(mounts.MOUNTINFO))
         return Driver(
-            file_systems=mounts.binderfs_numbers(_read(mounts.MOUNTINFO)),
+            file_systems=frozenset(each.device for each in table if each.type == mounts.BINDERFS),
             majors=binder_majors(_read("/proc/devices"), _read(FILE_SYSTEMS)),
             misc_minors=binder_misc_minors(_read("/proc/misc"), binder_parameters()),
         )

@@ -52,17 +52,8 @@ def read_table() -> str:
 
 def parse(mountinfo: str) -> tuple[MountPoint, ...]:
     """Return the mounts in the text of the mount table, in its order."""
-    return tuple(map(_parse, _lines(mountinfo)))
-
-
-def binderfs_numbers(mountinfo: str) -> frozenset[int]:
-    """Return the number (st_dev) of each binderfs in the text of the mount table, of which it is a small part."""
-    found = f" - {BINDERFS} "
-    return frozenset(_parse(line).device for line in _lines(mountinfo) if found in line)
-
-
-def _lines(mountinfo: str) -> list[str]:
-    return mountinfo.rstrip("\n").split("\n") if mountinfo else []  # a path may contain other line separators
+    lines = mountinfo.rstrip("\n").split("\n") if mountinfo else []  # a path may contain other line separators
+    return tuple(map(_parse, lines))
 
 
 def _parse(line: str) -> MountPoint:

@@ -41,8 +41,8 @@ class PluginDirectory(sockets.SocketDirectory):
     """The kubelet's directory for device plugins, and the names of one plugin's sockets in it."""
 
     def __init__(self, path: str, resource_name: str) -> None:
-        """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``plugin_stem``."""
-        super().__init__(path, sockets.plugin_stem(resource_name))
+        """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``socket_stem``."""
+        super().__init__(path, sockets.socket_stem(resource_name, "aosp-"))
 
     @property
     def kubelet_path(self) -> str:

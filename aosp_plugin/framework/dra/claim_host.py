@@ -69,7 +69,7 @@ class _Spec(msgspec.Struct):
 class _File(NamedTuple):
     """The spec file of a claim."""
 
-    identity: tuple[int, int, int] | None
+    identity: tuple[int, ...] | None
     """What distinguishes it from one that replaces it; None if it is lost."""
     record: ClaimRecord | None
     """None if it carries no record of this boot."""
@@ -187,7 +187,7 @@ class ClaimSpecs:
             atomic_file.make_directory(self.directory)
             status = atomic_file.replace(path, content, _SPEC_MODE)
         self._adopted.discard(record.uid)
-        self._set({**self._files, record.uid: _File(_identity(status), record)})
+        self._set({**self._files, record.uid: _File(atomic_file.identity(status), record)})
         return tuple(prepared)
 
     def remove(self, uid: str) -> None:
@@ -222,7 +222,7 @@ class ClaimSpecs:
                 if (match := self._file_name.fullmatch(entry.name)) is None:
                     continue
                 with contextlib.suppress(FileNotFoundError):
-                    identity = _identity(entry.stat(follow_symlinks=False))
+                    identity = atomic_file.identity(entry.stat(follow_symlinks=False))
                     known = self._files.get(match[1])
                     is_known = known is not None and known.identity == identity
                     found[match[1]] = known if known and is_known else _File(identity, self._carried(match[1]))
@@ -266,10 +266,6 @@ class ClaimSpecs:
         except OSError as error:
             raise ClaimRecordError(f"cannot lock {self._lock}: {error.strerror}") from error
         return descriptor
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class Conflict(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from aosp_plugin.framework.cdi import kind_problem
-from aosp_plugin.framework.devices import DIGEST_LENGTH, digest, shortened
+from aosp_plugin.framework.devices import DIGEST_LENGTH, DOMAIN, LABEL, MAX_DOMAIN_LENGTH, digest, shortened
 
 DEVICES_PER_SLICE = 64
 """The most devices of a slice in which devices may have taints (staging/src/k8s.io/api/resource/v1/types.go,
@@ -19,14 +19,9 @@ HASH_BLOCKS = 64
 """Number of blocks for devices whose ID does not end in a number."""
 
 MAX_DRIVER_NAME_LENGTH = 63
-MAX_DEVICE_NAME_LENGTH = 63  # of a DNS label
-_MAX_OBJECT_NAME_LENGTH = 253
-_MAX_POOL_NAME_LENGTH = 253
-_MAX_LABEL_VALUE_LENGTH = 63
+MAX_DEVICE_NAME_LENGTH = 63  # of a DNS label, and of the value of a label
 
-_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-_LAST_NUMBER = re.compile(r"(\d{1,18})$")
+_FINAL_NUMBER = re.compile(r"(\d{1,18})$")
 
 
 def driver_name(resource_name: str) -> str:
@@ -40,7 +35,7 @@ def driver_name_problem(resource_name: str) -> str | None:
     name = driver_name(resource_name)
     if len(name) > MAX_DRIVER_NAME_LENGTH:
         return f"the driver name {name} has {len(name)} characters; the limit is {MAX_DRIVER_NAME_LENGTH}"
-    if not is_subdomain(name):
+    if not DOMAIN.fullmatch(name):
         return f"the driver name {name} must consist of lower case letters, digits, '-' and '.'"
     if problem := kind_problem(claim_kind(name)):
         return f"the driver name {name} cannot be the vendor of a CDI kind: {problem}"
@@ -84,7 +79,7 @@ def block_of(device_id: str) -> str:
 
     Blocks have a pool and a slice each. Devices with numbers are divided into blocks of consecutive numbers.
     """
-    match = _LAST_NUMBER.search(device_id)
+    match = _FINAL_NUMBER.search(device_id)
     if match is None:
         return f"x{int(digest(device_id), 16) % HASH_BLOCKS:02}"
     return f"{int(match[1]) // DEVICES_PER_SLICE:05}"
@@ -92,23 +87,18 @@ def block_of(device_id: str) -> str:
 
 def pool_name(node_name: str, block: str) -> str:
     """Return the name of the pool of a block. Schedulers from 1.36 try pools in the order of their names."""
-    return f"{shortened(node_name, _MAX_POOL_NAME_LENGTH - len(block) - 1)}/{block}"
+    return f"{shortened(node_name, MAX_DOMAIN_LENGTH - len(block) - 1)}/{block}"
 
 
 def slice_name(driver: str, node_name: str, block: str) -> str:
     """Return the name of the ResourceSlice of a block: always the same, so that creating it twice is a conflict."""
-    return shortened(f"{block}-{driver}-{node_name}", _MAX_OBJECT_NAME_LENGTH)
+    return shortened(f"{block}-{driver}-{node_name}", MAX_DOMAIN_LENGTH)
 
 
 def label_value(text: str) -> str:
     """Return ``text`` as a valid value of a label, as values of taints must be."""
-    return re.sub(r"[^-A-Za-z0-9_.]+", "-", text)[:_MAX_LABEL_VALUE_LENGTH].strip("-_.")
-
-
-def is_subdomain(text: str) -> bool:
-    """Return whether ``text`` is a DNS subdomain, of any length."""
-    return re.fullmatch(_SUBDOMAIN, text) is not None
+    return re.sub(r"[^-A-Za-z0-9_.]+", "-", text)[:MAX_DEVICE_NAME_LENGTH].strip("-_.")
 
 
 def _is_label(text: str) -> bool:
-    return len(text) <= MAX_DEVICE_NAME_LENGTH and re.fullmatch(_LABEL, text) is not None
+    return len(text) <= MAX_DEVICE_NAME_LENGTH and re.fullmatch(LABEL, text) is not None

@@ -22,7 +22,7 @@ from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
 from aosp_plugin.framework.registration import Context, Handlers, Loss, Registration
-from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, driver_stem, listener
+from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, listener, socket_stem
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class KubeletService(Registration):
 
         ``kubelet_socket`` is a socket on which the kubelet listens; empty if there is none.
         """
-        directory = SocketDirectory(registry_directory, driver_stem(driver))
+        directory = SocketDirectory(registry_directory, socket_stem(driver))
         name = f"{driver} registry"
         super().__init__(directory, files, stop, name=name, observer=observer, timings=timings, clock=clock)
         # Without an endpoint, the kubelet uses the socket on which it called GetInfo, under the path that it sees

@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.observer import Repaired
-from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics, StateGauge
+from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics
 from aosp_plugin.report.leaks import Leaks
-from aosp_plugin.report.observation import gauges
 from aosp_plugin.report.resource_report import LeakDetectionState
+from tests.reports import state_metrics
 from tests.support import Clock
 
 A, B = "aosp.io/a", "aosp.io/b"
@@ -61,19 +61,6 @@ def leaked(count: int, unreadable: int) -> Any:
     return SimpleNamespace(leaked_devices=count, unreadable=unreadable)
 
 
-def states(leaks: dict[str, Leaks]) -> list[StateGauge]:
-    """Return the gauges of all states."""
-    return gauges(
-        allocated={A: 3},
-        gone={A: 1},
-        expected={A: 4},
-        spread={A: {"/dev/dri/renderD128": 2}},
-        leaks=leaks,
-        leak_detection="complete",
-        leak_scan_age=5.0,
-    )
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -111,7 +98,7 @@ def test_devices_are_counted_by_reason(metrics: Metrics, observer: ResourceMetri
 def test_leaks_are_absent_before_the_first_scan() -> None:
     """Series are present with 0 only if a scan found no leak. Unreadable processes are the same for all resources."""
     leaks: dict[str, Leaks] = {}
-    metrics = Metrics(lambda: states(leaks))
+    metrics = state_metrics(A, leaks)
     assert value(metrics, "leaked_devices", resource=A) is None
     assert value(metrics, "leak_unreadable_processes") is None
     leaks.update({A: leaked(2, 3), B: leaked(0, 4)})
@@ -209,7 +196,7 @@ def test_every_event_is_counted_before_and_after_the_library_is_loaded(metrics: 
 @pytest.fixture(scope="module")
 def complete() -> Metrics:
     """Return metrics with a value in every series."""
-    metrics = Metrics(lambda: states({A: leaked(1, 0), B: leaked(0, 0)}), reasons=REASONS)
+    metrics = state_metrics(A, {A: leaked(1, 0), B: leaked(0, 0)})
     for resource in (A, B):
         observer = metrics.observer(resource)
         observer.published(Snapshot(1, devices(2)), None)
