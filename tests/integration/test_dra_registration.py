@@ -253,7 +253,7 @@ async def test_driver_ends_while_it_waits_for_the_kubelet(registry: str) -> None
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        ("aosp_plugin.framework.registration.check_descriptors", "cannot listen in {}: "),
+        ("aosp_plugin.framework.sockets.check_descriptors", "cannot listen in {}: "),
         ("os.chmod", "cannot create a socket in {}: "),
         ("os.rename", "cannot create a socket in {}: "),
     ],

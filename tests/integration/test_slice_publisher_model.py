@@ -12,7 +12,6 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiLimits
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra import publisher
 from aosp_plugin.framework.dra.slices import Identity, stored_slice, wanted_slices
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Slow, Throttle
@@ -20,7 +19,7 @@ from tests.slices import DRIVER, NODE, NODE_PATH, SLICES, Publishing, publishing
 
 STEPS = 40
 QUIET = 3
-TIMINGS = Timings(slice_relist=2.0, watch_pause=(0.0, 0.1))
+TIMINGS = Timings(slice_relist=2.0, watch_pause=(0.0, 0.1), longest_pause=0.4)
 LIMITS = ApiLimits(request=0.5, watch=(1.0, 1.0), grace=0.5)
 FAULTS = (
     Hang(),
@@ -160,10 +159,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_after_random_faults_the_slices_are_as_they_should_be_and_nothing_is_written_any_more(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publisher, "LONGEST_PAUSE", 0.4)
+async def test_after_random_faults_the_slices_are_as_they_should_be_and_nothing_is_written_any_more(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - repeatable
     async with ApiServer() as server, publishing(server, timings=TIMINGS, limits=LIMITS) as running:
         world = World(running, rng)
