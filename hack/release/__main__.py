@@ -11,13 +11,15 @@ import argparse
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hack.files import CHECKSUMS, sha256, write_checksums
+from hack.image.build import NAME
 from hack.release import images, notes, packages, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
-from hack.release.files import CHECKSUMS, sha256, write_checksums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m hack.release", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, default=Path("dist"), metavar="DIR", help="default: dist")
-    parser.add_argument("--image", default=LOCAL, help=f"the image's repository, without a tag; default: {LOCAL}")
+    parser.add_argument("--image", default=NAME, help=f"the image's repository, without a tag; default: {NAME}")
     parser.add_argument("--source-url", default="", metavar="URL", help="of the public repository, if there is one")
     parser.add_argument("--tag", default="", help="fail unless it is v and the version, and the changelog has a date")
     parser.add_argument("--allow-changes", action="store_true", help="build from files that are not committed")
@@ -54,9 +56,11 @@ def build(options: argparse.Namespace) -> None:
     os.environ["SOURCE_DATE_EPOCH"] = str(project.epoch)
     packages.build(project, output, options.source_url)
     archives = [] if options.without_images else images.build(project, output, options.image)
+    digest = ""
     # Nodes do not know an image that was imported by the digest of an index.
-    published = archives and not options.image.startswith("localhost/")
-    digest = images.index_digest(archives) if published else ""
+    if archives and not options.image.startswith("localhost/"):
+        with tempfile.TemporaryDirectory() as directory:
+            digest = images.write_layout(archives, Path(directory))
     pack(project, output, options.image, digest, options.source_url)
     text = notes.render(project, output, options.image, digest, options.source_url)
     (output / notes.NAME).write_text(text, encoding="utf-8")

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from hack import version
+from hack.files import sha256
 from hack.release.errors import ReleaseError
-from hack.release.files import sha256
 from hack.release.links import absolute
 
 if TYPE_CHECKING:

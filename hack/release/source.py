@@ -18,7 +18,8 @@ class Project(NamedTuple):
 
     root: Path
     version: str
-    commit: str
+    revision: str
+    """The commit, with "-dirty" if files differ from it."""
     epoch: int
     """The time of the commit, in seconds since 1970, which all files of the release have."""
     changed: tuple[str, ...]
@@ -28,12 +29,12 @@ class Project(NamedTuple):
 def read(root: Path) -> Project:
     """Read the state of a checkout. Raises ReleaseError if it is not under version control."""
     commit, epoch = run("git", "log", "-1", "--format=%H %ct", cwd=root).split()
-    status = run("git", "status", "--porcelain", cwd=root).splitlines()
+    changed = tuple(line[3:] for line in run("git", "status", "--porcelain", cwd=root).splitlines())
     try:
         current = version.current(root)
     except version.VersionError as error:
         raise ReleaseError(str(error)) from error
-    return Project(root, current, commit, int(epoch), tuple(line[3:] for line in status))
+    return Project(root, current, commit + ("-dirty" if changed else ""), int(epoch), changed)
 
 
 def check(project: Project, *, tag: str, allow_changes: bool) -> None:

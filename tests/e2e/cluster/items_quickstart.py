@@ -11,9 +11,9 @@ import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
+from hack.files import write_checksums
 from hack.release import source
 from hack.release.chart import pack
-from hack.release.files import write_checksums
 from tests.e2e.cluster import documented, leftovers, quickstart
 from tests.e2e.cluster.binder import mounted, node, remove_node
 from tests.e2e.cluster.guest import SLOW

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
+OPTIONS: Final = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+"""Of a line in apt's list of sources."""
 _ARCHIVE: Final = "Debian"
 _SECURITY: Final = "Debian-Security"
 _WITHOUT_SECURITY: Final = ("sid", "experimental")
@@ -36,7 +37,7 @@ class Suite:
         (directory / "archives/partial").mkdir(parents=True, exist_ok=True)
         (directory / "status").touch()
         kinds = ("deb", "deb-src") if sources else ("deb",)
-        lines = [f"{kind} [signed-by={KEYRING}] {archive} main\n" for kind in kinds for archive in _archives(name)]
+        lines = [f"{kind} {OPTIONS} {archive} main\n" for kind in kinds for archive in archives(name)]
         (directory / "sources.list").write_text("".join(lines))
         values = {
             "Dir::Etc::SourceList": directory / "sources.list",
@@ -94,7 +95,7 @@ def unpack(files: Sequence[Path], target: Path) -> None:
         command("dpkg", "--extract", str(file), str(target), seconds=600)
 
 
-def _archives(name: str) -> list[str]:
+def archives(name: str) -> list[str]:
     """Return the archives with a suite and with its security fixes, each with the suite's name there."""
     found = [f"{_address(_ARCHIVE)} {name}"]
     if name not in _WITHOUT_SECURITY:

@@ -9,7 +9,6 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Final
 
-from hack.image.assemble.packages import platform_tags
 from tests.e2e.common import cache, roots
 from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import command
@@ -26,8 +25,8 @@ PYTHON: Final = "/usr/bin/python3"
 _SUITE: Final = "bookworm"
 _VERSION: Final = "3.11"
 """The Python of the suite."""
-_LIBC: Final = 36
-"""The minor version of its C library."""
+_PLATFORMS: Final = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
+"""The platforms of the locked wheels."""
 _PACKAGES: Final = (
     *("busybox-static", "crun", "kmod", "libstdc++6", "mount", "procps", "python3", "runc"),
     *("strace", "util-linux"),
@@ -51,7 +50,7 @@ def _build(architecture: Architecture, directory: Path) -> None:
     root = directory / "root"
     roots.build(Suite(_SUITE, directory / "apt", architecture=architecture.debian), root, *_PACKAGES)
     (root / "etc/passwd").write_text(_ROOT)
-    tags = [word for tag in platform_tags(architecture.debian, _LIBC) for word in ("--platform", tag)]
+    tags = [f"--platform={platform}_{architecture.machine}" for platform in _PLATFORMS]
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:")
     target = ("--python-version", _VERSION, *tags, "--target", str(root / _WHEELS))
     command(*pip, *target, "--require-hashes", "--requirement", str(_LOCK), seconds=1800)

@@ -19,20 +19,21 @@ item = Items()
 
 PROGRAMS: Final = {"/opt/venv/bin/aosp-plugin", "/opt/venv/bin/python"}
 _NOT_HERE: Final = re.compile(
-    r"/(?:pip|ensurepip|unittest|test|idlelib|tkinter|lib2to3|rich|pygments|pytest|hatchling|elftools|roots\.pem)(?:/|\.py|$)"
+    r"/(?:pip|ensurepip|unittest|test|idlelib|tkinter|lib2to3|rich|pygments|pytest|hatchling|roots\.pem)(?:/|\.py|$)"
     r"|/(?:kubelet_standin|kubectl_phones)/|_test\w*\.cpython|\.(?:a|h|c|pyx|pyi|exe)$"
 )
 """Paths below Python's directories of what the image leaves out."""
 _LIBRARIES: Final = r"/usr/lib/[\w-]+-linux-gnu/[\w.+-]+\.so[\d.]*|/usr/lib/ld-linux-aarch64\.so\.1"
-_PYTHON: Final = r"/usr/(?:local/)?(?:bin/python3\.\d+|lib/python3\.\d+/.*)|/opt/venv/.*"
+_PYTHON: Final = r"/usr/(?:bin/python3\.\d+|lib/python3\.\d+/.*)|/opt/venv/.*"
 _RECORDS: Final = r"/var/lib/dpkg/status\.d/.*|/usr/share/(?:doc/[\w.+-]+/copyright|common-licenses/[\w.-]+)"
 _SETTINGS: Final = r"/etc/(?:passwd|group|nsswitch\.conf|debian_version)|/usr/lib/os-release"
 _EXPECTED: Final = re.compile(f"{_LIBRARIES}|{_PYTHON}|{_RECORDS}|{_SETTINGS}")
 
 _IMPORT_ALL = """
-import importlib, pkgutil, sys
+import importlib, os, pkgutil
 import aosp_plugin
 names = [module.name for module in pkgutil.walk_packages(aosp_plugin.__path__, "aosp_plugin.")]
+names += [name.partition(".")[0] for name in os.listdir(os.path.dirname(os.__file__) + "/lib-dynload")]
 for name in names:
     if not name.endswith("__main__"):
         importlib.import_module(name)
@@ -82,13 +83,13 @@ def programs(node: Node) -> None:
             runnable.add(path)
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH | stat.S_IWGRP):
             risky.append(path)
-    assert {
-        re.sub(r"^/usr/(?:local/)?bin/python3\.\d+$", "/opt/venv/bin/python", path) for path in runnable
-    } == PROGRAMS, f"{runnable}"
+    assert {re.sub(r"^/usr/bin/python3\.\d+$", "/opt/venv/bin/python", path) for path in runnable} == PROGRAMS, (
+        f"{runnable}"
+    )
     assert not risky, f"{risky}"
 
 
-@item("Every module of the plugin can be imported in the container")
+@item("Every module of the plugin, and every extension module of Python, can be imported in the container")
 def modules(node: Node) -> None:
     count = int(node.runtime.execute(_container(node), "python", "-c", _IMPORT_ALL))
     assert count > 100, f"only {count} modules"

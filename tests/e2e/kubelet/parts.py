@@ -13,9 +13,7 @@ from typing import Final
 
 from aosp_plugin import __version__
 from hack.image import build as image
-from hack.image.builders import own_arch
-from hack.image.errors import BuildError
-from tests.e2e.common import cache, golang
+from tests.e2e.common import base_image, cache, golang
 from tests.e2e.common.report import say
 from tests.e2e.kubelet import versions
 
@@ -27,9 +25,9 @@ NEWEST: Final = PROJECT / "tests" / "e2e" / "kubernetes-newest"
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 PACKAGES: Final = (
     *("containerd", "runc", "iproute2", "busybox-static", "containernetworking-plugins"),
-    *("buildah", "debootstrap"),
+    "buildah",
 )
-"""The packages that a node needs, and the packages that build the image."""
+"""The packages that a node needs, and the one that builds the image."""
 
 PLUGIN_IMAGE: Final = f"{image.NAME}:{__version__}"
 
@@ -81,9 +79,9 @@ def plugin_image() -> Path:
 
 def _build_image(directory: Path) -> None:
     say("# building the plugin's image from the Dockerfile: takes minutes, once for each state of the code")
-    settings = image.Settings(base=image.DEBIAN)
+    settings = image.Settings(base=base_image.name())
     try:
-        written = image.build(own_arch(), directory, settings)
-    except BuildError as error:
+        built = image.build(image.own_arch(), directory, settings)
+    except image.BuildError as error:
         raise AssertionError(str(error)) from error
-    written.path.rename(directory / "image.tar")
+    built.path.rename(directory / "image.tar")

@@ -1,8 +1,7 @@
-"""Digests, checksums and reproducible archives."""
+"""Checksums and archives that depend on the content alone."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -18,8 +17,7 @@ CHECKSUMS = "SHA256SUMS"
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write_checksums(directory: Path) -> None:
@@ -28,15 +26,15 @@ def write_checksums(directory: Path) -> None:
     (directory / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def tar_gz(files: Mapping[str, bytes], epoch: int) -> bytes:
-    """Return a compressed archive of files by name that depends on nothing else."""
+def tar(files: Mapping[str, bytes], epoch: int) -> bytes:
+    """Return an archive of files by name, as of a time in seconds since 1970."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size, info.mtime, info.mode = len(content), epoch, 0o644
             archive.addfile(info, io.BytesIO(content))
-    return gzip.compress(buffer.getvalue(), 9, mtime=epoch)
+    return buffer.getvalue()
 
 
 def compact_json(value: Any) -> bytes:

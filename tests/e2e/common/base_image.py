@@ -1,0 +1,46 @@
+"""A base image for the project's Dockerfile out of Debian's packages, for machines that cannot pull one.
+
+``python -m tests.e2e.common.base_image`` prints its name, for ``make image BASE=NAME``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from hack.files import compact_json, tar
+from tests.e2e.common import packages, suites
+from tests.e2e.common.cache import cached, key
+from tests.e2e.common.report import say
+
+_SUITE: Final = "trixie"
+"""The release that the Dockerfile's base has, and the packages of the image."""
+_PACKAGES: Final = ("ca-certificates", "python3-pip")
+
+
+def name() -> str:
+    """Return the name by which buildah finds the image, which is made first if the cache does not have it."""
+    return f"docker-archive:{cached(f'base-{_SUITE}-{key([Path(__file__)])}', _build)}/base.tar"
+
+
+def _build(directory: Path) -> None:
+    packages.install(["mmdebstrap"])
+    root = directory / "root.tar"
+    sources = [f"deb {suites.OPTIONS} {archive} main" for archive in suites.archives(_SUITE)]
+    options = ("--quiet", "--variant=apt", f"--include={','.join(_PACKAGES)}")
+    packages.command("mmdebstrap", *options, _SUITE, str(root), *sources, seconds=1800)
+    layer = root.read_bytes()
+    root.unlink()
+    layers = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    architecture = packages.command("dpkg", "--print-architecture").strip()
+    files = {
+        "config.json": compact_json({"architecture": architecture, "os": "linux", "rootfs": layers}),
+        "layer.tar": layer,
+        "manifest.json": compact_json([{"Config": "config.json", "RepoTags": [], "Layers": ["layer.tar"]}]),
+    }
+    (directory / "base.tar").write_bytes(tar(files, 0))
+
+
+if __name__ == "__main__":
+    say(name())

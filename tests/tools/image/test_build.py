@@ -1,0 +1,118 @@
+"""The archive that is made of what buildah wrote; buildah is a script here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aosp_plugin import __version__
+from hack.image import __main__ as command
+from hack.image.build import BuildError, Settings, build
+
+NAME = f"registry.example.com/plugin:{__version__}"
+SETTINGS = Settings("registry.example.com/plugin", "base:1", "abc", 1000)
+BUILDAH = r"""#!/usr/bin/env python3
+# Takes part of an image from the directory of the script.
+import os, pathlib, shutil, sys
+here = pathlib.Path(__file__).parent
+with (here / "calls").open("a") as calls:
+    print(*sys.argv[1:], file=calls)
+for word in sys.argv:
+    if word.startswith("--output="):
+        shutil.copytree(here / "root", word.removeprefix("--output="))
+    if word.startswith("oci:"):
+        shutil.copytree(here / "layout", word.split(":")[1])
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory with buildah that is the first one in PATH."""
+    directory = tmp_path / "tools"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
+    script(directory, BUILDAH)
+    (directory / "root/usr/lib").mkdir(parents=True)
+    (directory / "root/usr/lib/os-release").write_text("ID=debian\nVERSION_ID=13\n")
+    (directory / "root/var/lib/dpkg/status.d").mkdir(parents=True)
+    layer = blob(directory, b"layer")
+    config = blob(directory, b"{}")
+    manifest = blob(directory, json.dumps({"config": config, "layers": [layer]}).encode())
+    entry = manifest | {"annotations": {"org.opencontainers.image.ref.name": __version__}}
+    (directory / "layout/index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    (directory / "layout/oci-layout").write_text("{}")
+    return directory
+
+
+def script(tools: Path, text: str) -> None:
+    (tools / "buildah").write_text(text)
+    (tools / "buildah").chmod(0o755)
+
+
+def blob(tools: Path, content: bytes) -> dict[str, Any]:
+    digest = hashlib.sha256(content).hexdigest()
+    (tools / "layout/blobs/sha256").mkdir(parents=True, exist_ok=True)
+    (tools / "layout/blobs/sha256" / digest).write_bytes(content)
+    return {"digest": f"sha256:{digest}", "size": len(content)}
+
+
+def read(path: Path, name: str) -> Any:
+    with tarfile.open(path) as archive:
+        file = archive.extractfile(name)
+        assert file is not None
+        return json.loads(file.read())
+
+
+def test_the_archive_has_the_image_under_its_full_name(tools: Path, tmp_path: Path) -> None:
+    """Containerd reads the annotation, and Docker manifest.json."""
+    built = build("arm64", tmp_path / "out", SETTINGS)
+    assert built.path == tmp_path / "out" / f"aosp-device-plugin-{__version__}-linux-arm64.tar"
+    (entry,) = read(built.path, "index.json")["manifests"]
+    assert entry["digest"] == built.digest
+    assert entry["annotations"]["io.containerd.image.name"] == NAME
+    (docker,) = read(built.path, "manifest.json")
+    assert docker["RepoTags"] == [NAME]
+    with tarfile.open(built.path) as archive:
+        assert {docker["Config"], *docker["Layers"], "oci-layout"} <= set(archive.getnames())
+
+
+def test_archive_and_sbom_depend_on_the_image_alone(tools: Path, tmp_path: Path) -> None:
+    for directory in ("first", "second"):
+        build("amd64", tmp_path / directory, SETTINGS)
+    first, second = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second")
+    )
+    assert set(first) == {f"aosp-device-plugin-{__version__}-linux-amd64{suffix}" for suffix in (".tar", ".sbom.json")}
+    assert first == second
+
+
+def test_buildah_gets_what_the_image_depends_on(tools: Path, tmp_path: Path) -> None:
+    build("arm64", tmp_path, SETTINGS)
+    words = (tools / "calls").read_text().splitlines()[0].split()
+    assert {"--platform=linux/arm64", "--timestamp=1000", "--identity-label=false", f"--tag={NAME}"} <= set(words)
+    arguments = {word.removeprefix("--build-arg=") for word in words if word.startswith("--build-arg=")}
+    assert arguments >= {f"VERSION={__version__}", "REVISION=abc", "BASE=base:1"}
+
+
+def test_failure_is_reported_with_the_end_of_the_output(tools: Path, tmp_path: Path) -> None:
+    script(tools, '#!/bin/sh\nseq 100; echo "no space left on device" >&2; exit 125')
+    with pytest.raises(BuildError) as error:
+        build("amd64", tmp_path, Settings())
+    lines = str(error.value).splitlines()
+    assert (lines[0], lines[-1]) == ("buildah failed with exit code 125:", "no space left on device")
+    assert "1" not in lines
+
+
+def test_error_of_the_command_is_in_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "git").symlink_to("/usr/bin/git")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["hack.image", "--arch", "amd64", "--output", str(tmp_path)])
+    assert command.main() == 1
+    assert capsys.readouterr().err == "hack.image: buildah is not installed\n"
