@@ -146,12 +146,10 @@ MATRIX ?=
 matrix: $(VENV)/.installed ## Run the compatibility matrix and write docs/compatibility.md: MATRIX="--column pythons", MATRIX=list
 	@$(BIN)/python -m tests.matrix $(MATRIX)
 
-docs: $(VENV)/.installed ## Generate docs/configuration.md, the JSON schemas and the runbook's reasons from the code
-	$(BIN)/python -m hack.configuration_docs
-	$(BIN)/python -m hack.status_schema
-	$(BIN)/python -m hack.runbook_reasons
+docs: $(VENV)/.installed ## Generate the tables of docs/configuration.md, the JSON schemas and the runbook's reasons from the code
+	$(BIN)/python -m hack.docs
 
-chart: $(VENV)/.installed ## Regenerate the Helm chart's schema, alert rules and dashboard
+chart: $(VENV)/.installed ## Write the keys into the Helm chart's schema, and copy alert rules and dashboard to it
 	$(BIN)/python -m hack.chart
 
 version: $(VENV)/.installed ## Print the version, or set it everywhere: VERSION=1.2.3

@@ -13,7 +13,7 @@ import yaml
 from aosp_plugin.config import keys, sources
 from aosp_plugin.config.convert import descriptions
 from aosp_plugin.config.keys import KEYS, RESOURCE_KEYS
-from hack.configuration_schema import configuration as schema
+from hack.schemas import configuration as schema
 from tests.unit.config.tables import INVALID_PAIRS, write
 
 ROOT = Path(__file__).parents[3]

@@ -17,7 +17,6 @@ from aosp_plugin.report.document import DriverReport, Known, Problem, ResourceRe
 from aosp_plugin.report.history import Since
 from aosp_plugin.report.problems import NAMED_DEVICES, problems
 from aosp_plugin.report.resource_report import GONE, TRUNCATED, resource_report
-from hack import runbook_reasons
 from tests.reports import resource_status
 from tests.support import RESOURCE
 
@@ -108,8 +107,3 @@ def test_the_catalog_has_all_reasons_in_their_order_and_refers_to_headings_of_th
     fragments = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
     entries = [catalog.entry(kind) for kind in (*catalog.PROBLEMS, *catalog.REASONS, "another")]
     assert {it.runbook for it in entries} <= fragments
-
-
-def test_the_reasons_in_the_runbook_are_those_of_the_catalog() -> None:
-    runbook = runbook_reasons.TARGET.read_text(encoding="utf-8")
-    assert runbook == runbook_reasons.with_reasons(runbook), "run make docs"

@@ -1,11 +1,13 @@
-"""The JSON Schemas of a configuration file and of the parameters of claims, for editors and for the Helm chart.
+"""The JSON Schemas of a configuration file, the parameters of claims, /status, and ``kubectl phones -o json``.
 
-They contain the keys, their types, and the limits of numbers and patterns of texts, but neither ``Limit.check`` nor the
-rules across keys. Numbers and booleans that are written as text are valid for the plugin only.
+Those of inputs contain the keys, their types, and the limits of numbers and patterns of texts, but neither
+``Limit.check`` nor the rules across keys. Numbers and booleans that are written as text are valid for the plugin only.
+Those of outputs are made of types, with the docstrings of them and of their fields.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,9 +15,12 @@ import msgspec
 from aosp_plugin.backend.parameters import API_VERSION, KIND, PhoneParameters, camel_case
 from aosp_plugin.config import convert, keys
 from aosp_plugin.config.sources import FILE_VERSION
+from aosp_plugin.report import document as report
+from kubectl_phones import report as fleet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -34,6 +39,16 @@ def parameters() -> dict[str, Any]:
     constants = {"apiVersion": {"const": API_VERSION}, "kind": {"const": KIND}}
     keys = {camel_case(name): part for name, part in _properties(PhoneParameters).items()}
     return {"$schema": _DRAFT, "title": "aosp-plugin claim parameters"} | _mapping(constants | keys, [*constants])
+
+
+def status() -> dict[str, Any]:
+    """Return the schema of /status. Fields that a later version adds are allowed."""
+    return _output(report, report.Report, "Status of aosp-device-plugin on a node")
+
+
+def phones() -> dict[str, Any]:
+    """Return the schema of ``kubectl phones -o json``, likewise."""
+    return _output(fleet, fleet.Fleet, "Phones of a cluster")
 
 
 def _mapping(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
@@ -75,3 +90,18 @@ def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
     if "$ref" in part:
         return _inlined(definitions[part["$ref"].rpartition("/")[2]], definitions)
     return {name: _inlined(value, definitions) for name, value in part.items()}
+
+
+def _output(module: ModuleType, root: type[Any], title: str) -> dict[str, Any]:
+    (reference,), components = msgspec.json.schema_components([root], schema_hook=None, ref_template="#/$defs/{name}")
+    for name, definition in components.items():
+        if "description" in definition:  # Python 3.13 removes the indentation of docstrings, earlier ones keep it
+            definition["description"] = inspect.cleandoc(definition["description"])
+        descriptions = convert.descriptions(getattr(module, name)) if "properties" in definition else {}
+        for field, part in definition.get("properties", {}).items():
+            if text := descriptions.get(field):
+                part["description"] = text.replace("``", "")
+            part.pop("default", None)  # the plugin always sends every field
+        if "properties" in definition:
+            definition["required"] = list(definition["properties"])
+    return {"$schema": _DRAFT, "title": title, **reference, "$defs": components}

@@ -1,0 +1,122 @@
+"""``make docs``: write the tables of docs/configuration.md, the reasons of docs/runbook.md, and the JSON Schemas."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from aosp_plugin.backend.parameters import PhoneParameters, camel_case
+from aosp_plugin.config import convert, keys
+from aosp_plugin.report.catalog import REASONS
+from hack import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+RUNBOOK = ROOT / "docs" / "runbook.md"
+PARAMETERS = ROOT / "docs" / "phone-parameters.schema.json"
+STATUS = ROOT / "docs" / "status.schema.json"
+PHONES = ROOT / "kubectl_phones" / "schema.json"
+
+
+def files() -> dict[Path, str]:
+    """Return the content of each generated file by its path."""
+    documents = {PARAMETERS: schemas.parameters(), STATUS: schemas.status(), PHONES: schemas.phones()}
+    texts = {path: msgspec.json.format(msgspec.json.encode(it), indent=2) for path, it in documents.items()}
+    return {
+        CONFIGURATION: with_tables(CONFIGURATION.read_text(encoding="utf-8")),
+        RUNBOOK: with_reasons(RUNBOOK.read_text(encoding="utf-8")),
+        **{path: f"{text.decode()}\n" for path, text in texts.items()},
+    }
+
+
+def with_reasons(runbook: str) -> str:
+    """Return the text of the runbook with the first paragraph of each reason as it has to be."""
+    for reason, (title, action) in REASONS.items():
+        before, heading, section = runbook.partition(f"### {reason}\n\n")
+        _, *others = section.partition("\n\n")
+        paragraph = textwrap.fill(f"{title[0].upper()}{title[1:]}. {action}", 140)
+        runbook = "".join([before, heading, paragraph, *others])
+    return runbook
+
+
+def with_tables(page: str) -> str:
+    """Return the page of the configuration with what follows each comment, up to the next heading, as it has to be."""
+    tables = {
+        "keys of a resource": _section(keys.Resource),
+        "keys of the process": _section(keys.Config),
+        "parameters of claims": _table(PhoneParameters, lambda name, _: f"`{camel_case(name)}`"),
+    }
+    for title, table in tables.items():
+        before, comment, rest = page.partition(f"<!-- make docs: {title} -->\n\n")
+        _, heading, after = rest.partition("\n## ")
+        page = f"{before}{comment}{table}{heading}{after}"
+    return page
+
+
+def _section(struct: type[msgspec.Struct]) -> str:
+    """Return the table of a section's keys, and a table for each of their mappings."""
+    mappings = [
+        f"\n### The mapping `{name}`\n\n" + "\nor\n\n".join(map(_mapping, key.structs))
+        for name, key in convert.keys_of(struct).items()
+        if key.structs and name != "resources"
+    ]
+    return _table(struct, lambda name, key: f"`{name}`{_sources(key)}", _default) + "".join(mappings)
+
+
+def _mapping(struct: type[msgspec.Struct]) -> str:
+    return _table(struct, default=lambda field, key: "required" if key.required else _code(field.default))
+
+
+def _table(
+    struct: type[msgspec.Struct],
+    title: Callable[[str, convert.Key], str] = lambda name, _: f"`{name}`",
+    default: Callable[[msgspec.structs.FieldInfo, convert.Key], str] | None = None,
+) -> str:
+    """Return a table of a struct's keys."""
+    descriptions = convert.descriptions(struct)
+    rows = [["key", "meaning", *(["default"] if default else []), "example"]]
+    rows.append(["---"] * len(rows[0]))
+    for field, key in zip(msgspec.structs.fields(struct), convert.keys_of(struct).values(), strict=True):
+        meaning = f"{descriptions[field.name]} Allowed: {key.allowed}."
+        defaults = [default(field, key)] if default else []
+        rows.append([title(field.name, key), meaning, *defaults, f"`{key.example}`"])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _sources(key: convert.Key) -> str:
+    if not key.variable:
+        return " (file only)"
+    return " (flag)" if key.flag else ""
+
+
+def _default(field: msgspec.structs.FieldInfo, _: convert.Key) -> str:
+    if field.name not in keys.KEYS:
+        return "one resource with the keys of the top level"
+    special = f"; with `phones` {_code(keys.PHONE_DEFAULTS[field.name])}" if field.name in keys.PHONE_DEFAULTS else ""
+    return _code(keys.DEFAULTS[field.name]) + special
+
+
+def _code(value: Any) -> str:
+    """Return a value as YAML in a code span."""
+    if value == "":
+        return "empty"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return f"`{text}`"
+
+
+def main() -> None:
+    """Write the generated files."""
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
