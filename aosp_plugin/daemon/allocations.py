@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import Allocated
 from aosp_plugin.config.values import Api
-from aosp_plugin.framework.podresources_client import Allocations, PodResources
+from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
@@ -60,16 +60,10 @@ async def report_once(
             ids = frozenset(allocations.owners.get(name, {}))
             backend.set_allocated(Allocated(ids, asked) if known else None)
         if known or not pod_resources.enabled:
-            held = _held(allocations, name, backend.api)
-            if backend.set_held(held):
+            of_other_api = allocations.by_plugin if backend.api is Api.DRA else allocations.by_claim
+            if backend.set_held(of_other_api.get(name, ())):
                 rescan(name)
     return known or not pod_resources.enabled
-
-
-def _held(allocations: Allocations, name: str, api: Api) -> frozenset[str]:
-    """Return the devices that pods have through the other API than ``api``."""
-    others = allocations.by_plugin if api is Api.DRA else allocations.by_claim
-    return others.get(name, frozenset())
 
 
 async def yield_to_device_plugins(

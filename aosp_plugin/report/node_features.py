@@ -80,11 +80,9 @@ class FeatureFile:
         return snapshots != self._written or not 0 < remaining <= self._timings.feature_renewal
 
     def _update(self, snapshots: Sequence[Snapshot]) -> None:
-        """Write the file if its lines have changed, or have to be renewed; in the worker thread."""
+        """Write the file; in the worker thread."""
         lines = [line for pair in zip(self._features, snapshots, strict=True) for line in labels(*pair)]
         now = self._clock()
-        if lines == self._lines and 0 < self._renew_at - now <= self._timings.feature_renewal:
-            return
         expiry = datetime.fromtimestamp(now + self._timings.feature_lifetime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         head = ["# Written by aosp-device-plugin (feature_file).", f"# +expiry-time={expiry}"]
         self._replace("".join(f"{line}\n" for line in [*head, *lines]).encode())

@@ -54,7 +54,8 @@ def device_name(device_id: str) -> str:
     aosp_binder7 is aosp-binder7. Another ID gets a digest, behind two dashes: ttyUSB0 is ttyusb0--8acffaea.
     """
     simple = device_id.replace("_", "-")
-    if "-" not in device_id and "--" not in simple and _is_label(simple):
+    is_label = len(simple) <= MAX_DEVICE_NAME_LENGTH and re.fullmatch(LABEL, simple)
+    if "-" not in device_id and "--" not in simple and is_label:
         return simple
     suffix = digest(device_id)
     stem = re.sub(r"[^a-z0-9]+", "-", device_id.lower()).strip("-")[: MAX_DEVICE_NAME_LENGTH - DIGEST_LENGTH - 2]
@@ -98,7 +99,3 @@ def slice_name(driver: str, node_name: str, block: str) -> str:
 def label_value(text: str) -> str:
     """Return ``text`` as a valid value of a label, as values of taints must be."""
     return re.sub(r"[^-A-Za-z0-9_.]+", "-", text)[:MAX_DEVICE_NAME_LENGTH].strip("-_.")
-
-
-def _is_label(text: str) -> bool:
-    return len(text) <= MAX_DEVICE_NAME_LENGTH and re.fullmatch(LABEL, text) is not None

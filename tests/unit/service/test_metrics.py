@@ -58,7 +58,7 @@ def devices(count: int, reason: str = "", first: int = 0) -> list[Device]:
 
 def leaked(count: int, unreadable: int) -> Any:
     """Return the result of a leak scan."""
-    return SimpleNamespace(leaked_devices=count, unreadable=unreadable)
+    return SimpleNamespace(leaked_devices=count, unreadable=unreadable, incomplete=False, undecided=())
 
 
 @pytest.fixture
