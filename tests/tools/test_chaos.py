@@ -46,25 +46,6 @@ def test_device_on_a_file_system_that_hangs_must_be_unhealthy(tmp_path: Path) ->
     assert "is missing" in model.difference(served, {})
 
 
-def test_device_that_was_on_two_file_systems_may_be_unhealthy(tmp_path: Path) -> None:
-    """The plugin may have seen either one first, also if the device did not exist when both agreed."""
-    served = Served()
-    devices = DeviceDirectory(str(tmp_path / "dev"), str(tmp_path / "run"), [served.prefix])
-    devices.device = None
-    model = Model([served], devices)
-    for agree in (False, True):
-        devices.link("aosp_binder1", to="/dev/null")
-        model.observe()
-        devices.remove("aosp_binder1")
-        if agree:
-            model.agree({served.name: {"aosp_binder1": "Unhealthy"}})
-        devices.make("aosp_binder1")
-        for health in ("Healthy", "Unhealthy"):
-            assert model.difference(served, {"aosp_binder1": health}) == ""
-        model.restarted()
-        assert "is reported as Unhealthy" in model.difference(served, {"aosp_binder1": "Unhealthy"})
-
-
 def test_device_that_is_not_in_the_spec_may_be_unhealthy_while_the_spec_cannot_be_written(tmp_path: Path) -> None:
     served = Served()
     devices = DeviceDirectory(str(tmp_path / "dev"), str(tmp_path / "run"), [served.prefix])

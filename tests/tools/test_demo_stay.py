@@ -164,21 +164,6 @@ def test_end_restores_the_terminal_and_ends_all_processes(kubelet_dir: str) -> N
     assert (processes_of(kubelet_dir), os.listdir(kubelet_dir)) == ([], [])
 
 
-def test_closed_terminal_ends_the_demo(kubelet_dir: str) -> None:
-    with terminal(kubelet_dir) as demo:
-        demo.until(re.escape(LIST_OF_KEYS))
-        demo.press("l", "opens phone")
-        demo.hang_up()
-        assert demo.process.wait(PATIENCE) == 0
-    assert (processes_of(kubelet_dir), os.listdir(kubelet_dir)) == ([], [])
-
-
-def test_background_job_has_no_keys_and_is_not_stopped(kubelet_dir: str) -> None:
-    with terminal(kubelet_dir, in_background=True) as demo:
-        demo.until("No keys: ")
-        demo.until(r"pod +[+-] ")
-
-
 def test_without_terminal_pods_come_and_go_until_sigterm(kubelet_dir: str) -> None:
     with piped(kubelet_dir) as demo:
         url = demo.until(r"page +(http://\S+)")[1]
@@ -202,15 +187,6 @@ def test_same_seed_has_the_same_pods(kubelet_dir: str) -> None:
         with piped(kubelet_dir, "--seed", seed) as demo:
             pods.append(demo.until(r"pod +([+-] \S+)")[1])
     assert pods[0] == pods[1] != pods[2]
-
-
-def test_demo_ends_if_nobody_reads_its_output(kubelet_dir: str) -> None:
-    with piped(kubelet_dir) as demo:
-        demo.until("page ")
-        assert demo.process.stdout is not None
-        demo.process.stdout.close()
-        assert demo.process.wait(PATIENCE) == 0
-    assert os.listdir(kubelet_dir) == []
 
 
 @pytest.mark.parametrize("code", [0, 3])

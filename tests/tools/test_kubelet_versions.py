@@ -6,7 +6,6 @@ import pytest
 
 from kubelet_standin import Behaviour
 from tests.e2e.kubelet import versions
-from tests.e2e.kubelet.standalone import common_configuration
 
 GO_MOD = """\
 module k8s.io/kubernetes
@@ -41,11 +40,6 @@ def test_each_release_and_its_modules_are_pinned(release: str) -> None:
     assert [line for line in lines if line.startswith(f"k8s.io/kubelet {published} h1:")]
 
 
-def test_sums_are_sorted_and_unique() -> None:
-    lines = versions.SUMS.read_text(encoding="ascii").splitlines()
-    assert lines == sorted(set(lines))
-
-
 @pytest.mark.parametrize(
     ("minor", "gates"),
     [
@@ -59,11 +53,6 @@ def test_sums_are_sorted_and_unique() -> None:
 def test_gates_are_set_between_introduction_and_default(minor: int, gates: set[str]) -> None:
     """A kubelet does not start with a gate that it does not know yet, or no longer."""
     assert set(versions.gates(minor)) == gates
-
-
-@pytest.mark.parametrize(("minor", "known"), [(25, False), (26, False), (28, True)])
-def test_setting_is_omitted_before_the_version_that_has_it(minor: int, known: bool) -> None:  # noqa: FBT001
-    assert ("containerRuntimeEndpoint" in common_configuration("/run/c.sock", minor)) is known
 
 
 @pytest.mark.parametrize(
@@ -80,10 +69,3 @@ def test_setting_is_omitted_before_the_version_that_has_it(minor: int, known: bo
 )
 def test_each_version_has_a_behaviour_of_the_stand_in(minor: int, expected: Behaviour) -> None:
     assert versions.behaviour(minor) is expected
-
-
-def test_condition_names_the_reason_only_for_other_versions() -> None:
-    assert versions.CDI.required.missing(25) == "requires DevicePluginCDIDevices, since 1.28, by default since 1.29"
-    assert versions.CDI.required.missing(28) == ""
-    assert versions.LOSES_DEVICES.missing(36) == ""
-    assert versions.LOSES_DEVICES.missing(37)

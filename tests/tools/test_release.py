@@ -15,7 +15,7 @@ import yaml
 from hack import files
 from hack.image.build import ARCHITECTURES
 from hack.release import __main__ as command
-from hack.release import images, notes, packages, source
+from hack.release import images, packages, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
 from hack.release.links import absolute
@@ -171,24 +171,6 @@ def test_the_archive_names_the_image_of_the_release(root: Path, output: Path) ->
     assert "# An image." in contents["aosp-device-plugin/values.yaml"]
 
 
-def test_the_archive_has_the_files_that_helm_packs(root: Path, output: Path) -> None:
-    names = [
-        name.removeprefix("aosp-device-plugin/") for name in packed(pack(source.read(root), output, IMAGE, "", ""))
-    ]
-    assert names == ["Chart.yaml", ".helmignore", "templates/pod.yaml", "values.yaml"]
-
-
-def test_a_chart_without_an_empty_image_is_an_error(root: Path, output: Path) -> None:
-    (root / "deploy/chart/values.yaml").write_text("image:\n  repository: other\n", encoding="utf-8")
-    with pytest.raises(ReleaseError, match=r'0 lines repository: "" instead of one'):
-        pack(source.read(root), output, IMAGE, "", "")
-
-
-def test_the_public_repository_is_the_chart_s_home(root: Path, output: Path) -> None:
-    chart = yaml.safe_load(packed(pack(source.read(root), output, IMAGE, "", URL))["aosp-device-plugin/Chart.yaml"])
-    assert (chart["home"], chart["sources"]) == (URL, [URL])
-
-
 def test_the_project_s_chart_can_be_packed(output: Path) -> None:
     contents = packed(pack(source.read(source.ROOT), output, IMAGE, DIGEST, URL))
     image = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])["image"]
@@ -197,12 +179,6 @@ def test_the_project_s_chart_can_be_packed(output: Path) -> None:
     assert chart["home"] == URL
     (listed,) = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
     assert listed["image"] == f"{IMAGE}@{DIGEST}"
-
-
-def test_artifact_hub_learns_of_no_image_that_no_registry_has(output: Path) -> None:
-    contents = packed(pack(source.read(source.ROOT), output, "localhost/aosp-device-plugin", "", ""))
-    chart = yaml.safe_load(contents["aosp-device-plugin/Chart.yaml"])
-    assert "artifacthub.io/images" not in chart["annotations"]
 
 
 def test_the_index_has_each_architecture_and_depends_on_the_images_alone(tmp_path: Path) -> None:
@@ -236,28 +212,6 @@ def test_the_layout_has_everything_that_the_index_names(tmp_path: Path) -> None:
     assert len(blobs) == 5
 
 
-def test_the_changes_are_those_of_the_version() -> None:
-    assert notes.changes(CHANGELOG, "0.2.0") == "- Phones."
-    assert notes.changes(CHANGELOG, "0.1.0") == "- First."
-
-
-def test_a_version_without_a_heading_has_the_unreleased_changes() -> None:
-    assert notes.changes(CHANGELOG, "0.3.0-rc.1") == "- Later."
-
-
-def test_a_version_without_changes_is_an_error() -> None:
-    with pytest.raises(ReleaseError, match=r"no entries for 0\.3\.0"):
-        notes.changes("# Changelog\n\n## Unreleased\n\n## 0.2.0 - 2030-01-31\n\n- Phones.\n", "0.3.0")
-
-
-def test_every_file_is_listed_with_its_digest(root: Path, output: Path) -> None:
-    (output / "a.tar").write_bytes(b"content")
-    text = notes.render(source.read(root), output, IMAGE, DIGEST, "")
-    assert f"| `a.tar` | `{hashlib.sha256(b'content').hexdigest()}` |" in text
-    assert f"{IMAGE}@{DIGEST}" in text
-    assert "cosign" not in text
-
-
 @pytest.mark.parametrize("distribution", packages.DISTRIBUTIONS)
 def test_the_public_repository_is_added_to_the_metadata(distribution: str) -> None:
     settings = (source.ROOT / distribution / "pyproject.toml").read_text(encoding="utf-8")
@@ -282,11 +236,6 @@ def test_checksums_are_those_that_sha256sum_checks(output: Path) -> None:
     checked = ["/usr/bin/sha256sum", "--strict", "--check", files.CHECKSUMS]
     result = subprocess.run(checked, cwd=output, check=True, capture_output=True, text=True)  # noqa: S603
     assert result.stdout == "a: OK\nb: OK\n"
-
-
-def test_an_archive_depends_on_names_contents_and_time_alone() -> None:
-    contents = {"a": b"1", "b/c": b"2"}
-    assert files.tar(contents, 7) == files.tar(contents, 7) != files.tar(contents, 8)
 
 
 def test_a_directory_with_files_of_others_is_not_emptied(output: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.e2e.fleet import objects_pb2
-from tests.e2e.fleet.objects import RESOURCE, Fleet
-from tests.e2e.scheduler import allocations, objects, results, usage, used
+from tests.e2e.scheduler import allocations, results, usage, used
 from tests.e2e.scheduler.objects import Variant
 from tests.e2e.scheduler.results import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 METRICS = """\
 # TYPE apiserver_request_total counter
@@ -83,74 +79,12 @@ def test_cost_table_divides_by_the_pods_and_counts_no_reads() -> None:
     ]
 
 
-def test_speed_table_has_rate_and_latencies() -> None:
-    assert cells(results.speed_table([run()]))[3:] == ["10", "20; 90", "5.0; 9.9", "1; 10", "0"]
-
-
 def test_speed_table_reports_pods_that_were_not_bound() -> None:
     assert "only 100 of 1,000" in results.speed_table([run(pods=1000)])
 
 
-@pytest.mark.parametrize("table", [results.speed_table, results.cost_table, results.request_table])
-def test_tables_distinguish_settings(table: Callable[[list[Run]], str]) -> None:
-    text = table([run(), run(used=108), run(percentage=5)])
-
-    assert ", 108 used" in text
-    assert "raised, 5 % of nodes" in text
-
-
-def test_request_table_has_the_writes_of_all_runs() -> None:
-    runs = [
-        run(requests={"POST pods": 100, "PUT leases": 3, "LIST nodes": 500}),
-        run(variant="none", requests={"PATCH pods/status": 200}),
-    ]
-
-    lines = results.request_table(runs).splitlines()
-
-    assert lines[0].split(" | ")[1:] == ["claim, 1,000 nodes, raised", "none, 1,000 nodes, raised |"]
-    assert lines[2:] == ["| PATCH pods/status | 0.0 | 2.0 |", "| POST pods | 1.0 | 0.0 |"]
-
-
-def test_phase_table_is_in_milliseconds_per_pod() -> None:
-    assert "| Filter | 12.0 |" in results.phase_table([run(phases={"Filter": 1.2, "QueueSort": 0.0001})])
-
-
 def test_requests_are_counted_for_all_codes() -> None:
     assert usage.requests(METRICS) == {"POST pods": 1002, "POST pods/binding": 1000}
-
-
-def test_growth_has_new_and_grown_counters_only() -> None:
-    before = usage.Counters({"etcd": 1.5}, {"POST pods": 10, "GET nodes": 3}, {"puts": 7}, {})
-    now = usage.Counters({"etcd": 2.0}, {"POST pods": 15, "GET nodes": 3, "PUT leases": 1}, {"puts": 7}, {"Bind": 0.5})
-
-    assert now.since(before) == ({"etcd": 0.5}, {"POST pods": 5, "PUT leases": 1}, {}, {"Bind": 0.5})
-
-
-@pytest.mark.parametrize("variant", list(Variant))
-def test_every_variant_offers_what_its_pods_request(variant: Variant) -> None:
-    fleet = Fleet(nodes=60, phones=120, dra=variant.dra)
-    nodes = [objects.node(fleet, number) for number in range(fleet.nodes)]
-    devices = [
-        device
-        for number in range(fleet.nodes)
-        for item in objects.slices(fleet, variant, number, "uid")
-        for device in item["spec"]["devices"]
-    ]
-    resources = objects.pod(variant, "a")["spec"]["containers"][0]["resources"]
-
-    if variant is Variant.DEVICE_PLUGIN:
-        assert {node["status"]["allocatable"][RESOURCE] for node in nodes} == {"120"}
-        assert resources["limits"][RESOURCE] == "1"
-    if variant.dra:
-        assert all(RESOURCE not in node["status"]["allocatable"] for node in nodes)
-    if variant is Variant.CAPACITY:
-        assert [device["capacity"]["phones"]["value"] for device in devices] == ["120"] * fleet.nodes
-        assert resources["claims"]
-    elif variant.dra:
-        assert len(devices) == fleet.nodes * fleet.phones
-        assert bool(resources.get("claims")) is (variant is Variant.CLAIM)
-    else:
-        assert not devices
 
 
 def pod_on(node: str) -> dict[str, Any]:
@@ -209,13 +143,3 @@ def test_claim_of_a_used_phone_belongs_to_its_pod() -> None:
     (result,) = claim.status.allocation.devices.results
     assert (result.pool, result.device) == ("phone-host-007.rack-0.example.com/00001", "phone70")
     assert claim.metadata.owner_references[0].uid == claim.status.reserved_for[0].uid == "uid-of-used-7-70"
-
-
-def test_used_shares_of_one_device_have_different_ids() -> None:
-    claims = [used.claim_of(pod_named(name), claim_template(), Variant.CAPACITY, 7, 0) for name in ("a", "b")]
-
-    encoded = [claim.status.allocation.devices.results[0].SerializeToString() for claim in claims]
-    assert SHARE.encode() not in encoded[0] + encoded[1]
-    assert encoded[0] != encoded[1]
-    assert len(encoded[0]) == len(encoded[1])
-    assert {claim.status.allocation.devices.results[0].device for claim in claims} == {"host"}

@@ -93,44 +93,6 @@ def test_histograms_are_compared_by_name_and_labels() -> None:
     assert histograms.total(histograms.parse(more), "x_seconds") == Total(4, 1.75)
 
 
-def test_process_with_brackets_and_spaces_in_its_name_is_parsed() -> None:
-    fields = " ".join(str(number) for number in range(4, 53))
-    assert processors.parse_process(f"42 (a) b (c) S {fields}") == (42, "a) b (c", 14 + 15, 16 + 17)
-
-
-def test_idle_processors_do_not_count() -> None:
-    assert processors.parse_machine("cpu  1 2 4 1000 2000 8 16 0 0 0\ncpu0 1 2 4 1000 2000 8 16 0 0 0\n") == 31
-
-
-def test_children_of_a_program_count_apart_from_it() -> None:
-    ticks = 100 * processors.by_program([processors.Process(1, "etcd", 100, 0)], None, 9)["etcd"]
-    processes = [
-        processors.Process(2, "containerd-shim", 100, 300),
-        processors.Process(3, "containerd-shim", 100, 300),
-        processors.Process(4, "kubelet", 100, 0),
-        processors.Process(5, "python3", 100, 100),
-        processors.Process(6, "python3", 100, 0),
-        processors.Process(7, "python3", 100, 0),
-    ]
-    used = processors.by_program(processes, 5, 6)
-    assert {name: round(seconds / (ticks / 100)) for name, seconds in used.items()} == {
-        "shims of containerd": 2,
-        "runc": 6,
-        "kubelet": 1,
-        "commands of the kubelet": 0,
-        processors.PLUGIN: 2,
-        processors.BENCH: 1,
-    }
-
-
-def test_stages_of_a_pod_are_its_true_conditions_and_its_phase() -> None:
-    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}]
-    pod = {"status": {"phase": "Running", "conditions": conditions}}
-    assert recorder.stages({"type": "MODIFIED", "object": pod}) == {recorder.SCHEDULED, recorder.RUNNING}
-    assert recorder.stages({"type": "DELETED", "object": pod}) == {recorder.GONE}
-    assert recorder.stages({"type": "ADDED", "object": {"metadata": {}}}) == set()
-
-
 def test_share_of_the_start_time_has_the_kubelets_seconds_of_what_it_measures() -> None:
     assert value(STORM, "plugin's share of the pods' start time, %") == pytest.approx(100 * (0.18 + 0.02) / (4 + 6))
 
@@ -142,12 +104,6 @@ def test_share_of_the_wall_time_is_from_the_first_creation_to_the_last_running_p
 
 def test_share_of_the_cpu_time_is_that_of_the_cluster_alone() -> None:
     assert value(STORM, "plugin's share of the cluster's CPU time, %") == pytest.approx(25)
-
-
-def test_storm_without_a_plugin_has_no_share() -> None:
-    storm = dataclasses.replace(STORM, expected=(), starting=[], kubelet={}, plugin={})
-    assert not [row for row, _ in evaluation.rows(storm) if "share" in row]
-    assert evaluation.failures(storm) == []
 
 
 def test_complete_storm_has_no_failure() -> None:

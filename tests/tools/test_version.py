@@ -63,15 +63,6 @@ def test_a_new_version_is_written_to_every_place(project: Path) -> None:
     )
 
 
-def test_a_release_candidate_can_be_replaced_by_the_release(project: Path) -> None:
-    version.set_version("0.2.0-rc.1", "2030-01-31", project)
-    expected = f"Import {ARCHIVE.replace('0.1.0', '0.2.0-rc.1')} and {WHEEL.replace('0.1.0', '0.2.0rc1')}.\n"
-    assert text_of(project, "docs/install.md") == expected
-    assert text_of(project, "CHANGELOG.md") == FILES["CHANGELOG.md"]
-    version.set_version("0.2.0", "2030-01-31", project)
-    assert text_of(project, "docs/install.md") == FILES["docs/install.md"].replace("0.1.0", "0.2.0")
-
-
 def test_a_release_takes_the_unreleased_entries_of_the_changelog(project: Path) -> None:
     for _ in range(2):
         version.set_version("0.2.0", "2030-01-31", project)

@@ -65,11 +65,6 @@ def test_ci_has_cells_to_choose_from_and_each_has_passed_within_minutes() -> Non
     assert {name: found.seconds for name, found in cheap.items() if found.seconds > 600} == {}
 
 
-def test_the_longest_matching_explanation_counts() -> None:
-    assert explanations.explain("pods start : no CDI", {"pods": "a", "pods start": "b", "other": "c"}) == "b"
-    assert explanations.explain("pods start", {"other": "c"}) is None
-
-
 @pytest.mark.parametrize(
     ("cell", "found", "expected"),
     [
@@ -99,16 +94,3 @@ def test_a_cell_is_shown_with_state_counts_date_versions_and_reason(
 ) -> None:
     text = page.render({"runtimes": [cell]}, {"runtimes/a": found} if found else {})
     assert expected in text.splitlines()
-
-
-def test_failed_items_are_listed_below_the_table() -> None:
-    found = result(State.FAILED, passed=1, failures=["pods : `x` is missing"])
-    text = page.render({"runtimes": [Cell(name="a", title="A", command=("x",))]}, {"runtimes/a": found})
-    assert "- failed: `pods : 'x' is missing`\n  **Not explained yet.**\n" in f"{text}\n"
-
-
-def test_a_cell_requires_a_command_or_a_reason() -> None:
-    with pytest.raises(ValueError, match="requires a command"):
-        Cell(name="a", title="A")
-    with pytest.raises(ValueError, match="has a command, and a reason"):
-        Cell(name="a", title="A", command=("x",), not_run="no")

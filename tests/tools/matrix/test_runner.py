@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import textwrap
@@ -10,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.common import cache
 from tests.matrix import results, runner
 from tests.matrix.cell import Cell, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.matrix.results import Result
@@ -94,10 +91,6 @@ def test_a_command_that_skips_all_items_is_not_run(tmp_path: Path) -> None:
     assert (found.state, found.skipped, found.failures) == (State.NOT_RUN, {"it requires root": 1}, [])
 
 
-def test_a_command_that_shows_a_refusal_makes_the_cell_refused(tmp_path: Path) -> None:
-    assert run(tmp_path, PASSES, refused="the API does not exist").state == State.REFUSED
-
-
 def test_a_command_is_ended_at_its_time_limit_with_what_it_has_started(tmp_path: Path) -> None:
     program = """
         import subprocess
@@ -107,12 +100,6 @@ def test_a_command_is_ended_at_its_time_limit_with_what_it_has_started(tmp_path:
     found = run(tmp_path, program, hours=2 / 3600)
     assert found.state == State.FAILED
     assert any("time limit" in failure for failure in found.failures)
-
-
-def test_failed_items_do_not_name_directories_and_hosts_of_the_machine(tmp_path: Path) -> None:
-    detail = f"{tmp_path}/cache/aosp-device-plugin/x, /tmp/aosp-1x/y, https://registry.example:8080/z"
-    found = run(tmp_path, f"print('not ok 1 - a : {detail}')")
-    assert found.failures == ["a : CACHE/x, /tmp/…/y, https://…/z"]
 
 
 def test_only_a_result_without_failures_of_the_same_package_is_current(
@@ -132,28 +119,6 @@ def test_a_run_during_which_the_package_changes_fails(tmp_path: Path, monkeypatc
     found = run(tmp_path, PASSES)
     assert found.state == State.FAILED
     assert found.failures == ["the command : aosp_plugin changed while it ran"]
-
-
-def test_a_run_that_waited_for_another_one_takes_over_its_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(tmp_path, PASSES)
-    other = dataclasses.replace(run(tmp_path, PASSES), passed=9)
-
-    @contextlib.contextmanager
-    def waiting(_: str) -> Iterator[None]:
-        results.save("runtimes/a", other)
-        yield
-
-    monkeypatch.setattr(cache, "exclusive", waiting)
-    assert run(tmp_path, PASSES) == other
-    other = dataclasses.replace(other, state=State.FAILED)
-    assert run(tmp_path, PASSES).passed == 1
-
-
-def test_a_cached_result_of_another_command_does_not_count(tmp_path: Path) -> None:
-    run(tmp_path, PASSES)
-    assert results.cached("runtimes/a", Cell(name="a", title="A", command=("matrix_command", "--other"))) is None
 
 
 def test_results_of_the_history_belong_to_a_checkout_and_of_other_changes_do_not(tmp_path: Path) -> None:
