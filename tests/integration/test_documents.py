@@ -1,4 +1,4 @@
-"""Serves the examples of docs/phones.md. Those that need a binderfs also run in ``tests/e2e/kernel``."""
+"""Serves the examples of docs/phones.md."""
 
 import asyncio
 import json

@@ -55,13 +55,6 @@ CELLS: Final = (
         note="libbinder, service managers, tools and tests of Android in containers of runc and crun, and in pods",
     ),
     Cell(
-        name="6.1-android-claims",
-        title="6.1 (Debian 12) with SELinux: the binder userland of AOSP 14 with ResourceClaims",
-        command=("tests.e2e.kernel", "android-claims"),
-        expect={"Linux": "6.1."},
-        note="the same in pods of Kubernetes 1.34 with claims, by containerd 2.1 with runc, and with crun 1.21",
-    ),
-    Cell(
         name="6.1-without-binderfs",
         title="6.1 (Debian 12), Debian's own module without binderfs: `binder_linux devices=`",
         command=("tests.e2e.kernel", "stock"),

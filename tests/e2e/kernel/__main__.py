@@ -26,7 +26,7 @@ from tests.e2e.kernel import (
     foreign,
     initrd,
     items_aosp,
-    items_client_pods,
+    items_aosp_pods,
     items_stock,
     kernels,
     machine,
@@ -36,7 +36,6 @@ from tests.e2e.kernel import (
 )
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
-from tests.e2e.kubelet import runtime_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,7 +75,6 @@ _ALL: Final = (
     "clients",
     "android",
     selinux.BOOT,
-    "android-claims",
     "android-apparmor",
     "android-no-lsm",
     "stock",
@@ -84,7 +82,6 @@ _ALL: Final = (
 
 _DEVICES: Final = {
     "binderfs-phones": phones.NAMES,
-    "phones-bench": phones.NAMES,
     "claims": phones.NAMES,
     "foreign-binderfs": phones.NAMES,
     "other-names": ("anbox", "binder"),
@@ -97,9 +94,7 @@ _SELINUX: Final = "security=selinux"
 _SECURITY: Final = {
     "core": _SELINUX,
     "android": _SELINUX,
-    "android-quick": _SELINUX,
     selinux.BOOT: f"{_SELINUX} enforcing=0",
-    "android-claims": _SELINUX,
     "android-apparmor": "apparmor=1 security=apparmor",
     "android-no-lsm": "lsm=capability",
 }
@@ -217,10 +212,9 @@ def main() -> int:
         "pods": _pods,
         "clients": _clients,
         "android": _android,
-        "android-claims": _android_claims,
         "stock": _stock,
     }
-    boots |= dict.fromkeys(("android-quick", selinux.BOOT, "android-apparmor", "android-no-lsm"), _android_short)
+    boots |= dict.fromkeys((selinux.BOOT, "android-apparmor", "android-no-lsm"), _android_short)
     for name in options.boots or (_ALL if options.items == "all" else ["core"]):
         boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined, architecture), report)
         try:
@@ -256,13 +250,7 @@ def _pods(boot: Boot) -> None:
 def _clients(boot: Boot) -> None:
     architecture = boot.variant.architecture
     kernel = kernels.bootable(boot.variant.kernel, architecture=architecture)
-    clients = (client_parts.rsbinder(architecture), client_parts.gbinder(architecture))
-    if architecture.native:
-        packages.install(kubelet_parts.PACKAGES)
-        boot.run(kernel, *clients, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
-    else:
-        boot.skip(_NO_KUBELET, [item.title for item in items_client_pods.ITEMS])
-        boot.run(kernel, *clients)
+    boot.run(kernel, client_parts.rsbinder(architecture), client_parts.gbinder(architecture))
 
 
 def _core(boot: Boot) -> None:
@@ -281,18 +269,8 @@ def _android(boot: Boot) -> None:
         packages.install(kubelet_parts.PACKAGES)
         boot.run(kernel, part, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
     else:
-        boot.skip(_NO_KUBELET, [title for title in TITLES[boot.name] if title.startswith("pods")])
+        boot.skip(_NO_KUBELET, [item.title for item in items_aosp_pods.ITEMS])
         boot.run(kernel, part)
-
-
-def _android_claims(boot: Boot) -> None:
-    if not boot.variant.architecture.native:
-        raise packages.MissingError(_NO_KUBELET)
-    kernel = kernels.bootable(boot.variant.kernel)
-    part = _android_part(boot)
-    packages.install((*kubelet_parts.PACKAGES, "openssl"))
-    paths = (part, kubelet_parts.kubernetes(), kubelet_parts.containerd(), runtime_parts.crun())
-    boot.run(kernel, *paths, memory=_MEMORY_FOR_PODS)
 
 
 def _android_short(boot: Boot) -> None:

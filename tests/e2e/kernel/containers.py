@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Required, TypedDict, Unpack
 
 from tests.e2e.common import oci
 from tests.e2e.kernel import confinement
@@ -49,21 +49,25 @@ class Running:
         shutil.rmtree(self.bundle)
 
 
+class Options(TypedDict, total=False):
+    """What a container may have besides."""
+
+    probe: Required[Path]
+    first_host_id: int
+    capabilities: Sequence[str]
+    profile: str
+    """AppArmor's."""
+
+
 async def start(
-    runtime: str,
-    allocation: ContainerAllocation,
-    expected: Mapping[str, str],
-    *,
-    probe: Path,
-    first_host_id: int | None = None,
-    capabilities: Sequence[str] = oci.CAPABILITIES,
-    profile: str = confinement.DEFAULT_PROFILE,
+    runtime: str, allocation: ContainerAllocation, expected: Mapping[str, str], **options: Unpack[Options]
 ) -> Running:
-    """Start a container that tries the operations of ``expected`` in order; ``profile`` is AppArmor's."""
+    """Start a container that tries the operations of ``expected`` in order."""
     bundle = DIRECTORY / f"container-{next(_numbers)}"
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
-    shutil.copy(probe, bundle / "rootfs/probe")
+    shutil.copy(options["probe"], bundle / "rootfs/probe")
+    first_host_id, capabilities = options.get("first_host_id"), tuple(options.get("capabilities", oci.CAPABILITIES))
     spec = oci.spec(
         allocation,
         rootfs=str(bundle / "rootfs"),
@@ -71,7 +75,7 @@ async def start(
         cgroup=f"/{bundle.name}",
         first_host_id=first_host_id,
         capabilities=capabilities,
-        confinement=confinement.of(tuple(capabilities), profile),
+        confinement=confinement.of(capabilities, options.get("profile", confinement.DEFAULT_PROFILE)),
     )
     if first_host_id is not None:
         os.chown(bundle / "rootfs", first_host_id, first_host_id)
@@ -85,21 +89,8 @@ async def start(
 
 
 async def check(
-    runtime: str,
-    allocation: ContainerAllocation,
-    expected: Mapping[str, str],
-    *,
-    probe: Path,
-    first_host_id: int | None = None,
-    capabilities: Sequence[str] = oci.CAPABILITIES,
-    profile: str = confinement.DEFAULT_PROFILE,
+    runtime: str, allocation: ContainerAllocation, expected: Mapping[str, str], **options: Unpack[Options]
 ) -> None:
     """Run such a container to its end, and check the results."""
-    running = await start(
-        *(runtime, allocation, expected),
-        probe=probe,
-        first_host_id=first_host_id,
-        capabilities=capabilities,
-        profile=profile,
-    )
+    running = await start(runtime, allocation, expected, **options)
     await running.end()

@@ -15,22 +15,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kubelet_standin import Kubelet
 from tests.e2e.common.report import describe
 from tests.e2e.kernel import (
-    claim_cluster,
     confinement,
     items_aosp,
-    items_aosp_claims,
     items_aosp_pods,
-    items_client_pods,
     items_clients,
     items_phone_pods,
     items_pods,
-    items_provision,
-    items_provisioner,
     selinux,
     versions,
 )
-from tests.e2e.kernel.containers import RUNTIMES
-from tests.e2e.kernel.suite import ANDROID, SUITES
+from tests.e2e.kernel.suite import SUITES
 from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
 from tests.e2e.kubelet import sandbox
 
@@ -82,28 +76,17 @@ async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path)
     world = items_pods.start(probe, kubelet, image)
     for item in items_pods.ITEMS:
         await check(item, world)
-    world = items_provision.start(world, kustomize, items_pods.WORK / "provision")
-    for item in items_provision.ITEMS:
-        await check(item, world)
-    world = items_phone_pods.start(world, kustomize, items_pods.WORK / "phones")
-    for item in items_phone_pods.ITEMS:
-        await check(item, world)
-    world = items_provisioner.start(world, kustomize, items_pods.WORK / "provisioner")
-    for item in items_provisioner.ITEMS:
-        await check(item, world)
+    for name, items in items_phone_pods.ITEMS.items():
+        world = items_phone_pods.start(world, kustomize, name)
+        for item in items:
+            await check(item, world)
 
 
-async def with_clients(probe: Path, rsbinder: Path, gbinder: Path, kubelet: Path | None = None) -> None:
-    """Check the items with binder software of others: in containers, and in pods if there is a real kubelet."""
+async def with_clients(probe: Path, rsbinder: Path, gbinder: Path) -> None:
+    """Check the items with binder software of others."""
     DIRECTORY.mkdir()
     items_clients.prepare(rsbinder, gbinder)
     await with_stand_in(items_clients.ITEMS, probe)
-    if kubelet is None:
-        return
-    sandbox.set_up(devices=False)
-    world = items_client_pods.start(kubelet, rsbinder, gbinder)
-    for item in items_client_pods.ITEMS:
-        await check(item, world)
 
 
 async def with_android(suite: str, probe: Path, android: Path | None = None, kubelet: Path | None = None) -> None:
@@ -115,23 +98,9 @@ async def with_android(suite: str, probe: Path, android: Path | None = None, kub
     if android is None or kubelet is None:
         return
     sandbox.set_up(devices=False)
-    for runtime in RUNTIMES:
-        world = items_client_pods.start(kubelet, android, oci_runtime=runtime)
-        for item in items_aosp_pods.items(runtime):
-            await check(item, world)
-
-
-async def with_claims(_probe: Path, android: Path, programs: Path, containerd: Path, crun: Path) -> None:
-    """Check items with Android's binder software in pods with claims, on a node for each container runtime.
-
-    ``programs`` and ``containerd`` are directories.
-    """
-    sandbox.set_up(devices=False)
-    plane = claim_cluster.start(programs)
-    for number, (name, program) in enumerate(zip(RUNTIMES, ("runc", str(crun)), strict=True), 1):
-        world = claim_cluster.join(plane, number, containerd, android, program)
-        for item in items_aosp_claims.items(name):
-            await check(item, world)
+    world = items_aosp_pods.start(kubelet, android)
+    for item in items_aosp_pods.ITEMS:
+        await check(item, world)
 
 
 async def main(suite: str, *arguments: str) -> None:
@@ -146,9 +115,7 @@ async def main(suite: str, *arguments: str) -> None:
         await with_kubelet(*paths)
     elif suite == "clients":
         await with_clients(*paths)
-    elif suite == "android-claims":
-        await with_claims(*paths)
-    elif suite in ANDROID:
+    elif suite == "core" or suite.startswith("android"):
         if suite == selinux.BOOT:
             selinux.load(paths.pop())
         await with_android(suite, *paths)

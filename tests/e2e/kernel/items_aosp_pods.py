@@ -5,64 +5,113 @@ The plugin is a process of the guest. ``aosp`` says what runs in the pods.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.item import Item, sentence
-from tests.e2e.kernel.items_client_pods import FIRST, NEXT, SECOND, PodPhone, World
 from tests.e2e.kernel.items_clients import RESOURCE
-from tests.e2e.kernel.phones import NAMES
 from tests.e2e.kernel.tenants import say
-from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.processes import run
+from tests.e2e.kubelet.archive import busybox_image
+from tests.e2e.kubelet.node import Node
+from tests.e2e.kubelet.plugins import AsProcess
+from tests.e2e.kubelet.pods import LOGS, container
+from tests.e2e.kubelet.runtime import Runtime
+from tests.e2e.kubelet.standalone import Standalone
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
-    from tests.e2e.kernel.tenants import Kind, Phone
+    from tests.e2e.kernel.tenants import Kind
+    from tests.e2e.kubelet.node import Placed
 
-UNFILTERED: Final = "phone-d"
-_ROUNDS: Final = 3
-_CGROUPS: Final = Path("/sys/fs/cgroup")
-
-
-class Phones(Protocol):
-    """What has the pods of the items."""
-
-    @property
-    def phones(self) -> Mapping[str, Phone]:
-        """The pods by name."""
+WORK: Final = Path("/run/e2e-android")
+FIRST, SECOND, NEXT = "phone-a", "phone-b", "phone-c"
 
 
-def restricted(user: int, seccomp: str = "RuntimeDefault") -> dict[str, Any]:
-    """Return the security context that the Pod Security Standard "restricted" requires, with RuntimeDefault."""
+@dataclass
+class PodPhone:
+    """A pod with a phone."""
+
+    name: str
+    node: Node
+    pod: Placed
+
+    def execute(self, user: int, *words: str) -> str:
+        """Run a program in the container as a user, and return its output."""
+        return self.node.runtime.execute(self.pod.container_id(), *words, user=f"{user}:{user}")
+
+    def log(self) -> list[str]:
+        """Return what the container's last run has printed after its report about itself."""
+        uid = self.pod.pod["metadata"]["uid"]
+        logs = sorted(LOGS.glob(f"*_{uid}/main/*.log"), key=lambda path: int(path.stem))
+        lines = [line.split(" ", 3)[-1] for line in logs[-1].read_text().splitlines()]
+        return lines[lines.index("--- end") + 1 :]
+
+
+@dataclass
+class World:
+    """A node whose plugin is a process, and its pods."""
+
+    node: Node
+    plugin: AsProcess
+    phones: dict[str, PodPhone] = field(default_factory=dict)
+
+    def serve(self, kind: Kind, recreate: str) -> None:
+        """Start the plugin, after stopping a running one, and wait until the kubelet has its 4 phones."""
+        if self.plugin.running():
+            self.node.stop_plugin()
+        self.plugin.configure(f"version: v1\n{kind.configuration}recreate: {recreate}\n")
+        self.plugin.start()
+        until(lambda: len(self.node.kubelet.allocatable(RESOURCE)) == 4, "the kubelet has 4 phones")
+
+    def place(self, name: str, user: int) -> PodPhone:
+        """Create a pod with a phone, which the Pod Security Standard "restricted" admits."""
+        then, context = f"exec {aosp.COMMAND} {name}", _restricted(user)
+        main = container("main", 1, resource=RESOURCE, then=then, securityContext=context)
+        phone = self.phones[name] = PodPhone(name, self.node, self.node.place(main, name=name))
+        phone.pod.wait_phase("Running")
+        return phone
+
+    def remove(self, *names: str) -> None:
+        """Delete pods."""
+        self.node.remove(*(self.phones.pop(name).pod for name in names))
+
+    def clear(self) -> None:
+        """Delete all pods, and stop the plugin."""
+        self.remove(*list(self.phones))
+        if self.plugin.running():
+            self.node.stop_plugin()
+
+
+def _restricted(user: int) -> dict[str, Any]:
     return {
         "runAsUser": user,
         "runAsGroup": user,
         "runAsNonRoot": True,
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": seccomp},
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
-def _place(world: World, name: str, user: int, seccomp: str = "RuntimeDefault") -> PodPhone:
-    """Create a pod with a phone."""
-    main = container(
-        "main", 1, resource=RESOURCE, then=f"exec {aosp.COMMAND} {name}", securityContext=restricted(user, seccomp)
-    )
-    phone = PodPhone(name, world.node, world.node.place(main, name=name))
-    world.phones[name] = phone
-    phone.pod.wait_phase("Running")
-    return phone
+def start(kubelet_binary: Path, android: Path) -> World:
+    """Start containerd and a kubelet, and load the image; the first item starts the plugin."""
+    WORK.mkdir()
+    tenants.assemble(WORK / "root", android)
+    runtime = Runtime(WORK / "runtime")
+    runtime.start()
+    busybox_image(WORK / "image.tar", tree=WORK / "root")
+    runtime.load(WORK / "image.tar")
+    kubelet = Standalone(kubelet_binary, WORK / "kubelet", runtime.socket)
+    kubelet.start()
+    plugin = AsProcess(WORK / "plugin", "", patience=PATIENCE)
+    return World(Node(kubelet, runtime, plugin, resource=RESOURCE), plugin)
 
 
 def works(world: World, kind: Kind) -> None:
@@ -70,26 +119,20 @@ def works(world: World, kind: Kind) -> None:
     world.clear()  # after an item that failed
     tenants.new_devices(kind)
     world.serve(kind, "never")
-    first, second = _place(world, FIRST, SYSTEM), _place(world, SECOND, SHELL)
+    first, second = world.place(FIRST, SYSTEM), world.place(SECOND, SHELL)
     say(f"manifest: {json.dumps(first.pod.manifest['spec'])}")
     aosp.works(first, SECOND)
     aosp.works(second, FIRST)
 
 
-def tests(world: Phones) -> None:
+def tests(world: World) -> None:
     """Android's tests pass in a pod, except for those that cannot pass in an unprivileged container."""
     aosp.run_tests(world.phones[FIRST])
 
 
-def apart(world: Phones) -> None:
+def apart(world: World) -> None:
     """A service dies, and its manager drops it; the manager dies, and clients of the other pod notice nothing."""
     aosp.apart(world.phones[FIRST], world.phones[SECOND])
-
-
-def restarts(world: World) -> None:
-    """Without recreation the container restarts, and the same user's managers and service are back."""
-    world.phones[FIRST].pod.restart_container()
-    aosp.works(world.phones[FIRST], SECOND)
 
 
 def refused(world: World) -> None:
@@ -97,7 +140,7 @@ def refused(world: World) -> None:
     held = world.phones[FIRST].pod.held()
     world.remove(FIRST)
     tenants.mark_kernel_log(NEXT)
-    phone = _place(world, NEXT, APP)
+    phone = world.place(NEXT, APP)
     assert phone.pod.held() == held, f"{phone.pod.held()}, before: {held}"
     aosp.aborted(phone, APP, SYSTEM)
 
@@ -111,106 +154,11 @@ def next_pod(world: World, kind: Kind) -> None:
     aosp.works(world.phones[SECOND], NEXT)
 
 
-def load(world: World) -> None:
-    """Under load, both sides in a pod, with and without a seccomp filter, and on the host's own binderfs, in turns.
+def _items(kind: Kind) -> list[Item[World]]:
+    def named(function: Callable[..., None], **more: object) -> Item[World]:
+        return Item(f"pods, {kind.title}: {sentence(function)}", partial(function, **more))
 
-    The host's program runs in the root cgroup, and then in one as deep as that of the pod.
-    """
-    unfiltered = _place(world, UNFILTERED, APP, seccomp="Unconfined")
-    aosp.registered(unfiltered)
-    work = Path(world.node.runtime.socket).parents[1]
-    root = work / "root"  # of the pods' image
-    with _host_manager(root, work / "binderfs"):
-        phones: dict[str, Phone] = {
-            "pod": world.phones[NEXT],
-            "pod without seccomp filter": unfiltered,
-            "host": _Host("host", root, _CGROUPS),
-            "host, in a cgroup as deep": _Host("host", root, _cgroup_as_deep(unfiltered)),
-        }
-        rounds = [[aosp.throughput(phone) for phone in phones.values()] for _ in range(_ROUNDS)]
-    for name, found in zip(phones, zip(*rounds, strict=True), strict=True):
-        say(f"transactions per second, {name}: {', '.join(f'{value:.0f}' for value in found)}")
-    world.clear()
+    return [named(works, kind=kind), named(tests), named(apart), named(refused), named(next_pod, kind=kind)]
 
 
-@contextlib.contextmanager
-def _host_manager(root: Path, directory: Path) -> Iterator[None]:
-    """Run Android's service manager on a binderfs of the host, without a container; ``directory`` is a mount point."""
-    directory.mkdir(exist_ok=True)
-    binderfs.mount(str(directory))
-    for name in NAMES:
-        binderfs.add_device(str(directory), name)
-        (directory / name).chmod(0o666)
-    devices = [*(directory / name for name in NAMES), Path("/dev/null")]
-    for device in devices:
-        (root / "dev" / device.name).touch()
-        run("mount", "--bind", str(device), str(root / "dev" / device.name))
-    manager = subprocess.Popen(_chroot(root, SYSTEM, "/system/bin/servicemanager"))
-    try:
-        yield
-    finally:
-        manager.kill()
-        manager.wait()
-        for device in devices:
-            run("umount", "--lazy", str(root / "dev" / device.name))
-        binderfs.unmount(str(directory), lazy=True)
-
-
-@dataclass
-class _Host:
-    """Programs of the host beside that service manager, in a cgroup."""
-
-    name: str
-    root: Path
-    cgroup: Path
-
-    def execute(self, user: int, *words: str) -> str:
-        """Run a program as a user, and return its output."""
-        script = f'echo $$ > {self.cgroup}/cgroup.procs && exec "$@"'
-        return run("/bin/sh", "-c", script, "sh", *_chroot(self.root, user, *words), seconds=600)
-
-    def log(self) -> list[str]:
-        """Return nothing: the service manager prints to the guest's console."""
-        return []
-
-
-def _chroot(root: Path, user: int, *words: str) -> tuple[str, ...]:
-    return ("chroot", f"--userspec={user}:{user}", str(root), *words)
-
-
-def _cgroup_as_deep(phone: PodPhone) -> Path:
-    """Create a cgroup that is as deep as that of a pod's container, with the same controllers at each level."""
-    below = next(_CGROUPS.rglob(f"*{phone.pod.container_id()}*")).relative_to(_CGROUPS)
-    cgroup = _CGROUPS
-    for number in range(len(below.parts)):
-        enabled = (_CGROUPS.joinpath(*below.parts[:number]) / "cgroup.subtree_control").read_text().split()
-        (cgroup / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in enabled))
-        cgroup /= f"host-{number}"
-        cgroup.mkdir(exist_ok=True)
-    return cgroup
-
-
-def ended(world: World) -> None:
-    """Pods, plugin, kubelet and containerd end."""
-    world.clear()
-    world.node.kubelet.stop()
-    world.node.runtime.stop()
-    tenants.remove_devices()
-
-
-def items(oci_runtime: str) -> list[Item[World]]:
-    """Return the items with a container runtime."""
-
-    def named(function: Callable[..., None], title: str = "", **more: object) -> Item[World]:
-        return Item(f"pods, {oci_runtime}{title}: {sentence(function)}", partial(function, **more))
-
-    def of(kind: Kind) -> list[Item[World]]:
-        title = f", {kind.title}"
-        return [
-            named(works, title, kind=kind),
-            *(named(function, title) for function in (tests, apart, restarts, refused)),
-            named(next_pod, title, kind=kind),
-            named(load, title),
-        ]
-
-    return [*of(tenants.FOUND), *of(tenants.BINDERFS), named(ended)]
+ITEMS: Final[list[Item[World]]] = [*_items(tenants.FOUND), *_items(tenants.BINDERFS)]

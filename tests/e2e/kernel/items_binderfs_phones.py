@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from kubelet_standin import AdmissionError
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
@@ -58,13 +56,6 @@ async def user_namespace(world: World, runtime: str) -> None:
     await world.finish()
 
 
-async def one_each(world: World) -> None:
-    """A container that requests two phones is rejected, because both would be at the same paths."""
-    with contextlib.suppress(AdmissionError):
-        await world.admit("greedy", 2)
-        raise AssertionError("two phones in one container")
-
-
 async def tenants(world: World) -> None:
     """100 containers, each of another user, have the same phone in turn; each is manager at all three paths."""
     seen = set()
@@ -105,22 +96,6 @@ async def leftover(world: World) -> None:
     staying = await start("runc", second, managing, probe=world.probe)
     await until(lambda: is_open(path(phone, "vndbinder")), "the second container runs")
     await _end([leaving, staying])
-    await world.finish()
-
-
-async def keeps(world: World, runtime: str) -> None:
-    """A container that still runs keeps its binderfs and its managers when its phone gets a fresh one."""
-    container = await world.started(f"keeper-{runtime}")
-    expected = {
-        **_holding(),
-        f"manage {SHARED}/binder": "EBUSY",
-        f"list {SHARED}": LISTED,
-        "version /dev/vndbinder": "8",
-    }
-    running = await _started(runtime, container, expected, world)
-    again = await world.kubelet.start_container(world.admitted[-1], f"keeper-{runtime}")
-    await check(runtime, again, phones.managed_by(SYSTEM), probe=world.probe)
-    await _end([running])
     await world.finish()
 
 
@@ -179,7 +154,5 @@ async def _end(running: list[Running]) -> None:
 ITEMS: Final[list[Item[World]]] = [
     item(unprepared),
     *for_each_runtime(whole, user_namespace),
-    *(item(one_each), item(tenants), item(leftover)),
-    *for_each_runtime(keeps),
-    *(item(no_flap), item(many), item(ended)),
+    *(item(tenants), item(leftover), item(no_flap), item(many), item(ended)),
 ]

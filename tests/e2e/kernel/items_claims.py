@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import statistics
-import time
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import Api
 from kubelet_standin import ContainerAllocation
 from kubelet_standin import pods as given
-from tests.e2e.common.report import say
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
@@ -24,8 +20,6 @@ from tests.e2e.kernel.phones import DIRECTORY, NAMES, RESOURCE, path
 from tests.e2e.kernel.world import is_open, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from tests.e2e.kernel.world import World
 
 COUNT: Final = 120
@@ -119,20 +113,6 @@ async def still_running(world: World) -> None:
     started.unprepare(["phone0"])
 
 
-async def unmounted(world: World) -> None:
-    """A phone that is unmounted on the host by mistake is mounted again, with which the next container works."""
-    started = backend()
-    container(started, "phone0")
-    binderfs.unmount(path("phone0"))
-    assert not started.is_prepared(["phone0"])
-    started.scan()
-    started.update_host()
-    phone = container(started, "phone0")
-    assert started.is_prepared(["phone0"])
-    await check("runc", phone, phones.managed_by(1000), probe=world.probe)
-    started.unprepare(["phone0"])
-
-
 def left_behind(_world: World) -> None:
     """What a killed process has left is removed by the next one, except for the phones that prepared claims have."""
     for phone in ("phone0", "phone1", "phone2"):
@@ -147,32 +127,8 @@ def left_behind(_world: World) -> None:
     assert mounted() == []
 
 
-def at_once(_world: World) -> None:
-    """120 claims are prepared and unprepared one after the other; all phones are whole meanwhile."""
-    started = backend()
-    prepared = [_milliseconds(partial(container, started, phone)) for phone in phones.phones(COUNT)]
-    assert mounted() == sorted(phones.phones(COUNT))
-    assert all(map(phones.is_whole, phones.phones(COUNT)))
-    started.scan()
-    assert all(device.healthy for device in started.devices())
-    unprepared = [_milliseconds(partial(started.unprepare, [phone])) for phone in phones.phones(COUNT)]
-    assert mounted() == []
-    say(f"# prepare: {_figures(prepared)}; unprepare: {_figures(unprepared)}")
-
-
-def _milliseconds(call: Callable[[], object]) -> float:
-    before = time.perf_counter()
-    call()
-    return (time.perf_counter() - before) * 1000
-
-
-def _figures(values: Sequence[float]) -> str:
-    ordered = sorted(values)
-    return f"p50 {statistics.median(ordered):.2f} ms, p99 {ordered[len(ordered) * 99 // 100]:.2f} ms"
-
-
 ITEMS: Final[list[Item[World]]] = [
     item(offered),
     *for_each_runtime(whole),
-    *(item(tenants), item(still_running), item(unmounted), item(left_behind), item(at_once)),
+    *(item(tenants), item(still_running), item(left_behind)),
 ]

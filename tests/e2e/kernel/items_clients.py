@@ -139,24 +139,6 @@ async def works(world: World, runtime: str, kind: Kind, first_host_id: int | Non
                 await asyncio.to_thread(tenants.alone, kind, neighbour)
 
 
-async def serve_never(world: World, kind: Kind) -> None:
-    """The plugin advertises 4 new phones without recreation."""
-    await world.stop()
-    await asyncio.to_thread(tenants.new_devices, kind)
-    await world.serve_with(f"{kind.configuration}recreate: never\n", resource=RESOURCE)
-    await world.healthy(4)
-
-
-async def refused(world: World, runtime: str, kind: Kind) -> None:
-    """Counter-example: without recreation rsb_hub of the next user gets EPERM; the kernel's log says bad uid."""
-    async with started(world, "phone-c") as (allocation,):
-        with running(runtime, kind, allocation, "system") as phone:
-            await asyncio.to_thread(tenants.registered, phone)
-        tenants.mark_kernel_log(runtime)
-        with running(runtime, kind, allocation, "shell") as phone:
-            await asyncio.to_thread(tenants.refused, kind, phone, USERS["shell"], USERS["system"])
-
-
 async def ended(world: World) -> None:
     """The plugin ends with exit code 0."""
     await world.stop()
@@ -181,8 +163,6 @@ def _items(kind: Kind) -> list[Item[World]]:
         named("", serve),
         *(named(f"{runtime}: ", works, runtime=runtime) for runtime in RUNTIMES),
         *(named(f"{runtime}, user namespace: ", works, runtime=runtime, first_host_id=HOST_ID) for runtime in RUNTIMES),
-        named("", serve_never),
-        *(named(f"{runtime}: ", refused, runtime=runtime) for runtime in RUNTIMES),
     ]
 
 

@@ -6,7 +6,6 @@ runtime spec as containerd does, and a process runs in a container of a real run
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +20,6 @@ from tests.e2e.kernel.operations import (
     inodes,
     mknod,
     others_closed,
-    same_contexts,
     strictly_closed,
     usable,
 )
@@ -45,12 +43,6 @@ async def own_devices(world: World, runtime: str) -> None:
     """A container can open its three binder devices; each reports protocol version 8 and accepts a context manager."""
     container = await world.admit(f"own-{runtime}", 3)
     await check(runtime, container, usable(own(container)), probe=world.probe)
-
-
-async def own_devices_shared(world: World, runtime: str) -> None:
-    """The devices below /dev/binderfs are the same contexts: a second context manager fails with EBUSY."""
-    container = await world.admit(f"shared-{runtime}", 3)
-    await check(runtime, container, same_contexts(own(container)), probe=world.probe)
 
 
 async def others_devices(world: World, runtime: str) -> None:
@@ -83,7 +75,7 @@ async def user_namespace(world: World, runtime: str) -> None:
         f"open {SHARED}/{neighbour}": "EPERM",
         f"unlink {SHARED}/{neighbour}": "EROFS",
         f"open {SHARED}/binder-control": "EACCES",
-        mknod("/dev/copy", neighbour): "EPERM",
+        mknod("/dev/copy", f"{BINDERFS}/{neighbour}"): "EPERM",
     }
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
 
@@ -99,22 +91,6 @@ async def user_namespace_copies(world: World, runtime: str) -> None:
         f"open {SHARED}/binder-control": "EACCES",
     }
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
-
-
-async def first_manager(world: World, runtime: str) -> None:
-    """A device accepts context managers of the first one's user only (EPERM), until the device is recreated."""
-    container = await world.admit(f"first-{runtime}", 1)
-    name = own(container)[0]
-    await check(runtime, container, {f"manage /dev/{name}": "ok"}, probe=world.probe)
-    path = f"{SHARED}/{name}"
-    expected = {f"version {path}": "8", f"manage {path}": "EPERM"}
-    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
-    binderfs.remove_device(BINDERFS, name)
-    binderfs.add_device(BINDERFS, name)
-    os.chmod(f"{BINDERFS}/{name}", 0o666)
-    await world.healthy(COUNT)
-    container = await world.kubelet.start_container(world.admitted[-1], f"first-{runtime}")
-    await check(runtime, container, {f"manage {path}": "ok"}, probe=world.probe, first_host_id=HOST_ID)
 
 
 async def device_alone(world: World, runtime: str) -> None:
@@ -179,11 +155,11 @@ async def _neighbour(world: World, name: str) -> str:
 
 ITEMS: Final[list[Item[World]]] = [
     item(ready),
-    *for_each_runtime(own_devices, own_devices_shared, others_devices, forged, control),
+    *for_each_runtime(own_devices, others_devices, forged, control),
     *items_vandals.SHARED,
     *for_each_runtime(user_namespace, runtimes=["runc"]),
     *for_each_runtime(user_namespace_copies, runtimes=["crun"]),
-    *for_each_runtime(first_manager, device_alone, mount_alone, writable),
+    *for_each_runtime(device_alone, mount_alone, writable),
     item(strict),
     *for_each_runtime(strict_devices),
     *items_vandals.STRICT,

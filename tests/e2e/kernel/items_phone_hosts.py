@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder.driver import binderfs
 from kubelet_standin import AdmissionError, Container, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.e2e.kernel import items_binderfs_phones, phones
 from tests.e2e.kernel.containers import check
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.items_binderfs_phones import COUNT
-from tests.e2e.kernel.phones import RESOURCE, path, phone_of
+from tests.e2e.kernel.phones import DIRECTORY, RESOURCE, path, phone_of
 from tests.e2e.kernel.world import run, until
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
 
+_TOO_MANY: Final = 40
+_ROOM: Final = 20
+"""The number of mounts that fs.mount-max leaves, with some that the mount table does not show."""
+_MOUNT_MAX: Final = Path("/proc/sys/fs/mount-max")
 _POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """Where the plugin asks which phones are allocated."""
 
@@ -34,15 +38,6 @@ async def unmounted(world: World) -> None:
         changed = {phone for phone in before if after[phone] != before[phone]}
         assert changed <= {"phone0"}, f"mounted again: {changed}"
     await _starts(world, "after-unmount", "phone0")
-
-
-async def unmounted_all(world: World) -> None:
-    """The host unmounts all phones at once: all are mounted again, and are healthy without SIGHUP."""
-    done = await run("umount", *map(path, phones.phones(COUNT)))
-    assert done.code == 0, done
-    await until(lambda: len(phones.mounted()) == COUNT, "all phones are mounted again")
-    await world.healthy(COUNT)
-    phones.require_whole(phones.phones(COUNT))
 
 
 async def foreign_mount(world: World) -> None:
@@ -71,27 +66,6 @@ async def foreign_mount(world: World) -> None:
         await world.finish()
     assert phones.mounted()["phone0"] == before["phone0"], "the covered binderfs was replaced"
     phones.require_whole(phones.phones(COUNT))
-
-
-async def files_removed(world: World) -> None:
-    """The host removes a device, adds one and changes a mode: the next container has three devices of mode 0666."""
-    binderfs.remove_device(path("phone0"), "hwbinder")
-    binderfs.add_device(path("phone0"), "extra")
-    os.chmod(path("phone0", "vndbinder"), 0)
-    await until(lambda: os.path.lexists(path("phone0", "hwbinder")), "the plugin restores the device")
-    await world.healthy(COUNT)
-    await _starts(world, "after-removal", "phone0")
-
-
-async def restarted(world: World) -> None:
-    """A plugin that restarts finds all phones again: the same mounts and no others; all are healthy."""
-    before, files = phones.mounted(), phones.inodes(phones.phones(COUNT))
-    await world.stop()
-    assert phones.mounted() == before
-    await world.start_again()
-    await world.healthy(COUNT)
-    assert phones.mounted() == before
-    assert phones.inodes(phones.phones(COUNT)) == files
 
 
 async def rebooted(world: World) -> None:
@@ -150,6 +124,23 @@ async def lowered(world: World) -> None:
         await world.healthy(COUNT)
 
 
+async def no_room(world: World) -> None:
+    """A count beyond fs.mount-max: the log names it; the phones that fit are whole, and nothing else is left."""
+    limit = _MOUNT_MAX.read_text()
+    _MOUNT_MAX.write_text(str(len(Path("/proc/self/mountinfo").read_text().splitlines()) + _ROOM))
+    try:
+        await world.serve_with(f"phones: {{count: {_TOO_MANY}}}\n", resource=RESOURCE)
+        await until(lambda: "fs.mount-max" in world.logged(), "the limit is named")
+        phones.require_whole(phones.mounted())
+        assert 0 < len(phones.mounted()) < _TOO_MANY, f"{phones.mounted()}"
+        assert sorted(os.listdir(DIRECTORY)) == sorted(phones.mounted()), "a directory is left"
+    finally:
+        _MOUNT_MAX.write_text(limit)
+    await world.reload()
+    await world.healthy(_TOO_MANY)
+    await items_binderfs_phones.ended(world)
+
+
 async def _starts(world: World, name: str, phone: str) -> None:
     """Check that a container starts with this phone, whole."""
     container = await world.started(name)
@@ -162,7 +153,7 @@ async def _starts(world: World, name: str, phone: str) -> None:
 ITEMS: Final[list[Item[World]]] = [
     item(function)
     for function in (
-        *(items_binderfs_phones.unprepared, unmounted, unmounted_all, foreign_mount, files_removed),
-        *(restarted, rebooted, raised, lowered, items_binderfs_phones.ended),
+        *(items_binderfs_phones.unprepared, unmounted, foreign_mount, rebooted, raised, lowered),
+        *(items_binderfs_phones.ended, no_room),
     )
 ]

@@ -1,23 +1,27 @@
-"""Items: the pod of deploy/privileged with its own configuration, 120 phones, under a real kubelet on a real binderfs.
+"""Items: 120 phones under a real kubelet on a real binderfs, with the pods of deploy/privileged and deploy/provision.
 
-These items follow those of ``items_provision`` in the same boot. The pod mounts each phone's binderfs in a volume whose
-mounts propagate to the host (mountPropagation: Bidirectional).
+They follow those of ``items_pods`` in the same boot. The pod mounts each phone's binderfs in a volume whose mounts
+propagate to the host: the plugin itself, or a container beside a plugin without privileges.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from tests.e2e.deploy.manifests import configuration, the
 from tests.e2e.deploy.parts import DEPLOY, run
 from tests.e2e.kernel import phones
-from tests.e2e.kernel.item import Item, item
-from tests.e2e.kernel.items_pods import PodWorld
-from tests.e2e.kernel.items_provision import leaks, status
+from tests.e2e.kernel.item import Item, sentence
+from tests.e2e.kernel.items_pods import WORK, PodWorld
 from tests.e2e.kernel.phones import RESOURCE, path
+from tests.e2e.kubelet import items_daemonset
+from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.plugins import AsPod
 from tests.e2e.kubelet.waiting import until
@@ -28,27 +32,33 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet.node import Placed
 
 ALL: Final = set(phones.phones(120))
+PRIVILEGED, PROVISION = "privileged", "provision"
 
 
-def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
-    """Return the same node with the plugin as deploy/privileged configures it, which is not started yet."""
-    manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "privileged"))))
-    text = configuration(manifests)
-    assert "leak_scan_interval: 300" in text, text
+def start(before: PodWorld, kustomize: Path, name: str) -> PodWorld:
+    """Return the same node with the plugin as deploy/NAME configures it, which is not started yet."""
+    manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / name))))
+    directory = WORK / name
     directory.mkdir()
     plugin = AsPod(directory, before.node.kubelet, before.node.runtime, the("DaemonSet", manifests))
     # Seconds. The manifest has minutes.
-    plugin.configure(text.replace("leak_scan_interval: 300", "leak_scan_interval: 5"))
+    plugin.configure(configuration(manifests).replace("leak_scan_interval: 300", "leak_scan_interval: 5"))
     node = Node(before.node.kubelet, before.node.runtime, plugin, resource=RESOURCE, devices=ALL, each=1)
     return PodWorld(node, plugin, before.probe)
 
 
 def phones_mounted(world: PodWorld) -> None:
-    """The pod of deploy/privileged mounts 120 phones, which are whole on the host, and advertises them; it is ready."""
+    """The pod mounts 120 phones, which are whole on the host, and advertises them; it is ready."""
     world.plugin.start()
     world.node.wait_allocatable(ALL)
     phones.require_whole(ALL)
     until(lambda: world.plugin.status()["containerStatuses"][0]["ready"], "the pod is ready")
+
+
+def no_privileges(world: PodWorld) -> None:
+    """The plugin that serves them has no capability, a seccomp filter, and no device of the host in its cgroup."""
+    items_daemonset.no_privileges(world.node)
+    items_daemonset.no_devices(world.node)
 
 
 def phones_apart(world: PodWorld) -> None:
@@ -70,11 +80,11 @@ def phones_leaked(world: PodWorld) -> None:
         command = " ".join(words)
         expected = [{"binder_device": f"{phone_of(pod)}/hwbinder", "pid": process.pid, "command": command}]
         try:
-            until(lambda: leaks(status(world)) == expected, f"{expected} is reported")
-            assert status(world)["leaks_problem"] == "", status(world)["leaks_problem"]
+            until(lambda: _leaks(world) == expected, f"{expected} is reported")
+            assert _status(world)["leaks_problem"] == "", _status(world)["leaks_problem"]
         finally:
             process.kill()
-    until(lambda: not leaks(status(world)), "the leak is no longer reported")
+    until(lambda: not _leaks(world), "the leak is no longer reported")
 
 
 def phones_fresh(world: PodWorld) -> None:
@@ -107,6 +117,48 @@ def phones_stay(world: PodWorld) -> None:
     assert world.is_held(pods[1], "vndbinder"), "its context manager is gone"
 
 
+def phones_spoiled(world: PodWorld) -> None:
+    """A device that a tenant with CAP_SYS_ADMIN removes is restored; a phone that it freezes is fresh for the next."""
+    pod, neighbour = world.node.phones
+    before, container = phones.mounted(), neighbour.container_id()
+    os.unlink(path(phone_of(pod), "binder"))
+    until(lambda: phones.is_whole(phone_of(pod)), "the phone is whole again")
+    world.node.wait_allocatable(ALL)
+    assert phones.mounted() == before
+    subprocess.run([world.probe, "freeze", path(phone_of(pod))], check=True, stdout=subprocess.DEVNULL)
+    pod.restart_container()
+    pod.view()
+    assert phones.mounted()[phone_of(pod)] != before[phone_of(pod)]
+    world.tries(pod, phones.whole(phone_of(pod)) | phones.sealed())
+    world.node.wait_allocatable(ALL)
+    phones.require_whole(ALL)
+    assert neighbour.container_id() == container, "the other pod has restarted"
+
+
+def plugin_killed(world: PodWorld) -> None:
+    """The plugin is killed: its container starts again, phones and their pods stay, and none is mounted again."""
+    before = phones.mounted()
+    first = world.plugin.container_id()
+    world.plugin.interrupt(signal.SIGKILL)
+    until(lambda: world.plugin.container_id() != first, "the kubelet has restarted the container")
+    world.node.wait_allocatable(ALL)
+    assert phones.mounted() == before
+
+
+def provisioner_killed(world: PodWorld) -> None:
+    """The provisioner is killed: devices stay allocatable, and a container that starts gets a fresh binderfs."""
+    pod, _ = world.node.phones
+    plugin, first = world.plugin.container_id(), _provisioner(world)
+    world.tries(pod, {"become 1000": "ok", "manage /dev/binder": "EPERM"})  # it remembers root
+    world.node.runtime.signal(first, signal.SIGKILL)
+    pod.restart_container()
+    pod.view()
+    world.tries(pod, phones.managed_by(1000))
+    until(lambda: _provisioner(world) != first, "the kubelet has restarted the container")
+    world.node.wait_allocatable(ALL)
+    assert world.plugin.container_id() == plugin, "the plugin has restarted"
+
+
 def phones_unmounted(world: PodWorld) -> None:
     """The host unmounts a phone in use and a free one: both are mounted again and healthy, and the pod runs on."""
     neighbour, pod = world.node.phones
@@ -130,7 +182,7 @@ def phones_covered(world: PodWorld) -> None:
     free = max(ALL - {phone_of(pod) for pod in world.node.phones})
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path(free)], check=True)
     world.node.wait_allocatable(ALL - {free})
-    found = {device["id"]: device["reason"] for device in status(world)["devices"] if device["reason"]}
+    found = {device["id"]: device["reason"] for device in _status(world)["devices"] if device["reason"]}
     assert found == {free: "foreign-mount"}, found
     subprocess.run(["umount", path(free)], check=True)
     world.node.wait_allocatable(ALL)
@@ -151,7 +203,33 @@ def phone_of(pod: Placed) -> str:
     return phone
 
 
-ITEMS: Final[list[Item[PodWorld]]] = [
-    *(item(phones_mounted), item(phones_apart), item(phones_leaked), item(phones_fresh), item(phones_stay)),
-    *(item(phones_unmounted), item(phones_covered), item(phones_ended)),
-]
+def _status(world: PodWorld) -> dict[str, Any]:
+    """Return what `aosp-plugin status` in the pod reports about its resource."""
+    printed = world.node.runtime.execute(world.plugin.container_id(), "aosp-plugin", "status", "--json")
+    report: dict[str, Any] = json.loads(printed)["resources"][0]
+    return report
+
+
+def _leaks(world: PodWorld) -> list[dict[str, Any]]:
+    return [{name: leak[name] for name in ("binder_device", "pid", "command")} for leak in _status(world)["leaks"]]
+
+
+def _provisioner(world: PodWorld) -> str:
+    """Return the ID of the running container with the privileges."""
+    (container,) = (each for each in world.plugin.status()["containerStatuses"] if each["name"] == "provisioner")
+    identifier: str = container["containerID"]
+    return without_scheme(identifier)
+
+
+_FUNCTIONS: Final = {
+    PRIVILEGED: (phones_mounted, phones_leaked, phones_fresh, phones_stay, phones_ended),
+    PROVISION: (
+        *(phones_mounted, no_privileges, phones_apart, phones_fresh, phones_spoiled, plugin_killed, phones_stay),
+        *(provisioner_killed, phones_unmounted, phones_covered, phones_ended),
+    ),
+}
+ITEMS: Final[dict[str, list[Item[PodWorld]]]] = {
+    name: [Item(f"deploy/{name}: {sentence(function)}", function) for function in functions]
+    for name, functions in _FUNCTIONS.items()
+}
+"""By the directory in deploy/."""

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
 from kubelet_standin import AdmissionError
-from tests.documents import examples
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
-from tests.e2e.kernel.world import BINDERFS, PROVISIONED, RESOURCE, checked_binder_nodes, is_open, own, until
+from tests.e2e.kernel.world import BINDERFS, RESOURCE, checked_binder_nodes, is_open, own, until
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 PATHS: Final = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 SYSTEM, OTHER = 1000, 2000
 """User IDs; the first one is that of Android's servicemanager."""
-TENANTS: Final = 100
 
 _PHONES: Final = f"""\
 isolation: strict
@@ -75,18 +73,6 @@ async def no_flap(world: World) -> None:
     assert (view.allocatable, view.capacity) == (4, 4), f"{view.allocatable} {view.capacity}"
     assert world.logged().count("devices changed") == 1, world.logged()[-400:]
     assert sorted(binderfs.device_names(BINDERFS)) == sorted(f"aosp_binder{number}" for number in range(12))
-
-
-async def tenants(world: World) -> None:
-    """100 containers, each of another user, have the same phone in turn, and each becomes context manager."""
-    allocated = set()
-    for number in range(TENANTS):
-        container = await world.started(f"tenant-{number}")
-        allocated.add(tuple(own(container)))
-        # crun takes half as long as runc.
-        await check("crun", container, _managed_by(SYSTEM + number), probe=world.probe)
-        await world.finish()
-    assert len(allocated) == 1, f"other devices: {allocated}"
 
 
 async def leaked(world: World) -> None:
@@ -156,15 +142,6 @@ async def provisioned_in_containers(world: World, runtime: str) -> None:
     await world.finish()
 
 
-async def provisioned_in_user_namespace(world: World, runtime: str) -> None:
-    """In a user namespace a container opens its provisioned binder device at its name in /dev, and it answers 8."""
-    container = await world.admit(f"provisioned-mapped-{runtime}", 1)
-    path = f"/dev/{own(container)[0]}"
-    expected = {f"open {path}": "ok", f"version {path}": "8"}
-    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
-    await world.finish()
-
-
 async def restored(world: World) -> None:
     """The plugin restores a removed binder device, a changed mode and an unmounted binderfs."""
     removed, changed = (f"{_DIRECTORY}/{_PREFIX}{number}" for number in (1, 2))
@@ -178,20 +155,6 @@ async def restored(world: World) -> None:
     await world.healthy(0, unhealthy=6)
     await world.reload()
     await world.healthy(6)
-
-
-async def readme(world: World) -> None:
-    """The examples for provision and for recreate in the documents: 360 binder devices each, and a container starts."""
-    await world.serve_with(examples()["Provisioned devices"].removeprefix("version: v1\n"))
-    await world.healthy(360)
-    assert len(binderfs.device_names(PROVISIONED)) == 360
-    await world.stop()
-    await checked_binder_nodes("create", "--count", "360")
-    await world.serve_with(examples()["A fresh device for every start of a container"].removeprefix("version: v1\n"))
-    await world.healthy(360)
-    container = await world.started("of-the-readme")
-    await check("runc", container, {f"manage /dev/{own(container)[0]}": "ok"}, probe=world.probe)
-    await checked_binder_nodes("delete")
 
 
 async def leak_logged(world: World) -> None:
@@ -251,9 +214,9 @@ def _recreate(names: list[str]) -> None:
 ITEMS: Final[list[Item[World]]] = [
     item(ready),
     *for_each_runtime(phone, next_user, user_namespace),
-    *(item(no_flap), item(tenants), item(leaked), item(never)),
+    *(item(no_flap), item(leaked), item(never)),
     *for_each_runtime(another_user),
     *(item(full), item(whole_again), item(provisioned)),
-    *for_each_runtime(provisioned_in_containers, provisioned_in_user_namespace),
-    *(item(restored), item(leak_logged), item(readme)),
+    *for_each_runtime(provisioned_in_containers),
+    *(item(restored), item(leak_logged)),
 ]

@@ -20,13 +20,10 @@ from tests.e2e.kernel.operations import (
     SHARED,
     compare,
     control_closed,
-    fixed,
     forged_closed,
     inodes,
     others_closed,
-    own_binderfs_closed,
     same_contexts,
-    strictly_closed,
     usable,
     words,
 )
@@ -36,10 +33,10 @@ from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.items_pods import REGISTRATIONS
 from tests.e2e.kubelet.node import ALL, COUNT, Node, names, natural_sort, nodes
 from tests.e2e.kubelet.plugins import AsPod, configuration
-from tests.e2e.kubelet.pods import RESOURCE, container
+from tests.e2e.kubelet.pods import RESOURCE
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
-from tests.e2e.kubelet.waiting import holds, until
+from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from tests.e2e.kubelet.node import Placed
@@ -109,13 +106,6 @@ def own_devices(world: PodWorld) -> None:
     world.tries(pod, usable(natural_sort(held)))
 
 
-def shared_directory(world: PodWorld) -> None:
-    """The same contexts are available below /dev/binderfs, which is read-only."""
-    pod, _ = world.node.phones
-    assert pod.view().mounts[SHARED].split(",")[0] == "ro", pod.view().mounts[SHARED]
-    world.tries(pod, same_contexts(natural_sort(pod.held())))
-
-
 def tenants(world: PodWorld) -> None:
     """A second pod has 3 other devices; the context managers of both pods run at the same time."""
     first, second = world.node.phones
@@ -133,14 +123,6 @@ def others_devices(world: PodWorld) -> None:
     for pod, neighbour in ((first, second), (second, first)):
         mine, foreign = natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]
         world.tries(pod, others_closed(mine, foreign) | forged_closed(foreign) | control_closed())
-    assert inodes() == before, "the host's devices have changed"
-
-
-def vandals(world: PodWorld) -> None:
-    """A pod cannot change or delete its own devices, or open the binder-control of a binderfs of its own."""
-    before = inodes()
-    for pod in world.node.phones:
-        world.tries(pod, fixed(natural_sort(pod.held())[0]) | own_binderfs_closed())
     assert inodes() == before, "the host's devices have changed"
 
 
@@ -170,28 +152,13 @@ def kubelet_restarts(world: PodWorld) -> None:
     assert world.plugin.identity() == plugin, "the plugin has restarted"
 
 
-def new_pod(world: PodWorld) -> None:
-    """A pod that is created after the restart gets other devices, and can use them."""
-    with world.node.running(container("main", 2)) as pod:
-        taken = set().union(*(phone.held() for phone in world.node.phones))
-        assert not pod.held() & taken, f"{pod.held()} of {taken}"
-        world.tries(pod, usable(natural_sort(pod.held())))
-
-
-def removed(world: PodWorld) -> None:
-    """A running pod's device is deleted from the binderfs: Unhealthy; pod and context manager keep running."""
+def recreated(world: PodWorld) -> None:
+    """A pod's device is deleted: Unhealthy; created again: Healthy. The pod has the old one until it restarts."""
     pod, _ = world.node.phones
-    container_id, name = pod.container_id(), natural_sort(pod.held())[0]
+    name = natural_sort(pod.held())[0]
     binderfs.remove_device(BINDERFS, name)
     world.node.wait_allocatable(ALL - {name})
     until(lambda: world.node.health(pod).get(name) == "Unhealthy", "the pod's status reports Unhealthy")
-    holds(lambda: pod.container_id() == container_id and world.is_held(pod, name), "the pod keeps running", seconds=3)
-
-
-def recreated(world: PodWorld) -> None:
-    """The device is created again: Healthy; the pod keeps its old device until its container restarts."""
-    pod, _ = world.node.phones
-    name = natural_sort(pod.held())[0]
     binderfs.add_device(BINDERFS, name)
     os.chmod(f"{BINDERFS}/{name}", 0o666)
     world.node.wait_allocatable(ALL)
@@ -201,23 +168,6 @@ def recreated(world: PodWorld) -> None:
     pod.restart_container()
     pod.view()
     world.tries(pod, usable(natural_sort(pod.held())) | same_contexts([name]))
-
-
-def strict(world: PodWorld) -> None:
-    """With isolation strict a pod can use, but not change, its devices, and cannot reach those of others."""
-    world.node.clear()
-    world.plugin.stop()
-    world.plugin.configure(configuration("isolation: strict", verify="binder"))
-    world.plugin.start()
-    world.node.wait_allocatable(ALL)
-    first, second = world.node.phones
-    assert not first.held() & second.held(), f"{first.held()} {second.held()}"
-    for pod, neighbour in ((first, second), (second, first)):
-        assert SHARED not in pod.view().mounts, f"{pod.view().mounts}"
-        mine, foreign = natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]
-        world.tries(
-            pod, usable(natural_sort(pod.held())) | strictly_closed(foreign) | fixed(mine) | own_binderfs_closed()
-        )
 
 
 def ended(world: PodWorld) -> None:
@@ -231,7 +181,6 @@ def ended(world: PodWorld) -> None:
 
 
 ITEMS: Final[list[Item[PodWorld]]] = [
-    *(item(advertised), item(own_devices), item(shared_directory), item(tenants), item(others_devices)),
-    *(item(vandals), item(port)),
-    *(item(kubelet_restarts), item(new_pod), item(removed), item(recreated), item(strict), item(ended)),
+    *(item(advertised), item(own_devices), item(tenants), item(others_devices), item(port)),
+    *(item(kubelet_restarts), item(recreated), item(ended)),
 ]

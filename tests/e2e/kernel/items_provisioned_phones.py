@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.kernel import phones
+from tests.e2e.kernel import items_binderfs_phones, phones
 from tests.e2e.kernel.containers import check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
-from tests.e2e.kernel.phones import DIRECTORY, NAMES, RESOURCE, path, phone_of
+from tests.e2e.kernel.phones import NAMES, RESOURCE, path, phone_of
 from tests.e2e.kernel.world import CONFIGURATION, World, is_open, run, until
 
 COUNT: Final = 4
@@ -100,16 +100,8 @@ async def lost(world: World) -> None:
     phones.require_whole(phones.phones(COUNT))
 
 
-async def ended(world: World) -> None:
-    """When the plugin ends, all phones stay mounted, and the host can unmount them."""
-    await world.stop()
-    assert phones.mounted().keys() == {*phones.phones(COUNT)}
-    phones.unmount_all()
-    assert not Path(DIRECTORY).exists()
-
-
 ITEMS: Final[list[Item[World]]] = [
     *(item(provisioned), item(without_rights)),
     *for_each_runtime(served, runtimes=["runc"]),
-    *(item(restarted), item(lost), item(ended)),
+    *(item(restarted), item(lost), item(items_binderfs_phones.ended)),
 ]

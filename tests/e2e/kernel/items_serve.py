@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.items_nodes import MANY
-from tests.e2e.kernel.world import BINDERFS, PATIENCE, RESOURCE, binder_nodes, checked_binder_nodes, own
+from tests.e2e.kernel.world import BINDERFS, RESOURCE, binder_nodes, checked_binder_nodes, own, until
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -73,48 +72,20 @@ async def dead_copy(world: World) -> None:
     os.mknod(f"/dev/{_EXTRA}", 0o20666, os.stat(f"{BINDERFS}/aosp_binder0").st_rdev)
     await world.serve("--verify", "probe")
     await world.healthy(DEVICES, unhealthy=1)
-
-
-async def dead_copy_unprobed(world: World) -> None:
-    """With --verify binder the same copy is Unhealthy too: not-binder."""
-    await world.serve("--verify", "binder")
-    try:
-        await world.healthy(DEVICES, unhealthy=1)
-        await _logged(world, "not-binder:1")
-    finally:
-        os.unlink(f"/dev/{_EXTRA}")
-
-
-async def in_the_binderfs(world: World) -> None:
-    """With the binderfs as --device-dir the plugin follows BINDER_CTL_ADD and unlink, without links."""
-    await world.serve("--device-dir", BINDERFS)
-    await world.healthy(DEVICES)
-    binderfs.add_device(BINDERFS, _EXTRA)
-    await world.healthy(DEVICES + 1)
-    binderfs.remove_device(BINDERFS, _EXTRA)
-    await world.healthy(DEVICES, unhealthy=1)
-
-
-async def mounted_over(world: World) -> None:
-    """An empty binderfs mounted over the first one makes all devices missing; once unmounted, all are healthy."""
-    await world.serve()
-    await world.healthy(DEVICES)
-    binderfs.mount(BINDERFS)
-    await world.healthy(0, unhealthy=DEVICES)
-    await _logged(world, f"missing:{DEVICES}")
-    binderfs.unmount(BINDERFS)
-    await world.healthy(DEVICES)
+    os.unlink(f"/dev/{_EXTRA}")
 
 
 async def replaced(world: World) -> None:
     """A new binderfs with devices of the same names makes all of them Unhealthy, with the reason replaced."""
+    await world.serve()
+    await world.healthy(DEVICES)
     mounted = binderfs.mount_at(BINDERFS)
     assert mounted is not None
     binderfs.unmount(BINDERFS)
     binderfs.mount(BINDERFS, source=mounted.source)
     for number in range(DEVICES):
         binderfs.add_device(BINDERFS, f"aosp_binder{number}")
-    await _logged(world, f"replaced:{DEVICES}")
+    await until(lambda: f"replaced:{DEVICES}" in world.logged(), "the reason is logged")
     await world.healthy(0, unhealthy=DEVICES)
 
 
@@ -122,34 +93,10 @@ async def healed(world: World) -> None:
     """After SIGHUP the plugin accepts the new binderfs: all devices are healthy."""
     await world.reload()
     await world.healthy(DEVICES)
-
-
-async def left(world: World) -> None:
-    """delete removes its devices, and leaves a binderfs mounted that has another device."""
     await world.stop()
-    binderfs.add_device(BINDERFS, "theirs")
-    done = await binder_nodes("delete")
-    note = f"{BINDERFS} stays mounted: it has other devices (theirs)\n"
-    assert done == (0, f"/dev: {DEVICES} devices deleted\n{note}", ""), done
-    assert not [name for name in os.listdir("/dev") if "binder" in name]
-    assert binderfs.device_names(BINDERFS) == ["theirs"]
-    binderfs.unmount(BINDERFS)
-
-
-async def _logged(world: World, text: str) -> None:
-    """Wait until the plugin has logged ``text``."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while text not in world.logged():
-                await asyncio.sleep(0.05)
-    except TimeoutError as error:
-        raise AssertionError(f"{text!r} was not logged: …{world.logged()[-400:]}") from error
+    await checked_binder_nodes("delete")
 
 
 ITEMS: Final[list[Item[World]]] = [
-    item(function)
-    for function in (
-        *(advertised, allocated, hotplug, probed, stopped, dead_copy, dead_copy_unprobed, in_the_binderfs),
-        *(mounted_over, replaced, healed, left),
-    )
+    item(function) for function in (advertised, allocated, hotplug, probed, stopped, dead_copy, replaced, healed)
 ]

@@ -92,7 +92,7 @@ def control_closed() -> dict[str, str]:
         f"open {SHARED}/binder-control": "EPERM",
         f"add {SHARED}/binder-control aosp_binder7777": "EPERM",
         f"unlink {SHARED}/binder-control": "EROFS",
-        mknod("/dev/control", "binder-control"): "ok",
+        mknod("/dev/control", f"{BINDERFS}/binder-control"): "ok",
         "add /dev/control aosp_binder7777": "EPERM",
         f"mount {SHARED}": "EPERM",
     }
@@ -114,7 +114,7 @@ def own_binderfs_closed() -> dict[str, str]:
 
 def forged_closed(neighbour: str) -> dict[str, str]:
     """Return the operations that show that a copy of another container's device does not open."""
-    return {mknod("/dev/copy", neighbour): "ok", "open /dev/copy": "EPERM"}
+    return {mknod("/dev/copy", f"{BINDERFS}/{neighbour}"): "ok", "open /dev/copy": "EPERM"}
 
 
 def strictly_closed(neighbour: str) -> dict[str, str]:
@@ -123,15 +123,15 @@ def strictly_closed(neighbour: str) -> dict[str, str]:
         f"see {SHARED}": "ENOENT",
         f"see /dev/{neighbour}": "ENOENT",
         **forged_closed(neighbour),
-        mknod("/dev/control", "binder-control"): "ok",
+        mknod("/dev/control", f"{BINDERFS}/binder-control"): "ok",
         "add /dev/control aosp_binder7777": "EPERM",
         "mount /sys": "EPERM",
     }
 
 
-def mknod(path: str, name: str) -> str:
-    """Return the operation that copies a device of the binderfs to ``path``."""
-    number = os.stat(f"{BINDERFS}/{name}").st_rdev
+def mknod(path: str, file: str) -> str:
+    """Return the operation that copies a device of the host to ``path``."""
+    number = os.stat(file).st_rdev
     return f"mknod {path} {os.major(number)} {os.minor(number)}"
 
 

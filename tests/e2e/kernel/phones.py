@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from aosp_plugin.binder.driver import binderfs, mounts
 from tests.e2e.common.oci import CAPABILITIES
 from tests.e2e.kernel.confinement import CONFINED
-from tests.e2e.kernel.operations import SHARED
+from tests.e2e.kernel.operations import SHARED, mknod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -198,8 +198,8 @@ def others_closed(phone: str, neighbour: str) -> dict[str, str]:
         f"see {SHARED}/../{neighbour}": "ENOENT",
     }
     for number, file in enumerate((*(path(neighbour, name) for name in NAMES), path(neighbour, "binder-control"))):
-        expected |= {_copy(f"/dev/copy{number}", file): "ok", f"open /dev/copy{number}": "EPERM"}
-    expected |= {_copy("/dev/control", path(phone, "binder-control")): "ok", "add /dev/control evil": "EPERM"}
+        expected |= {mknod(f"/dev/copy{number}", file): "ok", f"open /dev/copy{number}": "EPERM"}
+    expected |= {mknod("/dev/control", path(phone, "binder-control")): "ok", "add /dev/control evil": "EPERM"}
     return expected
 
 
@@ -330,9 +330,3 @@ def without_profile() -> dict[str, str]:
 def spoiled() -> dict[str, str]:
     """Return how a container with CAP_SYS_ADMIN makes its whole binderfs read-only, and unmounts it."""
     return {f"freeze {SHARED}": "EACCES" if CONFINED else "ok", f"umount {CONTROL}": "ok", f"umount {SHARED}": "ok"}
-
-
-def _copy(target: str, file: str) -> str:
-    """Return the operation that copies a device of the host by mknod."""
-    number = os.stat(file).st_rdev
-    return f"mknod {target} {os.major(number)} {os.minor(number)}"

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.kernel import (
     items_aosp,
-    items_aosp_claims,
     items_aosp_pods,
     items_binderfs_phones,
     items_claims,
-    items_client_pods,
     items_clients,
     items_containers,
     items_foreign_binderfs,
     items_nodes,
-    items_phone_bench,
     items_phone_crashes,
     items_phone_escapes,
     items_phone_hosts,
-    items_phone_input,
     items_phone_pods,
     items_phones,
     items_pods,
-    items_provision,
     items_provisioned_phones,
-    items_provisioner,
     items_serve,
     items_simulation,
     items_stock,
     selinux,
 )
-from tests.e2e.kernel.containers import RUNTIMES
 from tests.e2e.kernel.item import for_each_runtime, item
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.e2e.kernel.item import Item
     from tests.e2e.kernel.world import World
 
@@ -71,9 +66,7 @@ _CORE: Final[list[Item[World]]] = [
     item(items_phones.no_flap),
     item(items_phones.leaked),
     item(items_phones.provisioned),
-    *for_each_runtime(
-        items_phones.provisioned_in_containers, items_phones.provisioned_in_user_namespace, runtimes=["runc"]
-    ),
+    *for_each_runtime(items_phones.provisioned_in_containers, runtimes=["runc"]),
     *_BINDERFS_PHONES,
     *items_aosp.QUICK,
     item(items_simulation.same_steps),
@@ -89,38 +82,27 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
         *items_phone_escapes.ITEMS,
         *items_phone_hosts.ITEMS,
         *items_phone_crashes.ITEMS,
-        *items_phone_input.ITEMS,
     ],
     "claims": items_claims.ITEMS,
     "foreign-binderfs": items_foreign_binderfs.ITEMS,
+    "clients": items_clients.ITEMS,
     "android": items_aosp.ITEMS,
-    "android-quick": items_aosp.QUICK,
     selinux.BOOT: items_aosp.QUICK,
     "android-apparmor": items_aosp.without_context(apparmor=True),
     "android-no-lsm": items_aosp.without_context(apparmor=False),
     "other-names": _BINDERFS_PHONES,
-    "phones-bench": items_phone_bench.ITEMS,
-    "stock": [*items_stock.ITEMS, item(items_phone_input.no_binderfs)],
+    "stock": items_stock.ITEMS,
 }
-"""The boots with the stand-in kubelet."""
+"""The items with the stand-in kubelet, by boot."""
 
-ANDROID: Final = ("core", "android", "android-quick", selinux.BOOT, "android-apparmor", "android-no-lsm")
-"""Boots in which Android's binder software runs."""
+WITH_KUBELET: Final[dict[str, Sequence[Item[Any]]]] = {
+    "pods": [*items_pods.ITEMS, *(item for items in items_phone_pods.ITEMS.values() for item in items)],
+    "android": items_aosp_pods.ITEMS,
+}
+"""The items with a real kubelet, by boot."""
 
-TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
-    "pods": [
-        item.title
-        for items in (items_pods, items_provision, items_phone_pods, items_provisioner)
-        for item in items.ITEMS
-    ],
-    "clients": [
-        *(item.title for item in items_clients.ITEMS),
-        *(item.title for item in items_client_pods.ITEMS),
-    ],
-    "android": [
-        *(item.title for item in items_aosp.ITEMS),
-        *(item.title for runtime in RUNTIMES for item in items_aosp_pods.items(runtime)),
-    ],
-    "android-claims": [item.title for runtime in RUNTIMES for item in items_aosp_claims.items(runtime)],
+TITLES: Final = {
+    boot: [each.title for each in [*SUITES.get(boot, []), *WITH_KUBELET.get(boot, [])]]
+    for boot in (*SUITES, *WITH_KUBELET)
 }
 """The titles of each boot's items."""

@@ -22,8 +22,6 @@ from tests.e2e.kubelet.waiting import PATIENCE, until
 
 USERS: Final = {"system": 1000, "shell": 2000}
 """Users of Android that become service manager."""
-APP: Final = 10000
-"""The user of a container that runs as this user from its start."""
 CLIENT: Final = 4242
 """The user of the clients."""
 _INTERFACE: Final = "test.ITenant"
@@ -128,17 +126,6 @@ def alone(kind: Kind, phone: Phone) -> None:
 def mark_kernel_log(name: str) -> None:
     """Write a line to the kernel's log; :func:`refused` reads what comes after it."""
     Path("/dev/kmsg").write_text(f"{_MARK} {name}\n")
-
-
-def refused(kind: Kind, phone: Phone, user: int, before: int) -> None:
-    """Check that the manager of another user than ``before`` is refused, and that the kernel's log says why."""
-    until(lambda: "phone: rsb_hub ended with 1" in phone.log(), f"{phone.name}: the manager has ended")
-    for line in phone.log():
-        say(f"{phone.name}: {line}")
-    path = f"/dev/binderfs/{kind.prefix}binder"
-    said = f"rsb_hub: cannot become the service manager for {path}: Binder ioctl to become context manager failed: "
-    assert f"{said}Operation not permitted (os error 1)" in phone.log(), phone.log()
-    bad_uid(user, before)
 
 
 def bad_uid(user: int, before: int) -> None:

@@ -24,8 +24,6 @@ NODES: Final = ("env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", "aosp_plug
 """The command that creates, lists and deletes binder devices, with the checkout's files."""
 BINDERFS: Final = "/run/aosp-binderfs/nodes"
 """Where it mounts its binderfs."""
-PROVISIONED: Final = "/run/aosp-binderfs/devices"
-"""Where the plugin mounts its own by default."""
 DIRECTORY: Final = Path("/run/e2e")
 CONFIGURATION: Final = DIRECTORY / "config.yaml"
 PATIENCE: Final = 180.0
@@ -40,10 +38,8 @@ class Result(NamedTuple):
     err: str
 
 
-async def run(*command: str, user: int | None = None) -> Result:
-    """Run a command to its end; with ``user``, as this user without root's groups."""
-    if user is not None:
-        command = ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command)
+async def run(*command: str) -> Result:
+    """Run a command to its end."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -51,9 +47,9 @@ async def run(*command: str, user: int | None = None) -> Result:
     return Result(process.returncode or 0, out.decode(), err.decode())
 
 
-async def binder_nodes(*arguments: str, user: int | None = None) -> Result:
+async def binder_nodes(*arguments: str) -> Result:
     """Run ``aosp-plugin nodes``."""
-    return await run(*NODES, *arguments, user=user)
+    return await run(*NODES, *arguments)
 
 
 async def checked_binder_nodes(*arguments: str) -> None:
@@ -79,21 +75,13 @@ class World:
         """Start ``aosp-plugin serve``, after stopping a running one; ``wrapper`` is a command that runs commands."""
         await self.stop()
         self.resource = resource
-        await self._start(*wrapper, *self._serve, *arguments)
+        await self._start(*arguments, wrapper=wrapper)
 
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The command that serves the configuration file."""
-        return (*self._serve, "--config", str(CONFIGURATION))
-
-    @property
-    def _serve(self) -> tuple[str, ...]:
-        return (sys.executable, "-m", "aosp_plugin", "serve", "--kubelet-dir", self.kubelet.directory)
-
-    async def _start(self, *command: str) -> None:
+    async def _start(self, *arguments: str, wrapper: Sequence[str]) -> None:
         self.log.unlink(missing_ok=True)
+        command = (*wrapper, sys.executable, "-m", "aosp_plugin", "serve", "--kubelet-dir", self.kubelet.directory)
         with self.log.open("wb") as log:
-            self.process = await asyncio.create_subprocess_exec(*command, stderr=log)
+            self.process = await asyncio.create_subprocess_exec(*command, *arguments, stderr=log)
 
     async def serve_with(self, configuration: str, *, resource: str = RESOURCE, wrapper: Sequence[str] = ()) -> None:
         """Start the plugin with a configuration file."""
@@ -106,7 +94,7 @@ class World:
 
     async def start_again(self, *, wrapper: Sequence[str] = ()) -> None:
         """Start the plugin with the configuration file after its end; pods keep running."""
-        await self._start(*wrapper, *self.command)
+        await self._start("--config", str(CONFIGURATION), wrapper=wrapper)
 
     async def stop(self) -> None:
         """End all pods, and stop the plugin, which must exit with 0."""
