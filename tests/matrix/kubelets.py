@@ -10,8 +10,8 @@ _NOTE: Final = "registration, pods, restarts, podresources, CDI, and the scenari
 
 
 def _kubelet(version: str, *options: str, note: str) -> Cell:
-    """Return a cell that runs the items that may depend on the version."""
-    command = ("tests.e2e.kubelet", *options, "--items", "versions")
+    """Return a cell that runs all items."""
+    command = ("tests.e2e.kubelet", *options)
     note = f"{_NOTE}; {note}"
     return Cell(name=version, title=version, command=command, expect={"kubelet": f"{version}."}, note=note)
 

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.cluster import plugin
-from tests.e2e.deploy.faults import series
+from tests.e2e.deploy.items_monitoring import series
 from tests.e2e.deploy.parts import DEPLOY, run
 
 if TYPE_CHECKING:

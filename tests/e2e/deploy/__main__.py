@@ -7,7 +7,6 @@ leaves out the monitoring, because promtool takes more time to build than everyt
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,8 +17,6 @@ from tests.e2e.deploy import (
     items_chart,
     items_distributions,
     items_dra,
-    items_driver_faults,
-    items_faults,
     items_manifests,
     items_monitoring,
     items_node,
@@ -48,17 +45,7 @@ def _apparmor() -> None:
     packages.install(("apparmor",))
 
 
-def _root() -> None:
-    if os.geteuid() != 0:
-        raise packages.MissingError("it requires root")
-
-
-MONITORING: Final = (
-    Group(
-        "the monitoring", (parts.promtool,), (*items_monitoring.ITEMS, *items_faults.ITEMS, *items_driver_faults.ITEMS)
-    ),
-    Group("the monitoring of hosts that fail", (parts.promtool, _root), items_faults.ROOT_ITEMS),
-)
+MONITORING: Final = Group("the monitoring", (parts.promtool,), items_monitoring.ITEMS)
 GROUPS: Final = (
     Group(
         "the manifests",
@@ -66,7 +53,7 @@ GROUPS: Final = (
         (*items_manifests.ITEMS, *items_chart.ITEMS, *items_distributions.ITEMS, *items_dra.ITEMS, *items_node.ITEMS),
     ),
     Group("the AppArmor profile", (_apparmor,), (items_manifests.profile_is_parsed,)),
-    *MONITORING,
+    MONITORING,
     Group("the systemd unit", (_systemd,), items_unit.ITEMS),
 )
 
@@ -78,7 +65,7 @@ def main() -> int:
     core = parser.parse_args().items == "core"
     report = Report()
     for group in GROUPS:
-        if (group not in MONITORING or not core) and _ready(group, report):
+        if (group is not MONITORING or not core) and _ready(group, report):
             for item in group.items:
                 report.run(" ".join((item.__doc__ or "").split()).removesuffix("."), item)
     try:

@@ -6,15 +6,26 @@ import json
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
+from aosp_plugin.binder.devices.health import Reason
+from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.service.metrics import Metrics
+from aosp_plugin.report.leaks import Leaks
+from aosp_plugin.report.observation import gauges
 from tests.e2e.deploy import parts
-from tests.e2e.deploy.parts import DEPLOY, run
+from tests.e2e.deploy.parts import DEPLOY, HERE, refuses, run
 
-MONITORING = DEPLOY / "monitoring"
+MONITORING: Final = DEPLOY / "monitoring"
+STATES: Final = HERE / "alerts.yaml"
+RESOURCE: Final = "aosp.io/binder"
+DEVICES: Final = 10
+_FIRING: Final = 'count by (alertname) (count by (alertname, node) (ALERTS{alertstate="firing"}))'
 
 
 def rules() -> None:
@@ -22,18 +33,111 @@ def rules() -> None:
     run(parts.promtool(), "check", "rules", "--lint=all", "--lint-fatal", str(MONITORING / "rules.yaml"))
 
 
+def alerts() -> None:
+    """In each state of alerts.yaml exactly its alerts fire, on the series that the plugin exposes."""
+    states = yaml.safe_load(STATES.read_text())
+    require(states)
+    stopped = states["the kubelet is stopped"]
+    refuses(lambda: require({"other alerts": {**stopped, "alerts": {23: []}}}), "AospPluginNotRegistered")
+
+
+def require(states: dict[str, Any]) -> None:
+    """Check which alerts fire in states. Raises AssertionError with promtool's messages."""
+    tests = [
+        {
+            "name": name,
+            "interval": "1m",
+            "input_series": [
+                entry
+                for number, process in enumerate(state["processes"])
+                for entry in _series(process, f"plugin-{number}")
+            ],
+            "promql_expr_test": [
+                {
+                    "expr": _FIRING,
+                    "eval_time": f"{minute}m",
+                    "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in firing],
+                }
+                for minute, firing in state["alerts"].items()
+            ],
+        }
+        for name, state in states.items()
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "alerts.yaml")
+        content = {"rule_files": [str(MONITORING / "rules.yaml")], "evaluation_interval": "1m", "tests": tests}
+        path.write_text(yaml.safe_dump(content))
+        run(parts.promtool(), "test", "rules", str(path))
+
+
+def _series(process: dict[str, Any], instance: str) -> list[dict[str, str]]:
+    """Return the series of a process, whose keys that are no minutes name those that differ."""
+    begin, end = process.get("from", 0), process.get("to", 100)
+    before = f"_x{begin - 1} " if begin else ""
+    unused = process.keys() - {"from", "to"}
+    found = []
+    for sample in _healthy():
+        counts = (sample.name, sample.labels.get("result")) == ("aosp_plugin_scans_total", "ok")
+        values = f"0+1x{end - 1}" if counts else f"{sample.value}x{end - 1}"
+        for text in process.keys() - {"from", "to"}:
+            if _is_named(sample, text):
+                values = process[text]
+                unused -= {text}
+        labels = {**sample.labels, "instance": instance, "node": "n1"}
+        found.append({"series": series(sample.name, labels), "values": f"{before}{values} stale"})
+    assert not unused, f"the plugin exposes no such series: {unused}"
+    return found
+
+
+def _is_named(sample: Sample, text: str) -> bool:
+    """Return whether a text has the sample's name and some of its labels."""
+    name, _, selector = text.partition("{")
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', selector))
+    return sample.name == f"aosp_plugin_{name}".replace("aosp_plugin_process_", "process_") and (
+        labels.items() <= sample.labels.items()
+    )
+
+
+def _healthy() -> list[Sample]:
+    """Return what the plugin exposes with healthy devices, for both APIs."""
+    states = gauges(
+        allocated={RESOURCE: 0},
+        gone={RESOURCE: 0},
+        expected={RESOURCE: DEVICES},
+        spread={},
+        leaks={RESOURCE: Leaks((), (), frozenset(), ())},
+        leak_detection="complete",
+        leak_scan_age=5.0,
+    )
+    metrics = Metrics(lambda: states, reasons=tuple(Reason))
+    observer, driver = metrics.observer(RESOURCE), metrics.dra_observer(RESOURCE)
+    observer.published(Snapshot(1, [Device(f"aosp_binder{number}") for number in range(DEVICES)]), None)
+    observer.registration("ok")
+    observer.confirmed(DEVICES)
+    driver.slices(1, 1)
+    for code in ("200", "403"):
+        driver.api_request("get", "nodes", code)
+    metrics.node_problem("feature_file", 0)
+    text = metrics.exposition()[1].decode()
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+def series(name: str, labels: dict[str, str]) -> str:
+    """Return a series as promtool writes it, with at least one label."""
+    listed = ", ".join(f'{label}="{value}"' for label, value in {"job": "plugin", **labels}.items())
+    return f"{name}{{{listed}}}"
+
+
 def names() -> None:
     """promtool accepts the metrics' names, units and help, and rejects a counter without _total."""
     metrics = Metrics()
-    metrics.observer("aosp.io/binder")
+    metrics.observer(RESOURCE)
     text = metrics.exposition()[1].decode()
     run(parts.promtool(), "check", "metrics", text=text)
-    try:
-        run(parts.promtool(), "check", "metrics", text=text.replace("aosp_plugin_scans_total", "aosp_plugin_scans"))
-    except AssertionError as error:
-        assert 'counter metrics should have "_total" suffix' in str(error), error  # noqa: PT017 - no pytest here
-    else:
-        raise AssertionError("the counter without _total is accepted")
+    wrong = text.replace("aosp_plugin_scans_total", "aosp_plugin_scans")
+    refuses(
+        lambda: run(parts.promtool(), "check", "metrics", text=wrong), 'counter metrics should have "_total" suffix'
+    )
 
 
 def dashboard() -> None:
@@ -57,4 +161,4 @@ def _expressions(part: Any) -> list[str]:
     return own + [text for value in part.values() for text in _expressions(value)]
 
 
-ITEMS = (rules, names, dashboard)
+ITEMS = (rules, alerts, names, dashboard)

@@ -12,9 +12,12 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import golang
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
@@ -43,6 +46,17 @@ def run(*command: str, text: str | None = None, seconds: float = 120, cwd: Path 
     messages = (result.stderr or result.stdout).strip()[-2000:]
     assert result.returncode == 0, f"{Path(command[0]).name} {' '.join(command[1:3])}: {result.returncode}: {messages}"
     return result.stdout
+
+
+def refuses(call: Callable[[], object], *texts: str) -> None:
+    """Check that a call fails with a message that has these texts."""
+    try:
+        call()
+    except AssertionError as error:
+        missing = [text for text in texts if text not in str(error)]
+        assert not missing, f"refused for another reason than {missing}: {error}"  # noqa: PT017 - no pytest here
+        return
+    raise AssertionError(f"accepted, but should be refused: {texts}")
 
 
 def kubernetes() -> str:

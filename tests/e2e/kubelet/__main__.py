@@ -20,7 +20,6 @@ from tests.e2e.common import packages
 from tests.e2e.common.report import Report, describe, say
 from tests.e2e.kubelet import parts, runtime_parts, sandbox, versions
 from tests.e2e.kubelet.runtimes import COMBINATIONS
-from tests.e2e.kubelet.version_suite import SETS
 
 LIMIT: Final = 1800.0
 """The time limit for all items, in seconds."""
@@ -32,7 +31,7 @@ def main() -> int:
     """Get the parts, run the items in the sandbox, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.kubelet", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose chapter.name contains TEXT")
-    parser.add_argument("--items", choices=("all", *SETS), default="all", help="all items, or one of these sets")
+    parser.add_argument("--items", choices=("all", "core"), default="all", help="all items, or the core set")
     parser.add_argument("--kubelet", choices=versions.VERSIONS, default="", help="another version of the kubelet")
     parser.add_argument("--runtime", choices=COMBINATIONS, help="only what depends on the runtime, with this one")
     options = parser.parse_args()

@@ -1,63 +1,88 @@
-"""What the items use of a container runtime: operations on containers without the kubelet's knowledge."""
+"""A container runtime: operations on containers without the kubelet's knowledge."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import abc
+import signal
+from typing import TYPE_CHECKING, Any
 
 from tests.e2e.kubelet.processes import run
 
 if TYPE_CHECKING:
-    import signal
     from pathlib import Path
 
     from tests.e2e.kubelet.processes import Daemon
 
 
-class ContainerRuntime(Protocol):
+class ContainerRuntime(abc.ABC):
     """A container runtime with its own configuration, directories and socket."""
 
     socket: str
     daemon: Daemon
 
     @property
+    @abc.abstractmethod
     def versions(self) -> dict[str, str]:
         """The versions of the container runtime and of the OCI runtime by name."""
 
+    @abc.abstractmethod
     def start(self) -> None:
         """Start the runtime, and wait until it serves the CRI."""
 
-    def restart(self) -> None:
-        """Restart the runtime; containers keep running."""
-
-    def crash(self) -> None:
-        """Remove all containers and restart the runtime, as after a loss of power."""
-
-    def stop(self) -> None:
-        """Stop all containers, and the runtime."""
-
+    @abc.abstractmethod
     def load(self, archive: Path) -> None:
         """Import an image from an archive."""
 
+    @abc.abstractmethod
     def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
         """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
 
+    @abc.abstractmethod
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
 
-    def kill(self, container_id: str) -> None:
-        """Kill a container's first process."""
-
+    @abc.abstractmethod
     def process_status(self, container_id: str) -> dict[str, str]:
         """Return /proc/PID/status of a container's first process."""
 
+    @abc.abstractmethod
     def running(self) -> set[str]:
         """Return the IDs of the running containers."""
 
+    @abc.abstractmethod
     def spec(self, container_id: str) -> dict[str, Any]:
         """Return a container's OCI runtime spec."""
 
+    @abc.abstractmethod
     def oci_state(self, container_id: str) -> dict[str, Any]:
         """Return a container's state from the OCI runtime. Raises AssertionError if that has not started it."""
+
+    @abc.abstractmethod
+    def remove_containers(self) -> None:
+        """Stop and remove all containers, sandboxes too."""
+
+    def kill(self, container_id: str) -> None:
+        """Kill a container's first process."""
+        self.signal(container_id, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Restart the runtime; containers keep running."""
+        self.daemon.end()
+        self.start()
+
+    def crash(self) -> None:
+        """Remove all containers and restart the runtime, as after a loss of power.
+
+        The CRI service has records of its own, and without a restart reports the containers as running for seconds.
+        """
+        self.remove_containers()
+        self.daemon.end(signal.SIGKILL)
+        self.start()
+
+    def stop(self) -> None:
+        """Stop all containers, and the runtime."""
+        self.remove_containers()
+        self.daemon.end()
 
 
 def without_scheme(container_id: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.container_runtime import oci_version, process_status
+from tests.e2e.kubelet.container_runtime import ContainerRuntime, oci_version, process_status
 from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.runtime import network, serves_cri
 from tests.e2e.kubelet.sandbox import can_overlay
@@ -74,7 +74,7 @@ os.execv("{oci_runtime}", ["{oci_runtime}", *words])
 _ANY_IMAGE: Final = {"default": [{"type": "insecureAcceptAnything"}]}
 
 
-class Crio:
+class Crio(ContainerRuntime):
     """CRI-O, and operations on containers without the kubelet's knowledge."""
 
     def __init__(self, directory: Path, programs: Path, *, oci_runtime: str) -> None:
@@ -107,22 +107,6 @@ class Crio:
         self.daemon.start()
         until(lambda: serves_cri(self.socket), "CRI-O serves the CRI")
 
-    def restart(self) -> None:
-        """Restart CRI-O; containers keep running."""
-        self.daemon.end()
-        self.start()
-
-    def crash(self) -> None:
-        """Remove all containers and restart CRI-O, as after a loss of power."""
-        self._remove_containers()
-        self.daemon.end(signal.SIGKILL)
-        self.start()
-
-    def stop(self) -> None:
-        """Stop all containers, sandboxes too, and CRI-O."""
-        self._remove_containers()
-        self.daemon.end()
-
     def load(self, archive: Path) -> None:
         """Import an image from an archive."""
         store = ("--root", f"{self._directory}/root", "--runroot", f"{self._directory}/runroot")
@@ -137,10 +121,6 @@ class Crio:
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
         os.kill(self.oci_state(container_id)["pid"], number)
-
-    def kill(self, container_id: str) -> None:
-        """Kill a container's first process."""
-        self.signal(container_id, signal.SIGKILL)
 
     def process_status(self, container_id: str) -> dict[str, str]:
         """Return /proc/PID/status of a container's first process."""
@@ -168,7 +148,8 @@ class Crio:
     def _containers(self) -> list[str]:
         return self._oci("list", "--quiet").split()
 
-    def _remove_containers(self) -> None:
+    def remove_containers(self) -> None:
+        """Stop and remove all containers, sandboxes too."""
         for container_id in self._containers():
             self._oci("delete", "--force", container_id)
 

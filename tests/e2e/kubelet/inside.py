@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.e2e.common.report import Report, say
-from tests.e2e.kubelet import runtime_suite, sandbox, scenarios_dra
+from tests.e2e.kubelet import sandbox, scenarios_dra, suite
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.crio import Crio
 from tests.e2e.kubelet.managers import real, stand_in
@@ -20,8 +20,7 @@ from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess, configuration
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.runtimes import COMBINATIONS, CRI_O
 from tests.e2e.kubelet.standalone import Standalone
-from tests.e2e.kubelet.suite import CHAPTERS, Chapter, Containerd
-from tests.e2e.kubelet.version_suite import SETS
+from tests.e2e.kubelet.suite import Containerd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +28,9 @@ if TYPE_CHECKING:
 
     from tests.e2e.kubelet.container_runtime import ContainerRuntime
     from tests.e2e.kubelet.items import Item
+    from tests.e2e.kubelet.runtimes import Combination
     from tests.e2e.kubelet.scenarios import DeviceManager, Scenario
+    from tests.e2e.kubelet.suite import Chapter
 
 
 class Machine(NamedTuple):
@@ -48,15 +49,15 @@ def main() -> int:
     create_devices()
     busybox_image(options.work / "busybox.tar")
     report = Report()
+    selected_chapters = [chapter for chapter in suite.chapters(_combination(options)) if _select(chapter, options)]
     if options.runtime:
         sandbox.hide_unified_cgroups()
         with _machine(options, options.runtime) as machine:
-            for chapter in runtime_suite.chapters(COMBINATIONS[options.runtime]):
-                if _select(chapter, options):
-                    _chapter(chapter, machine, options, report)
+            for chapter in selected_chapters:
+                _chapter(chapter, machine, options, report)
         return report.end()
     for containerd in Containerd:
-        chapters = [chapter for chapter in CHAPTERS if chapter.containerd is containerd and _select(chapter, options)]
+        chapters = [chapter for chapter in selected_chapters if chapter.containerd is containerd]
         selected = _select_scenarios(options) if containerd is Containerd.DEBIAN else []
         if containerd is Containerd.WITH_CDI and options.containerd is None:
             _skip(chapters, options, options.no_containerd, report)
@@ -84,16 +85,17 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _combination(options: argparse.Namespace) -> Combination | None:
+    return COMBINATIONS[options.runtime] if options.runtime else None
+
+
 def _select(chapter: Chapter, options: argparse.Namespace) -> list[Item]:
-    runtime = options.runtime
-    names = runtime_suite.names(COMBINATIONS[runtime]) if runtime else SETS.get(options.items)
-    return chapter.select(options.only, names)
+    return suite.select(chapter, options.only, core=options.items == "core", combination=_combination(options))
 
 
 def _select_scenarios(options: argparse.Namespace) -> list[Scenario]:
     selected = [scenario for scenario in scenarios_dra.ALL if options.only in f"scenarios.{scenario.name}"]
-    names = SETS.get(options.items, {}).get("scenarios")
-    return [scenario for scenario in selected if names is None or scenario.name in names]
+    return [each for each in selected if options.items == "all" or each.name in suite.CORE["scenarios"]]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
 from tests.e2e.kubelet.node import natural_sort
 from tests.e2e.kubelet.runtime import Runtime
-from tests.e2e.kubelet.versions import HEALTH
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -66,12 +65,6 @@ def without_devices(node: Node) -> None:
     assert view.visible == binder_devices_of(held), f"{view.visible}"
 
 
-@unknown("Its pod's status reports the phone as Healthy", HEALTH.required)
-def reported(node: Node) -> None:
-    phone, _ = node.phones
-    assert node.health(phone) == dict.fromkeys(phone.held(), "Healthy"), f"{node.health(phone)}"
-
-
 @item("The runtime adds the spec file's devices, with their permissions, and its mounts to the OCI runtime spec")
 def spec(node: Node) -> None:
     phone, _ = node.phones
@@ -86,15 +79,6 @@ def spec(node: Node) -> None:
     mounts = {mount["destination"]: mount["source"] for mount in runtime_spec["mounts"]}
     sources = [mounts.get(path) for path in PATHS]
     assert sources == [f"/dev/{name}" for name in members], f"{PATHS} are {sources}"
-
-
-@item("The plugin refuses two phones in one container by CDI, because both would be at the same paths")
-def two_phones(node: Node) -> None:
-    taken: set[str] = set().union(*(phone.held() for phone in node.phones))
-    free = ", ".join(natural_sort(PHONES - taken))
-    why = f"CDI does not support devices {free} in one container: more than one has a mount at {PATHS[0]}"
-    text = f"rpc error: code = InvalidArgument desc = {why}"
-    node.assert_rejected(2, text)
 
 
 @item("A binder device recreated with another number has that number in the next container, at both of its paths")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.e2e.kubelet.items import Items
-from tests.e2e.kubelet.node import ALL, COUNT, create_devices, names, nodes, remove_devices
+from tests.e2e.kubelet.node import ALL, COUNT, create_devices, names, remove_devices
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.versions import HEALTH
 from tests.e2e.kubelet.waiting import holds, until
@@ -20,16 +17,12 @@ item = Items()
 ignored = Items()
 
 
-@item("New binder devices become allocatable")
+@item("New binder devices become allocatable; deleted, they are no longer so, but still count as capacity")
 def appear(node: Node) -> None:
     node.wait_allocatable(ALL)
     create_devices(COUNT + 2)
     node.wait_allocatable(ALL | names(COUNT, COUNT + 1))
     assert node.status() == (COUNT + 2, COUNT + 2), f"capacity and allocatable: {node.status()}"
-
-
-@item("Deleted binder devices are no longer allocatable, but still count as capacity")
-def disappear(node: Node) -> None:
     remove_devices(COUNT, COUNT + 1)
     node.wait_allocatable(ALL)
     assert node.status() == (COUNT + 2, COUNT), f"capacity and allocatable: {node.status()}"
@@ -97,28 +90,6 @@ def started_without_device(node: Node) -> None:
     node.wait_allocatable(ALL)
 
 
-@item("A binder device that is replaced by a file is Unhealthy; restored, it is Healthy")
-def replaced_by_file(node: Node) -> None:
-    free = min(ALL - set().union(*(phone.held() for phone in node.phones)))
-    path = Path("/dev", free)
-    path.unlink()
-    path.touch()
-    node.wait_allocatable(ALL - {free})
-    path.unlink()
-    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    node.wait_allocatable(ALL)
-
-
-@item("All binder devices are deleted and created again: 0 allocatable, then all; the pods run on")
-def all_flip(node: Node) -> None:
-    before = [phone.container_id() for phone in node.phones]
-    remove_devices(*range(COUNT))
-    node.wait_allocatable(set())
-    create_devices()
-    node.wait_allocatable(ALL)
-    assert [phone.container_id() for phone in node.phones] == before, "the pods run on"
-
-
 @item("SIGTERM ends the plugin within its grace period; its socket is removed, and the kubelet has nothing to allocate")
 def ends(node: Node) -> None:
     node.clear()
@@ -126,11 +97,3 @@ def ends(node: Node) -> None:
     assert not sockets(), f"{sockets()}"
     node.wait_allocatable(set())
     assert not node.kubelet.held(node.resource), f"{node.kubelet.held(node.resource)}"
-
-
-@item("`aosp-plugin nodes` deletes all devices that it created")
-def deleted(_node: Node) -> None:
-    nodes("delete")
-    left = list(Path("/dev").glob("aosp_binder*"))
-    assert not left, f"left: {left}"
-    create_devices()

@@ -93,15 +93,3 @@ def programs(node: Node) -> None:
 def modules(node: Node) -> None:
     count = int(node.runtime.execute(_container(node), "python", "-c", _IMPORT_ALL))
     assert count > 100, f"only {count} modules"
-
-
-@item("`aosp-plugin demo` says in one line that it is not in the image; other commands run as nonroot")
-def commands(node: Node) -> None:
-    try:
-        node.runtime.execute(_container(node), "aosp-plugin", "demo")
-    except AssertionError as error:
-        assert "is not part of the image" in str(error), f"{error}"  # noqa: PT017
-    else:
-        raise AssertionError("aosp-plugin demo succeeded")
-    text = node.runtime.execute(_container(node), "aosp-plugin", "status", user="65532:65532")
-    assert "registered with the kubelet" in text, text

@@ -8,8 +8,7 @@ from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.node import COUNT, create_devices, names, natural_sort, remove_devices
 from tests.e2e.kubelet.plugins import SHARING, unhealthy_by_reason
 from tests.e2e.kubelet.pods import PREFIX
-from tests.e2e.kubelet.versions import HEALTH
-from tests.e2e.kubelet.waiting import holds, until
+from tests.e2e.kubelet.waiting import holds
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -43,16 +42,7 @@ def three_paths(node: Node) -> None:
     assert view.opened == {*members, *places}, f"opened: {view.opened}"
     assert all(view.devices[name].startswith("crw-rw-rw-") for name in (*members, *places)), f"{view.devices}"
     bound = [view.bound.get(path) for path in PATHS]
-    assert bound == members, f"{PATHS} are {bound}, allocated: {members}"
-
-
-@item("Its environment lists the three in this order, and it has the shared directory read-only")
-def environment(node: Node) -> None:
-    phone, _ = node.phones
-    view = phone.view()
-    assert view.visible == binder_devices_of(phone.held()), f"{view.visible}"
-    assert view.environment["PATH"] == "/system/bin:/system/xbin", view.environment["PATH"]
-    assert view.mounts["/vendor/shared"].split(",")[0] == "ro", view.mounts["/vendor/shared"]
+    assert bound == members == view.visible, f"{PATHS} are {bound}, allocated: {members}, listed: {view.visible}"
 
 
 @item("A second pod has another phone, at the same paths")
@@ -88,18 +78,6 @@ def incomplete(node: Node) -> None:
     assert phone.container_id() == container, "the container is the same"
 
 
-@item("The same, and the status: only this pod's reports Unhealthy, then Healthy", HEALTH.required)
-def health(node: Node) -> None:
-    phone, neighbour = node.phones
-    held = phone.held()
-    remove_devices(_second_of(phone))
-    until(lambda: node.health(phone) == dict.fromkeys(held, "Unhealthy"), "the pod's status reports Unhealthy")
-    assert node.health(neighbour) == dict.fromkeys(neighbour.held(), "Healthy"), f"{node.health(neighbour)}"
-    create_devices()
-    node.wait_allocatable(PHONES)
-    until(lambda: node.health(phone) == dict.fromkeys(held, "Healthy"), "the pod's status reports Healthy")
-
-
 def _second_of(phone: Placed) -> int:
     """Return the number of the second binder device of a pod's phone."""
     return int(min(phone.held()).removeprefix(PREFIX)) + 1
@@ -117,10 +95,3 @@ def away(node: Node) -> None:
         )
         node.plugin.start()
         node.wait_allocatable(PHONES)
-
-
-@item("The kubelet rejects a pod that requests five of four phones")
-def too_many(node: Node) -> None:
-    count, free = len(PHONES) + 1, len(PHONES) - sum(len(phone.held()) for phone in node.phones)
-    text = f"requested number of devices unavailable for {PHONE}. Requested: {count}, Available: {free}"
-    node.assert_rejected(count, text)

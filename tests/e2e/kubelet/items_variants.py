@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, SETS, binder_devices_of
-from tests.e2e.kubelet.items_pods import REGISTRATIONS
 from tests.e2e.kubelet.node import create_devices, names, natural_sort
-from tests.e2e.kubelet.plugins import SHARING, sockets, unhealthy_by_reason
+from tests.e2e.kubelet.plugins import SHARING, sockets
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.standalone import checkpoint
-from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from tests.e2e.kubelet.node import Node
-
-RECREATE: Final = f"{CONFIGURATION}recreate: on-start\n"
-recreate = Items()
 
 SIDECAR: Final = "aosp.io/sidecar"
 SIDECAR_PREFIX: Final = "sidecar_binder"
@@ -41,32 +35,6 @@ replicas = Items()
 NUMA: Final = f"{CONFIGURATION}numa: {{'0-5': 0, '6-11': 1}}\n"
 PLACES: Final = {phone: {int(phone in names(6, 9))} for phone in PHONES}
 numa = Items()
-
-
-def _registered(node: Node) -> None:
-    """Wait until the plugin is registered, although no device is healthy."""
-    if not node.plugin.running():
-        before = node.kubelet.metric(REGISTRATIONS, PHONE)
-        node.plugin.start()
-        until(lambda: node.kubelet.metric(REGISTRATIONS, PHONE) == before + 1, "it registers")
-    until(
-        lambda: unhealthy_by_reason(PHONE) == {"not-recreated": len(PHONES)},
-        "the plugin reports all devices as not-recreated",
-    )
-
-
-@recreate("Stand-ins outside a binderfs cannot be recreated: all phones are Unhealthy, not-recreated")
-def not_recreated(node: Node) -> None:
-    _registered(node)
-    status = node.status()
-    assert status == (len(PHONES), 0), f"capacity and allocatable: {status}"
-
-
-@recreate("The kubelet rejects a pod that requests a phone")
-def no_phone(node: Node) -> None:
-    _registered(node)
-    text = f"no healthy devices present; cannot allocate unhealthy devices {PHONE}"
-    node.assert_rejected(1, text)
 
 
 def _sidecars(node: Node) -> None:
@@ -120,19 +88,6 @@ def topology(node: Node) -> None:
     node.wait_allocatable(PHONES)
     places = node.kubelet.numa_nodes(PHONE)
     assert places == PLACES, f"{places}"
-
-
-@numa("List reports the NUMA node of a pod's phone, and the checkpoint stores it")
-def topology_of_a_pod(node: Node) -> None:
-    with node.running_with(1) as pod:
-        (phone,) = pod.held()
-        reported = node.kubelet.numa_nodes_held(pod.name, PHONE)
-        assert reported == {phone: PLACES[phone]}, f"{reported}, expected: {PLACES[phone]}"
-        entries = [entry for entry in checkpoint()["PodDeviceEntries"] if entry["PodUID"] == pod.pod["metadata"]["uid"]]
-        stored = {
-            device: {int(place)} for entry in entries for place, ids in entry["DeviceIDs"].items() for device in ids
-        }
-        assert stored == reported, f"checkpoint: {stored}"
 
 
 @numa("Two phones of one container are on the same NUMA node, although a lower number is free on the other")

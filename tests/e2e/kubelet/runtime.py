@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.container_runtime import oci_version, process_status
+from tests.e2e.kubelet.container_runtime import ContainerRuntime, oci_version, process_status
 from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
 from tests.e2e.kubelet.waiting import PATIENCE, until
@@ -71,7 +71,7 @@ _OCI_STATES: Final = "/run/containerd/runc/k8s.io"
 _NUMBERS: Final = itertools.count(1)
 
 
-class Runtime:
+class Runtime(ContainerRuntime):
     """containerd, and operations on containers without the kubelet's knowledge."""
 
     def __init__(
@@ -145,10 +145,6 @@ class Runtime:
         """Send a signal to a container's first process."""
         self._ctr("tasks", "kill", "--signal", number.name, container_id)
 
-    def kill(self, container_id: str) -> None:
-        """Kill a container's first process."""
-        self.signal(container_id, signal.SIGKILL)
-
     def process_status(self, container_id: str) -> dict[str, str]:
         """Return /proc/PID/status of a container's first process."""
         rows = [line.split() for line in self._ctr("tasks", "list").splitlines()]
@@ -177,26 +173,8 @@ class Runtime:
         config: dict[str, Any] = metadata["Metadata"]["Config"]
         return config
 
-    def restart(self) -> None:
-        """Restart containerd; containers keep running."""
-        self.daemon.end()
-        self.start()
-
-    def stop(self) -> None:
-        """Stop all containers, sandboxes too, and containerd."""
-        self._remove_containers()
-        self.daemon.end()
-
-    def crash(self) -> None:
-        """Remove all containers, sandboxes too, and restart containerd, as after a loss of power.
-
-        The CRI service has records of its own, and without a restart reports the containers as running for seconds.
-        """
-        self._remove_containers()
-        self.daemon.end(signal.SIGKILL)
-        self.start()
-
-    def _remove_containers(self) -> None:
+    def remove_containers(self) -> None:
+        """Stop and remove all containers, sandboxes too."""
         for container in self._ctr("containers", "list", "--quiet").split():
             with contextlib.suppress(AssertionError):
                 self._ctr("tasks", "delete", "--force", container)

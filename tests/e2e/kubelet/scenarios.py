@@ -159,15 +159,6 @@ async def options_fail(kubelet: DeviceManager, resource: str) -> None:
         assert await kubelet.counts(resource) is None, "the node's status has it"
 
 
-@scenario("A plugin that the kubelet cannot dial is refused after 10 s")
-async def undialled(kubelet: DeviceManager, resource: str) -> None:
-    plugin = Probe(kubelet.directory, resource, socket="unreachable.sock")
-    started = time.monotonic()
-    error = await plugin.register()
-    assert error == "UNKNOWN: failed to dial device plugin: context deadline exceeded", error
-    assert 9 < time.monotonic() - started < 15, f"{time.monotonic() - started:.1f} s"
-
-
 @scenario("A wrong API version and an invalid resource name are refused, with these messages")
 async def refusals(kubelet: DeviceManager, resource: str) -> None:
     async with Probe(kubelet.directory, resource) as plugin:
@@ -195,23 +186,6 @@ async def flips(kubelet: DeviceManager, resource: str) -> None:
         await _counts(kubelet, resource, (4, 4))
 
 
-@scenario("Each message replaces the whole list")
-async def replaced(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a", "b", "c")) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (3, 3))
-        plugin.send(healthy("d"))
-        await _counts(kubelet, resource, (1, 1))
-        assert (await _admitted(kubelet, resource, 1)).devices == {"d"}
-
-
-@scenario("A device that is listed twice counts once")
-async def duplicates(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a", "b", "b")) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (2, 2))
-
-
 @scenario("A device that is listed twice, as Healthy and as Unhealthy, counts as both, whichever comes last")
 async def contradiction(kubelet: DeviceManager, resource: str) -> None:
     async with Probe(kubelet.directory, resource, [("a", HEALTHY), ("b", UNHEALTHY), ("b", HEALTHY)]) as plugin:
@@ -220,15 +194,6 @@ async def contradiction(kubelet: DeviceManager, resource: str) -> None:
         plugin.send([("a", UNHEALTHY), ("b", HEALTHY), ("b", UNHEALTHY)])
         await _counts(kubelet, resource, (3, 1))
         assert (await _admitted(kubelet, resource, 1)).devices == {"b"}
-
-
-@scenario("A plugin without devices: 0 of 0, and a pod is rejected")
-async def no_devices(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (0, 0))
-        error = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
-        await _rejected(kubelet, resource, 1, error)
 
 
 @scenario("A pod that requests too many devices is rejected, and no device is allocated")
@@ -263,17 +228,6 @@ async def allocate_fails(kubelet: DeviceManager, resource: str) -> None:
         assert (await _admitted(kubelet, resource, 1)).devices == {"a"}
 
 
-@scenario("A pod whose Allocate returns an empty answer is rejected")
-async def allocate_empty(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a")) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (1, 1))
-        plugin.empty_answer = True
-        answer = await kubelet.admit(resource, 1)
-        assert isinstance(answer, Rejected), f"{answer}"
-        assert "no containers return in allocation response" in answer.message, f"{answer}"
-
-
 @scenario("The preferred devices are allocated; GetPreferredAllocation gets all free devices")
 async def preferred(kubelet: DeviceManager, resource: str) -> None:
     async with Probe(kubelet.directory, resource, healthy("a", "b", "c", "d")) as plugin:
@@ -285,16 +239,6 @@ async def preferred(kubelet: DeviceManager, resource: str) -> None:
         request = plugin.preferred[0]
         assert sorted(request.available_deviceIDs) == ["a", "b", "c", "d"], f"{request}"
         assert (list(request.must_include_deviceIDs), request.allocation_size) == ([], 2), f"{request}"
-
-
-@scenario("A preference for devices that are not free is ignored")
-async def bogus_preference(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a", "b")) as plugin:
-        plugin.options = pb.DevicePluginOptions(get_preferred_allocation_available=True)
-        plugin.prefer = ["nothing", "known"]
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (2, 2))
-        assert (await _admitted(kubelet, resource, 2)).devices == {"a", "b"}
 
 
 @scenario("PreStartContainer is called with the container's devices before the container starts")
@@ -349,30 +293,6 @@ async def restart_without(kubelet: DeviceManager, resource: str) -> None:
         await _counts(kubelet, resource, (0, 0))
         error = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
         await _rejected(kubelet, resource, 1, error)
-
-
-@scenario("A kubelet with an unreadable checkpoint starts without one")
-async def bad_checkpoint(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a")) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (1, 1))
-        path = Path(kubelet.directory, "kubelet_internal_checkpoint")
-        await kubelet.stop()
-        path.write_text("{")
-        await kubelet.start()
-        await _counts(kubelet, resource, None)
-
-
-@scenario("A plugin that registers again with other devices replaces the old ones")
-async def other_devices(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a", "b", "c")) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (3, 3))
-    await _counts(kubelet, resource, (3, 0))
-    async with Probe(kubelet.directory, resource, healthy("b", "d"), socket="other.sock") as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (2, 2))
-        assert (await _admitted(kubelet, resource, 2)).devices == {"b", "d"}
 
 
 @scenario("When the stream ends, capacity stays and allocatable is 0; the kubelet does not call ListAndWatch again")

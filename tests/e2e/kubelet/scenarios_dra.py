@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.framework.dra.claims import DeviceHealth
-from tests.dra_drivers import PATIENT, Driver, running_driver
+from tests.dra_drivers import Driver, running_driver
 from tests.e2e.kubelet import scenarios
 from tests.e2e.kubelet.scenarios import PATIENCE, restart, scenario
 from tests.e2e.kubelet.versions import DRA
@@ -77,32 +77,6 @@ async def dra_socket_deleted(kubelet: DeviceManager, resource: str) -> None:
                 await asyncio.sleep(0.05)
         assert driver.service.endpoint != first
         await _watched(driver)
-
-
-@scenario("Two instances of a DRA driver are registered side by side", DRA)
-async def dra_two_instances(kubelet: DeviceManager, resource: str) -> None:
-    async with running_driver(kubelet.registry, name=_name(resource)) as second:
-        async with running_driver(kubelet.registry, name=_name(resource)) as first:
-            await _registered(first)
-            await _registered(second)
-        await _watched(second)
-        assert second.service.registered
-
-
-@scenario("A DRA driver that is not registered within its patience is registered on another socket", DRA)
-async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
-    endpoints: set[str] = set()
-    timings = PATIENT._replace(patience=0.6)
-    await kubelet.stop()
-    async with running_driver(kubelet.registry, name=_name(resource), timings=timings) as driver:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while len(endpoints) < 2:
-                    endpoints |= {driver.service.endpoint} - {""}
-                    await asyncio.sleep(0.01)
-        finally:
-            await kubelet.start()
-        await _registered(driver)
 
 
 @scenario("A DRA driver whose services the kubelet does not know is refused, and told why", DRA)

@@ -23,7 +23,7 @@ from tests.e2e.kubelet.sandbox import NODE_ADDRESS
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
 CHECKPOINT: Final = PLUGINS / "kubelet_internal_checkpoint"
@@ -141,18 +141,11 @@ class Standalone:
     def numa_nodes(self, resource: str) -> dict[str, set[int]]:
         """Return the NUMA nodes of each healthy device (GetAllocatableResources)."""
         answer = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest())
-        return _numa_nodes(answer.devices, resource)
-
-    def numa_nodes_held(self, pod: str, resource: str) -> dict[str, set[int]]:
-        """Return the NUMA nodes of each device of a pod (List)."""
-        answer = self._ask("List", pb.ListPodResourcesRequest())
-        containers = [
-            container
-            for entry in answer.pod_resources
-            if entry.name == f"{pod}-{NODE}"
-            for container in entry.containers
-        ]
-        return _numa_nodes((device for container in containers for device in container.devices), resource)
+        numa_nodes: dict[str, set[int]] = {}
+        for entry in answer.devices:  # one for each NUMA node of a device
+            for device in entry.device_ids if entry.resource_name == resource else ():
+                numa_nodes.setdefault(device, set()).update(node.ID for node in entry.topology.nodes)
+        return numa_nodes
 
     def held(self, resource: str) -> dict[tuple[str, str], set[str]]:
         """Return the devices of each (pod, container) (List)."""
@@ -184,15 +177,6 @@ def ask(socket: str, method: str, request: Any) -> Any:
 def devices_of(answer: Any, resource: str) -> set[str]:
     """Return the devices of a resource in an answer's list, which is that of the node or of a container."""
     return {device for entry in answer.devices if entry.resource_name == resource for device in entry.device_ids}
-
-
-def _numa_nodes(devices: Iterable[Any], resource: str) -> dict[str, set[int]]:
-    """Merge the entries of each device; a device has one entry for each of its NUMA nodes."""
-    numa_nodes: dict[str, set[int]] = {}
-    for entry in devices:
-        for device in entry.device_ids if entry.resource_name == resource else ():
-            numa_nodes.setdefault(device, set()).update(node.ID for node in entry.topology.nodes)
-    return numa_nodes
 
 
 def checkpoint() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tests.e2e.kubelet import (
     items_pods,
     items_restarts,
     items_two_plugins,
+    items_users,
     items_variants,
     versions,
 )
@@ -27,10 +28,11 @@ from tests.e2e.kubelet.pods import RESOURCE
 from tests.e2e.kubelet.versions import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
     from tests.e2e.kubelet.items import Item
+    from tests.e2e.kubelet.runtimes import Combination
     from tests.e2e.kubelet.versions import Condition
 
 
@@ -63,73 +65,58 @@ class Chapter:
     requires: Condition = ANY
     """The kubelets that it is about."""
 
-    def select(self, text: str, names: Mapping[str, AbstractSet[str]] | None = None) -> list[Item]:
-        """Return the items whose ``chapter.name`` contains ``text``; with ``names``, only this chapter's among them."""
-        selected = [item for item in self.items if text in f"{self.name}.{item.name}"]
-        return selected if names is None else [item for item in selected if item.name in names.get(self.name, ())]
-
 
 CORE: Final[dict[str, AbstractSet[str]]] = {
     "process": {
-        *("registers", "capacity", "own_devices", "environment", "mounts", "get", "status", "records", "second_pod"),
-        *("too_many", "container_restart", "allocate_once", "kubelet_restarts", "plugin_killed", "device_vanishes"),
-        *("health", "ends"),
+        *("registers", "own_devices", "environment", "get", "status", "second_pod", "container_restart"),
+        *("kubelet_restarts", "plugin_killed", "device_vanishes", "health", "ends"),
     },
     "pod": {
-        *("registers", "ready", "command", "no_privileges", "file_systems", "no_devices", "own_devices", "ends"),
-        *("content", "programs", "modules", "commands"),
+        *("registers", "ready", "no_privileges", "file_systems", "no_devices", "own_devices", "ends"),
+        *("content", "programs"),
     },
-    "phones": {"registers", "three_paths", "second_phone", "incomplete", "health", "ends"},
+    "phones": {"registers", "three_paths", "second_phone", "incomplete", "ends"},
     "scenarios": {"order", "refusals", "flips", "allocate", "pre_start", "kubelet_restarts", "stream_ends"},
 }
 """The core set: the names of items by chapter."""
 
 _FIRST, *_REST = items_pods.item.all
 _POOL: Final = [*_REST, *items_restarts.item.all, *items_devices.item.all]
-_START: Final = items_pods.item.named("registers", "capacity")
-_AT_PATHS: Final = items_phones.item.named("three_paths", "environment", "second_phone")
+_AT_PATHS: Final = items_phones.item.named("three_paths", "second_phone")
 _COMMON: Final = [
-    *items_phones.item.named("incomplete", "health", "too_many"),
-    *items_pods.item.named("get", "status", "records", "container_restart", "allocate_once"),
+    *items_phones.item.named("incomplete"),
+    *items_pods.item.named("get", "status", "container_restart"),
 ]
 _END: Final = items_devices.item.named("ends")
 
 
-def _pool(name: str, title: str, items: Sequence[Item], *, as_pod: bool) -> Chapter:
+def _pool(name: str, title: str, items: Sequence[Item], *, as_pod: bool = False) -> Chapter:
     return Chapter(name, title, items, configuration(), RESOURCE, ALL, each=3, as_pod=as_pod)
 
 
 def _by_cdi(name: str, title: str, items: Sequence[Item], text: str, requires: Condition = ANY) -> Chapter:
-    file, *rest = items_cdi.item.named("file", "spec", "recreated", "two_phones", "away", "ends")
-    all_items = [*_START, file, *items, *rest]
-    return Chapter(name, title, all_items, text, containerd=Containerd.WITH_CDI, requires=requires)
+    file, *rest = items_cdi.item.named("file", "spec", "recreated", "away", "ends")
+    return Chapter(name, title, [_FIRST, file, *items, *rest], text, containerd=Containerd.WITH_CDI, requires=requires)
 
 
 CHAPTERS: Final = (
-    _pool("process", "the plugin as a process", [_FIRST, *_POOL], as_pod=False),
+    _pool("process", "the plugin as a process", [_FIRST, *_POOL]),
     _pool(
         "pod", "the plugin as a pod", [_FIRST, *items_daemonset.item.all, *items_image.item.all, *_POOL], as_pod=True
     ),
     Chapter(
         "phones",
         "a phone is a set of three binder devices",
-        [*_START, *_AT_PATHS, *items_phones.item.named("two_phones", "away"), *_COMMON, *_END],
+        [_FIRST, *_AT_PATHS, *items_phones.item.named("two_phones", "away"), *_COMMON, *_END],
         items_phones.CONFIGURATION,
     ),
     Chapter(
         "two-plugins",
         "another plugin of the same resource",
-        [*_START, *items_two_plugins.item.all, *_END],
+        [_FIRST, *items_two_plugins.item.all, *_END],
         configuration(),
         RESOURCE,
         ALL,
-    ),
-    Chapter(
-        "recreate",
-        "recreate: on-start, with binder devices that cannot be recreated",
-        [*items_variants.recreate.all, *_END],
-        items_variants.RECREATE,
-        devices=frozenset(),
     ),
     Chapter(
         "resources",
@@ -140,15 +127,15 @@ CHAPTERS: Final = (
     Chapter(
         "replicas",
         "phones with two replicas",
-        [*_START, *items_variants.replicas.all, *_END],
+        [_FIRST, *items_variants.replicas.all, *_END],
         items_variants.REPLICAS,
         devices=items_variants.REPLICATED,
     ),
-    Chapter("numa", "phones on two NUMA nodes", [*_START, *items_variants.numa.all, *_END], items_variants.NUMA),
+    Chapter("numa", "phones on two NUMA nodes", [_FIRST, *items_variants.numa.all, *_END], items_variants.NUMA),
     Chapter(
         "no-cdi",
         "phones by CDI, with a containerd that does not support it",
-        [*_START, *items_cdi.unknown.all, *_END],
+        [_FIRST, *items_cdi.unknown.all, *_END],
         items_cdi.BY_FIELD,
     ),
     _by_cdi(
@@ -161,7 +148,7 @@ CHAPTERS: Final = (
     Chapter(
         "kubelet-without-cdi",
         "phones by CDI, with a kubelet that does not support it",
-        [*_START, *items_cdi.unknown.named("without_devices"), *_END],
+        [_FIRST, *items_cdi.unknown.all, *_END],
         items_cdi.BY_FIELD,
         containerd=Containerd.WITH_CDI,
         requires=versions.WITHOUT_CDI,
@@ -173,3 +160,56 @@ CHAPTERS: Final = (
         items_cdi.BY_ANNOTATION,
     ),
 )
+
+_USERS_REFUSED: Final = Chapter(
+    "users-refused",
+    "pods with a user namespace, with a runtime that does not support it",
+    [_FIRST, *items_users.refused.all, *_END],
+    items_phones.CONFIGURATION,
+)
+_USERS: Final = (
+    Chapter(
+        "users",
+        "pods with a user namespace",
+        [_FIRST, *items_users.idmapped.all, *_END],
+        items_phones.CONFIGURATION,
+    ),
+    Chapter(
+        "users-mounts",
+        "pods with a user namespace, devices on a file system without ID-mapped mounts",
+        [*items_users.mounts.all, *_END],
+        items_users.ON_RAMFS,
+    ),
+    Chapter(
+        "users-cdi",
+        "the same, by CDI",
+        [*items_users.by_cdi.all, *_END],
+        items_users.ON_RAMFS_BY_CDI,
+    ),
+)
+_MISSING_DEVICES: Final = _pool(
+    "missing-devices",
+    "devices that are missing, with a runtime that does not wait for them",
+    [_FIRST, *items_devices.ignored.all, *_END],
+)
+_NOT_OF_CRI_O: Final = {"restart_without_device", "by_field", "by_annotation"}
+"""Items that require a runtime that waits for devices, or that keeps the kubelet's request."""
+
+
+def chapters(combination: Combination | None) -> tuple[Chapter, ...]:
+    """Return all chapters, or those that apply to a combination of runtimes."""
+    if combination is None:
+        return CHAPTERS
+    names = {"process", "pod", "phones", *(("cdi", "cdi-annotations") if combination.cdi else ("no-cdi",))}
+    found = [chapter for chapter in CHAPTERS if chapter.name in names]
+    if not combination.waits_for_devices:
+        found.append(_MISSING_DEVICES)
+    return (*found, *(_USERS if combination.user_namespaces else (_USERS_REFUSED,)))
+
+
+def select(chapter: Chapter, text: str, *, core: bool, combination: Combination | None) -> list[Item]:
+    """Return the items whose ``chapter.name`` contains ``text``: of the core set, or that apply to a combination."""
+    names = CORE.get(chapter.name, set()) if core else {item.name for item in chapter.items}
+    if combination is not None and not combination.waits_for_devices:
+        names -= _NOT_OF_CRI_O
+    return [item for item in chapter.items if item.name in names and text in f"{chapter.name}.{item.name}"]
