@@ -56,8 +56,7 @@ CELLS: Final = (
         title="containerd 2.1, youki 0.7",
         not_run="not completely: the plugin's pod does not start, because youki 0.7.0 does not know the root "
         "propagation `rslave` (`UnknownRootfsPropagation`), which containerd requests for its `mountPropagation`. With "
-        "the plugin as a process, the chapters `process`, `phones` and `users-refused` passed: "
-        "`python -m tests.e2e.kubelet --runtime containerd-2.1+youki`",
+        "the plugin as a process, the chapters `process`, `phones` and `users-refused` passed in November 2026",
     ),
     Cell(name="cri-dockerd", title="Docker with cri-dockerd", not_run="nothing known about it"),
     Cell(

@@ -12,6 +12,7 @@ import yaml
 from tests.e2e.cluster import documented, phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import DEVICES
+from tests.e2e.cluster.gaps import GapWatch
 from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_kustomize import APPLY, configure, overlay_of
@@ -20,7 +21,6 @@ from tests.e2e.cluster.ownership import healthy, owners
 from tests.e2e.cluster.plugin import PHONE, VALUES
 from tests.e2e.cluster.scenes import INSUFFICIENT, NO_HELP, PHONES, assert_unschedulable, events, prepare, why
 from tests.e2e.common.report import say
-from tests.e2e.kubelet.gaps import GapWatch
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import holds, until

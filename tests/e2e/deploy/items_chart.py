@@ -102,29 +102,6 @@ def selectors_select() -> None:
     assert not [manifest for manifest in without if manifest["kind"] == "NetworkPolicy"]
 
 
-def cdi_needs_no_privilege() -> None:
-    """A resource with CDI adds the mount for its spec files and no other privilege; without CDI there is no mount."""
-    pod = the("DaemonSet", charted(*VALUES["everything"]))["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert {"name": "cdi", "mountPath": "/host/var/run/cdi"} in container["volumeMounts"], container["volumeMounts"]
-    assert container["securityContext"]["privileged"] is False
-    assert "hostPID" not in pod
-    assert "cdi" not in str(the("DaemonSet", charted()))
-
-
-def provisioner_provisions() -> None:
-    """With provision.enabled, only the provisioner is privileged, and each start gets a fresh phone."""
-    values = ("--set", "image.repository=example.com/a,image.tag=v1,provision.resources.limits.memory=1Gi")
-    pod = the("DaemonSet", charted(*VALUES["provision"], *values))["spec"]["template"]["spec"]
-    container, provisioner = pod["containers"]
-    assert (provisioner["image"], provisioner["resources"]["limits"]["memory"]) == ("example.com/a:v1", "1Gi"), pod
-    assert (provisioner["securityContext"]["privileged"], container["securityContext"]["privileged"]) == (True, False)
-    assert not {"hostPID", "initContainers"} & pod.keys(), pod.keys()
-    writable = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-    assert writable == ["device-plugins"], writable
-    assert {"name": "AOSP_PLUGIN_PROVISIONED_BY", "value": "provisioner"} in container["env"], container["env"]
-
-
 def init_container_provisions() -> None:
     """With provision.mode=init-container, nothing is privileged after it; CDI and a token are as without it."""
     image = "image.repository=example.com/a,image.tag=v1,resources.limits.memory=1Gi,config.log_level=debug"
@@ -226,6 +203,26 @@ REFUSED = {
 """Wrong values and Helm's messages."""
 
 
+NOTES = {
+    "default": ("no registry has the image", "as a limit: aosp.io/binder: 1"),
+    "everything": (
+        "kubectl -n kube-system rollout status daemonset/phones",
+        r".status.allocatable.aosp\.io/phone",
+        "kubectl label node NODE example.com/phones=yes",
+        "kubectl -n kube-system port-forward POD 19478",
+        "helm test phones -n kube-system",
+    ),
+    "provision": ("the plugin itself has no privilege", "--container provisioner --tail=5"),
+    "privileged": ("the plugin is privileged",),
+    "dra-found": (
+        "kubectl get resourceslices --field-selector=spec.driver=tablet.example.com",
+        "as a limit: aosp.io/sidecar: 1",
+        "with the class phone.aosp.io",
+    ),
+}
+"""Parts of the notes, by values."""
+
+
 def values_are_checked() -> None:
     """Helm refuses wrong values, and values that require privileges of the pod, with the reason."""
     for values, message in REFUSED.items():
@@ -235,29 +232,11 @@ def values_are_checked() -> None:
 
 def notes() -> None:
     """The notes after an install list the commands that check it, with the configured resource."""
-    text = _notes(*VALUES["everything"])
-    assert "kubectl -n kube-system rollout status daemonset/phones" in text, text
-    assert r".status.allocatable.aosp\.io/phone" in text, text
-    assert "kubectl label node NODE example.com/phones=yes" in text, text
-    assert "networkPolicy.enabled" in text, text
-    assert "http://localhost:19478" in text, text
-    assert "kubectl -n kube-system port-forward POD 19478" in text, text
-    assert "helm test phones -n kube-system" in text, text
-    assert "privileged" not in text, text
-    assert "no registry has the image" not in text, text
-    assert "no registry has the image" in _notes(), _notes()
-    init = _notes(*VALUES["provision"])
-    assert "the plugin itself has no privilege" in " ".join(init.split()), init
-    assert "--container provisioner --tail=5" in init, init
-    assert "as a limit: aosp.io/phone: 1" in init, init
-    privileged = _notes(*VALUES["privileged"])
-    assert "the plugin is privileged" in privileged, privileged
-    assert "--container provision" not in privileged, privileged
-    assert "as a limit: aosp.io/binder: 1" in _notes(), _notes()
-    claims = _notes(*VALUES["dra-found"])
-    assert "kubectl get resourceslices --field-selector=spec.driver=tablet.example.com" in claims, claims
-    assert "as a limit: aosp.io/sidecar: 1" in claims, claims
-    assert "with the class phone.aosp.io" in claims, claims
+    for values, texts in NOTES.items():
+        text = " ".join(_notes(*VALUES[values]).split())
+        missing = [part for part in texts if part not in text]
+        assert not missing, f"{values}: {missing} in {text}"
+    assert "privileged" not in _notes(*VALUES["everything"])
 
 
 def test_pods() -> None:
@@ -356,8 +335,6 @@ ITEMS = (
     service_account_of_others,
     image_is_required,
     selectors_select,
-    cdi_needs_no_privilege,
-    provisioner_provisions,
     init_container_provisions,
     leak_detection_gets_the_host_s_processes,
     plugin_takes_configuration,

@@ -92,25 +92,15 @@ def api_server_refuses() -> None:
     refuses(lambda: accepted([stateful]), "at least 1 access mode is required")
 
 
-def same_as_base() -> None:
-    """The chart with its default values renders DaemonSet, NetworkPolicy and configuration of deploy/base."""
-    _same(kustomized("base"), charted())
-
-
-def same_as_provision() -> None:
-    """The chart with provision.enabled renders the DaemonSet and the configuration of deploy/provision."""
-    _same(kustomized("provision"), charted(*VALUES["provision"]))
-
-
-def same_as_privileged() -> None:
-    """The chart with provision.mode=plugin renders the DaemonSet and the configuration of deploy/privileged."""
-    _same(kustomized("privileged"), charted(*VALUES["privileged"]))
+def same_as_kustomize() -> None:
+    """The chart renders DaemonSet, NetworkPolicy and configuration of deploy/base, provision, privileged and dra."""
+    for name, values in (("base", "default"), ("provision", "provision"), ("privileged", "privileged"), ("dra", "dra")):
+        _same(kustomized(name), charted(*VALUES[values]))
 
 
 def same_as_dra() -> None:
     """The chart with api: dra renders the objects of deploy/dra, with the same rights, policy and class."""
     kustomize, chart = kustomized("dra"), charted(*VALUES["dra"])
-    _same(kustomize, chart)
     rendered = [{manifest["kind"]: manifest for manifest in accepted(part)} for part in (kustomize, chart)]
     assert rendered[0].keys() == rendered[1].keys() - {"Pod", "ResourceClaimTemplate"}, rendered[1].keys()
     for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DeviceClass", *POLICY_KINDS):
@@ -169,9 +159,7 @@ ITEMS = (
     api_server_takes_leaks_alone,
     api_server_takes_chart,
     api_server_refuses,
-    same_as_base,
-    same_as_provision,
-    same_as_privileged,
+    same_as_kustomize,
     same_as_dra,
     variants_differ,
     operator_takes_chart,

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aosp_plugin.binder.driver.host import has_selinux
+from tests.e2e.common.report import say
 from tests.e2e.kernel import tenants
 from tests.e2e.kernel.client_parts import VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
-from tests.e2e.kernel.tenants import CLIENT, say
+from tests.e2e.kernel.tenants import CLIENT
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.e2e.common.report import say
 from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.item import Item, sentence
 from tests.e2e.kernel.items_clients import RESOURCE
-from tests.e2e.kernel.tenants import say
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.plugins import AsProcess

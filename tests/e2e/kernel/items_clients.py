@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import oci
+from tests.e2e.common.report import say
 from tests.e2e.kernel import confinement, tenants
 from tests.e2e.kernel.client_parts import VERSIONS
 from tests.e2e.kernel.containers import HOST_ID, RUNTIMES
@@ -148,7 +149,7 @@ async def ended(world: World) -> None:
 def prepare(rsbinder: Path, gbinder: Path) -> None:
     """Make the root directory of the containers."""
     for part in (rsbinder, gbinder):
-        tenants.say(f"{part.name}: {' '.join((part / VERSIONS).read_text().split())}")
+        say(f"{part.name}: {' '.join((part / VERSIONS).read_text().split())}")
     tenants.assemble(ROOT, rsbinder, gbinder)
     # runc and crun make mount points there as root of the user namespace.
     os.chown(ROOT, HOST_ID, HOST_ID)

@@ -8,8 +8,8 @@ from typing import Final
 
 from tests.e2e.common import packages
 from tests.e2e.common.cache import cached, key
+from tests.e2e.common.report import say
 from tests.e2e.kernel.parts import HERE
-from tests.e2e.kernel.tenants import say
 
 BOOT: Final = "android-permissive"
 CONTEXT: Final = "any_u:any_r:any_t"

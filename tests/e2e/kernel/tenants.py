@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.config.keys import Phones
+from tests.e2e.common.report import say
 from tests.e2e.kernel.client_parts import SOURCES, VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
 from tests.e2e.kubelet.node import nodes
@@ -87,12 +87,6 @@ def remove_devices() -> None:
     for directory in Path(Phones(count=1).directory).glob("*"):
         binderfs.unmount(str(directory))
         directory.rmdir()
-
-
-def say(line: str) -> None:
-    """Print a line, which the host prints as a comment."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def phone_command(kind: Kind, name: str, user: str = "") -> list[str]:

@@ -72,7 +72,8 @@ def get(node: Node) -> None:
 @item("The pod's status reports each container's devices as Healthy", HEALTH.required)
 def status(node: Node) -> None:
     for phone in node.phones:
-        assert node.health(phone) == dict.fromkeys(phone.held(), "Healthy"), f"{node.health(phone)}"
+        expected = dict.fromkeys(phone.held(), "Healthy")
+        until(lambda phone=phone, expected=expected: node.health(phone) == expected, f"{expected}")  # type: ignore[misc]
 
 
 @item("A second pod gets 3 other devices while the first one runs")

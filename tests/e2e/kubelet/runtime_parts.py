@@ -25,7 +25,6 @@ _CRIO_TAGS: Final = (
     *("exclude_graphdriver_btrfs", "btrfs_noversion"),
 )
 _PINNS: Final = "pinns"
-_YOUKI: Final = "youki@0.7.0"
 
 
 def arguments(name: str) -> list[str]:
@@ -85,22 +84,6 @@ def _runc() -> Path:
     return golang.build("runc", parts.HERE / "runc", "tool", tags=("seccomp",), cgo=True) / "runc"
 
 
-def _youki() -> Path:
-    """Return youki, built from its crate."""
-    if not shutil.which("cargo"):
-        raise packages.MissingError(f"requires cargo, to build {_YOUKI}")
-    packages.install(_CGO)
-
-    def build(directory: Path) -> None:
-        say(f"# cargo install {_YOUKI}: takes minutes, once")
-        words = ("--locked", "--no-default-features", "--features", "v1,v2,seccomp", "--no-track", "--quiet")
-        places = ("--root", str(directory), "--target-dir", str(directory / "target"))
-        command("cargo", "install", _YOUKI, *words, *places, seconds=1800, error=AssertionError)
-        shutil.rmtree(directory / "target")
-
-    return cached(_YOUKI.replace("@", "-"), build) / "bin/youki"
-
-
 def _crio() -> Path:
     """Return the directory of CRI-O, and of pinns, which is built from the C source in CRI-O's Go module."""
     packages.install((*_CGO, "conmon"))
@@ -118,7 +101,7 @@ def _crio() -> Path:
 
 _OF_DEBIAN_12: Final = ("containerd-1.6+runc", "containerd-1.6+crun", "containerd-1.7+runc")
 """The combinations with an OCI runtime of Debian 12. Its crun refuses the runtime specs of containerd 1.7."""
-_NEWER: Final = {"runc": _runc, "crun": crun, "youki": _youki}
+_NEWER: Final = {"runc": _runc, "crun": crun}
 _CONTAINER_RUNTIMES: Final = {
     "containerd-1.6": None,
     "containerd-1.7": _containerd_of_debian_13,

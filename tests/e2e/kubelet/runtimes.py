@@ -13,7 +13,7 @@ class Combination(NamedTuple):
     cdi: bool
     user_namespaces: bool
     """Whether it runs pods with ``hostUsers: false``. containerd 1.x cannot; the OCI runtime requires ID-mapped mounts,
-    which runc has since 1.2 and crun since 1.9; youki 0.7 is refused."""
+    which runc has since 1.2 and crun since 1.9."""
     waits_for_devices: bool = True
     """Whether a container waits for a device that is missing. CRI-O starts it without the device, and reports nothing
     (internal/factory/container/device_linux.go, specAddContainerConfigDevices)."""
@@ -26,7 +26,6 @@ COMBINATIONS: Final = {
     "containerd-1.7+crun": Combination(cdi=True, user_namespaces=False),
     "containerd-2.1+runc": Combination(cdi=True, user_namespaces=True),
     "containerd-2.1+crun": Combination(cdi=True, user_namespaces=True),
-    "containerd-2.1+youki": Combination(cdi=True, user_namespaces=False),
     "cri-o+runc": Combination(cdi=True, user_namespaces=True, waits_for_devices=False),
     "cri-o+crun": Combination(cdi=True, user_namespaces=True, waits_for_devices=False),
 }
