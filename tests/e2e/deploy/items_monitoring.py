@@ -12,14 +12,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.report.leaks import Leaks
-from aosp_plugin.report.observation import gauges
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.parts import DEPLOY, HERE, refuses, run
+from tests.reports import state_metrics
 
 MONITORING: Final = DEPLOY / "monitoring"
 STATES: Final = HERE / "alerts.yaml"
@@ -100,23 +99,14 @@ def _is_named(sample: Sample, text: str) -> bool:
 
 def _healthy() -> list[Sample]:
     """Return what the plugin exposes with healthy devices, for both APIs."""
-    states = gauges(
-        allocated={RESOURCE: 0},
-        gone={RESOURCE: 0},
-        expected={RESOURCE: DEVICES},
-        spread={},
-        leaks={RESOURCE: Leaks((), (), frozenset(), ())},
-        leak_detection="complete",
-        leak_scan_age=5.0,
-    )
-    metrics = Metrics(lambda: states, reasons=tuple(Reason))
-    observer, driver = metrics.observer(RESOURCE), metrics.dra_observer(RESOURCE)
+    metrics = state_metrics(RESOURCE, {RESOURCE: Leaks((), (), frozenset(), ())})
+    observer = metrics.observer(RESOURCE, is_driver=True)
     observer.published(Snapshot(1, [Device(f"aosp_binder{number}") for number in range(DEVICES)]), None)
     observer.registration("ok")
     observer.confirmed(DEVICES)
-    driver.slices(1, 1)
+    observer.slices(1, 1)
     for code in ("200", "403"):
-        driver.api_request("get", "nodes", code)
+        observer.api_request("get", "nodes", code)
     metrics.node_problem("feature_file", 0)
     text = metrics.exposition()[1].decode()
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
