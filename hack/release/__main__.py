@@ -24,8 +24,6 @@ from hack.release.errors import ReleaseError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LOCAL = "localhost/aosp-device-plugin"
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build a release, print its files, and return the exit code."""
