@@ -1,11 +1,9 @@
-"""Fixtures shared by all tests, and the table of healing times at the end of a run."""
+"""Fixtures shared by all tests."""
 
 import errno
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,29 +68,3 @@ def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.Inotify", unavailable)
-
-
-@pytest.fixture
-def healed(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
-    """Measure the time from the call of this fixture, when the test causes the damage, to the end of the test."""
-    started = time.monotonic()
-
-    def damaged() -> None:
-        nonlocal started
-        started = time.monotonic()
-
-    yield damaged
-    # User properties travel with the test report, also from the worker processes of pytest-xdist.
-    request.node.user_properties.append(("healed", (request.node.name, time.monotonic() - started)))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the duration of each healing test."""
-    reports = [
-        report for report in chain(*terminalreporter.stats.values()) if getattr(report, "when", "") == "teardown"
-    ]
-    times = dict(value for report in reports for name, value in report.user_properties if name == "healed")
-    if times:
-        terminalreporter.section("healing: from the damage to all devices listed")
-        for name, seconds in sorted(times.items()):
-            terminalreporter.write_line(f"{seconds * 1000:8.0f} ms  {name}")

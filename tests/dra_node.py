@@ -15,6 +15,7 @@ from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraVersion
 from tests.claims import DRIVER, NODE, claim_object
+from tests.dra_drivers import FAST_KUBELET
 from tests.support import until
 
 CLAIMS = protocol.resource_claims("default")
@@ -28,7 +29,7 @@ class DraNode:
         self.directory = directory
         self.server = server
         self.node_uid = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})["metadata"]["uid"]
-        self.kubelet = DraKubelet(directory / "registry", version=version, wipe=self._wipe)
+        self.kubelet = DraKubelet(directory / "registry", version=version, timings=FAST_KUBELET, wipe=self._wipe)
 
     async def _wipe(self, driver: str) -> None:
         selector = f"{ON_NODE},spec.driver={driver}" if driver else ON_NODE

@@ -24,9 +24,14 @@ import pytest
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.cli.main import main
+from aosp_plugin.cli.main import cli, main
+from aosp_plugin.config import sources
 from aosp_plugin.config.keys import Config, Resource
+from aosp_plugin.daemon.serve import Daemon
 from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.aio import leaves
+from aosp_plugin.framework.service import logs
+from aosp_plugin.framework.service import serving as process
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Route, serving
 from aosp_plugin.framework.timings import Timings
@@ -197,33 +202,11 @@ async def ready(plugin: DevicePlugin) -> None:
     await until(lambda: not plugin.unready)
 
 
-class _EventHandler(logging.Handler):
-    """A log handler that sets an event for each record. The records come from the event loop's thread."""
-
-    def __init__(self, event: asyncio.Event) -> None:
-        super().__init__()
-        self._event = event
-
-    def emit(self, _record: logging.LogRecord) -> None:
-        self._event.set()
-
-
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until ``condition`` holds; it is evaluated after each log record, because each change of state is logged."""
-    logged = asyncio.Event()
-    handler = _EventHandler(logged)
-    logger = logging.getLogger("aosp_plugin")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await logged.wait()
-                logged.clear()
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+    """Wait until ``condition`` holds: a state of any thread, whose changes nothing reports."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - most of what tests wait for sets no event
+            await asyncio.sleep(0.005)
 
 
 async def http_get(port: int, path: str) -> tuple[int, str, str]:
@@ -266,15 +249,17 @@ class Serve:
             "",
         ]
         usual = usual if usual_flags else []
-        self._command = [sys.executable, "-m", "aosp_plugin", "serve", *usual, *flags]
-        self._environment = os.environ | (environment or {})
+        self._arguments = [*usual, *flags]
+        self._environment = environment or {}
         self._process: asyncio.subprocess.Process | None = None
         self.log: list[str] = []
 
     async def __aenter__(self) -> Self:
         """Start."""
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, env=self._environment, stderr=asyncio.subprocess.PIPE
+            *(sys.executable, "-m", "aosp_plugin", "serve", *self._arguments),
+            env=os.environ | self._environment,
+            stderr=asyncio.subprocess.PIPE,
         )
         return self
 
@@ -310,3 +295,78 @@ class Serve:
         async with asyncio.timeout(PATIENCE):
             self.log.append((await self.process.stderr.read()).decode())
             return await self.process.wait()
+
+
+class ServeHere(Serve):
+    """``aosp-plugin serve`` in this process."""
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        self._patch = pytest.MonkeyPatch()
+        for name, value in self._environment.items():
+            self._patch.setenv(name, value)
+        self._patch.setattr(process, "stop_on_signals", lambda *_: None)
+        self._patch.setattr(logs, "set_up", lambda *_: None)
+        self._handler = _Lines(self.log)
+        logger = logging.getLogger("aosp_plugin")
+        logger.addHandler(self._handler)
+        self._level = logger.level
+        logger.setLevel(logging.INFO)
+        flags = cli.commands["serve"].make_context("serve", [*self._arguments]).params
+        file = flags.pop("file")
+        self._daemon = Daemon(lambda: sources.load(flags, os.environ, file)[0])
+        self._task = asyncio.create_task(self._daemon.run())
+        self._read = 0
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop."""
+        self.signal(signal.SIGTERM)
+        await self.finish()
+        for listener in self._daemon._generation.listeners.values() if self._daemon._generation else ():
+            listener.close()
+        logger = logging.getLogger("aosp_plugin")
+        logger.removeHandler(self._handler)
+        logger.setLevel(self._level)
+        self._patch.undo()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Do what a signal does."""
+        events = {signal.SIGTERM: self._daemon._process.stop, signal.SIGHUP: self._daemon._process.reload}
+        events[number].set()
+
+    async def logged(self, text: str) -> str:
+        """Wait for a log line that contains ``text``, after the last one that was waited for, and return it."""
+        found: list[int] = []
+
+        def find() -> bool:
+            found[:] = [number for number, line in enumerate(self.log) if number >= self._read and text in line]
+            return bool(found) or self._task.done()
+
+        await until(find)
+        assert found, f"no line with {text!r} in:\n{''.join(self.log)}"
+        self._read = found[0] + 1
+        return self.log[found[0]]
+
+    async def finish(self) -> int:
+        """Wait for the end; return what would be the exit code of the process, and log its errors as it does."""
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.wait({self._task})
+        error = self._task.exception()
+        errors = leaves(error) if error else []
+        self.log += [f"aosp-plugin: {each}\n" for each in errors]
+        return max([getattr(each, "exit_code", 1) for each in errors], default=0)
+
+
+class _Lines(logging.Handler):
+    """Appends log lines to a list."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self._lines = lines
+        self.setFormatter(logs.TextFormatter())
+        self.addFilter(logs.add_resource)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a line."""
+        self._lines.append(f"{self.format(record)}\n")

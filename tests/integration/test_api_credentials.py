@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import ServiceAccount, ServiceAccountMissingError, in_cluster
 from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError
-from kubelet_standin.apiserver import ApiServer, certificates
+from kubelet_standin.apiserver import ApiServer
 from tests.support import Clock
 
 
@@ -41,21 +40,6 @@ async def test_a_pod_finds_the_api_server_by_its_environment(server: ApiServer, 
         assert (await client.list(protocol.NODES)).items == []
 
 
-async def test_a_pod_finds_an_api_server_with_an_ipv6_address(tmp_path: Path) -> None:
-    async with ApiServer(tls=True, host="::1") as server:
-        server.write_service_account(str(tmp_path))
-        async with ApiClient(in_cluster(str(tmp_path), server.environment)) as client:
-            assert (await client.list(protocol.NODES)).items == []
-        assert server.url.startswith("https://[::1]:")
-
-
-async def test_a_token_that_was_not_replaced_is_sent_once(server: ApiServer, client: ApiClient) -> None:
-    server.access.expire("first")
-    with pytest.raises(ApiError, match=r"401 Unauthorized.*the token is invalid or expired"):
-        await client.list(protocol.NODES)
-    assert server.count("list") == 1
-
-
 async def test_a_token_that_was_replaced_is_read_after_a_401(
     server: ApiServer, client: ApiClient, tmp_path: Path
 ) -> None:
@@ -67,16 +51,6 @@ async def test_a_token_that_was_replaced_is_read_after_a_401(
         await client.list(protocol.NODES)
     assert info.value.transient
     await client.list(protocol.NODES)
-
-
-async def test_a_watch_reads_a_replaced_token_too(server: ApiServer, client: ApiClient, tmp_path: Path) -> None:
-    await client.list(protocol.NODES)
-    server.write_service_account(str(tmp_path), "second")
-    server.access.expire("first")
-    server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
-    with pytest.raises(ApiError, match="401 Unauthorized"):
-        await anext(client.watch(protocol.NODES, resource_version="1"))
-    assert (await anext(client.watch(protocol.NODES, resource_version="1"))).type == "ADDED"
 
 
 async def test_the_files_are_read_again_each_minute(
@@ -123,19 +97,6 @@ async def test_files_are_read_in_a_thread(client: ApiClient, monkeypatch: pytest
     assert threading.main_thread() not in readers
 
 
-@pytest.mark.parametrize("name", ["token", "ca.crt"])
-async def test_a_missing_file_names_what_to_mount(
-    server: ApiServer, client: ApiClient, tmp_path: Path, name: str
-) -> None:
-    (tmp_path / name).unlink()
-    with pytest.raises(
-        ApiUnavailableError, match=rf"/{name} does not exist: mount the service account's token and ca\.crt at"
-    ):
-        await client.list(protocol.NODES)
-    server.write_service_account(str(tmp_path), "first")
-    await client.list(protocol.NODES)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
@@ -157,13 +118,6 @@ async def test_an_invalid_file_is_named(
 ) -> None:
     write(tmp_path, name, content)
     with pytest.raises(ApiUnavailableError, match=problem):
-        await client.list(protocol.NODES)
-
-
-async def test_a_directory_instead_of_a_file_is_named(client: ApiClient, tmp_path: Path) -> None:
-    (tmp_path / "token").unlink()
-    (tmp_path / "token").mkdir()
-    with pytest.raises(ApiUnavailableError, match=r"cannot read .*/token: Is a directory"):
         await client.list(protocol.NODES)
 
 
@@ -195,26 +149,6 @@ async def test_files_that_vanish_leave_the_credentials_in_use(
 def test_an_environment_without_the_api_server_is_an_error(environment: dict[str, str], problem: str) -> None:
     with pytest.raises(ServiceAccountMissingError, match=problem):
         in_cluster(environment=environment)
-
-
-@pytest.mark.parametrize(
-    ("host", "url"),
-    [
-        ("10.96.0.1", "https://10.96.0.1:443"),
-        ("fd00::1", "https://[fd00::1]:443"),
-        ("kubernetes.default.svc", "https://kubernetes.default.svc:443"),
-    ],
-)
-def test_the_url_has_the_form_of_the_host(host: str, url: str) -> None:
-    assert in_cluster(environment={"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}).url == url
-
-
-def test_the_tls_context_verifies_certificates_and_names(tmp_path: Path) -> None:
-    made = certificates.create(str(tmp_path))
-    with open(made.authority, "rb") as file:
-        context = module.tls_context(file.read())
-    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert len(context.get_ca_certs()) == 1
 
 
 def test_a_service_account_requires_tls(tmp_path: Path) -> None:

@@ -4,20 +4,18 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.binder.devices.store import SHORTEST_PAUSE
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import BinderfsError, NotPermittedError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceNode, Mount
-from aosp_plugin.framework.errors import BackendError, ConfigError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, Clock, listed, run
@@ -112,7 +110,7 @@ def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
 async def test_missing_device_is_dropped_at_its_time(dev: Path, kubelet_dir: str) -> None:
     """No event causes the scan that drops it, and full scans are minutes apart."""
     create(dev, 1, 2)
-    backend = binder_backend(dev, missing_device_ttl=1.0)
+    backend = binder_backend(dev, missing_device_ttl=0.2)
     async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
         await listed(kubelet, 2)
         (dev / "aosp_binder1").unlink()
@@ -141,34 +139,6 @@ def test_reset_is_applied_by_the_first_scan_that_succeeds(
     assert scan(backend) == {"aosp_binder1": ""}
     link(dev / "aosp_binder1", tmp_path / "a")
     assert scan(backend) == {"aosp_binder1": "replaced"}
-
-
-def test_reset_during_a_scan_is_for_the_next_one(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scan may have read the devices before."""
-    create(dev, 1)
-    backend = binder_backend(dev)
-    scan(backend)
-    (dev / "aosp_binder1").unlink()
-    read = Host.driver
-
-    def reset_and_read(host: Host) -> Driver:
-        backend.reset()
-        return read(host)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Host, "driver", reset_and_read)
-        assert scan(backend) == {"aosp_binder1": "missing"}
-    assert scan(backend) == {}
-
-
-def test_dangling_link_causes_no_scan_after_the_other(dev: Path, clock: Clock) -> None:
-    """It is found again each time that it expires, here immediately."""
-    (dev / "aosp_binder1").symlink_to(dev / "none")
-    backend = binder_backend(dev, clock=clock, missing_device_ttl=0.0)
-    for _ in range(2):
-        assert scan(backend) == {"aosp_binder1": "missing"}
-        assert backend.seconds_until_scan() == SHORTEST_PAUSE
-        clock.now += SHORTEST_PAUSE
 
 
 def test_device_directory_that_never_existed_is_an_error(tmp_path: Path) -> None:
@@ -252,52 +222,6 @@ def test_allocation_rejects_a_device_that_the_last_scan_found_unhealthy(
         backend.allocate(["aosp_binder2", "aosp_binder1"])
 
 
-def test_device_that_another_pod_gets_between_two_scans_is_refused_although_it_was_allocated_before(dev: Path) -> None:
-    create(dev, 0, 1)
-    backend = binder_backend(dev)
-    scan(backend)
-    before = backend.allocate(["aosp_binder0"])
-    backend.set_held({"aosp_binder0"})
-    with pytest.raises(UnhealthyDeviceError, match="aosp_binder0"):
-        backend.allocate(["aosp_binder0"])
-    backend.set_held(())
-    assert backend.allocate(["aosp_binder0"]) == before
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_devices_are_in_natural_order_and_each_once_in_whatever_order_they_are_requested(
-    dev: Path, replicas: int
-) -> None:
-    create(dev, 2, 9, 10)
-    backend = binder_backend(dev, replicas=replicas)
-    scan(backend)
-    ids = [device.id for device in backend.devices()]
-    for requested in [*permutations(ids, 3), *permutations(ids, 1), tuple(reversed(ids))]:
-        numbers = sorted({int(device_id.partition("::")[0].removeprefix("aosp_binder")) for device_id in requested})
-        names = [f"aosp_binder{number}" for number in numbers]
-        edits = backend.allocate(requested)
-        assert [node.host_path for node in edits.devices] == [f"{dev}/{name}" for name in names]
-        assert edits.environment["BINDER_VISIBLE_DEVICES"] == ",".join(names)
-
-
-@needs_root
-def test_answer_is_that_of_the_last_scan_although_the_device_was_allocated_before(dev: Path, tmp_path: Path) -> None:
-    """The shared file appears between two requests, and the device changes from one of a driver to a plain file."""
-    create_nodes(dev, "aosp_binder0")
-    shared = tmp_path / "shared"
-    backend = binder_backend(dev, verify=Verify.CHAR, shared_mounts=(str(shared),))
-    scan(backend)
-    assert not backend.allocate(["aosp_binder0"]).mounts
-    shared.mkdir()
-    scan(backend)
-    assert [mount.host_path for mount in backend.allocate(["aosp_binder0"]).mounts] == [str(shared)]
-    (dev / "aosp_binder0").unlink()
-    create(dev, 0)
-    scan(backend)
-    with pytest.raises(UnhealthyDeviceError):
-        backend.allocate(["aosp_binder0"])
-
-
 def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One that is not found is logged when it is first missed; the container's own binderfs is no path."""
     caplog.set_level(logging.INFO)
@@ -324,12 +248,6 @@ def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplo
         device.unlink()
 
 
-def test_directory_as_a_shared_device_is_rejected(dev: Path, tmp_path: Path) -> None:
-    error = f"^shared_devices: {tmp_path} is a directory, not a device: use shared_mounts$"
-    with pytest.raises(ConfigError, match=error):
-        scan(binder_backend(dev, shared_devices=(str(tmp_path),)))
-
-
 @pytest.mark.parametrize("create_file", [os.mkdir, Path.touch, os.mkfifo], ids=["directory", "file", "fifo"])
 def test_shared_device_that_is_replaced_by_another_file_is_not_passed_to_containers(
     dev: Path, tmp_path: Path, create_file: Callable[[Path], object], caplog: pytest.LogCaptureFixture
@@ -349,31 +267,6 @@ def test_shared_device_that_is_replaced_by_another_file_is_not_passed_to_contain
     assert record.getMessage() == "shared device is not a device, not passed to containers"
 
 
-def test_file_at_the_path_of_a_shared_device_keeps_no_phone_from_its_binder_device(dev: Path, tmp_path: Path) -> None:
-    (tmp_path / "shared").touch()
-    create(dev, 1)
-    backend = binder_backend(dev, shared_devices=(str(tmp_path / "shared"),))
-    assert scan(backend) == {"aosp_binder1": ""}
-    assert len(backend.allocate(["aosp_binder1"]).devices) == 1
-
-
-def test_file_that_is_not_usable_as_a_device_is_logged_once(dev: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged again if it was removed meanwhile."""
-    file = dev / "aosp_binder\n3"
-    backend = binder_backend(dev)
-    for _ in range(2):
-        file.touch()
-        for _ in range(2):
-            assert scan(backend) == {}
-        (record,) = caplog.records
-        assert record.getMessage() == "file skipped"
-        assert vars(record)["reason"].startswith("the name contains")
-        assert vars(record)["file"] == r"'aosp_binder\n3'"
-        file.unlink()
-        scan(backend)
-        caplog.clear()
-
-
 def test_host_root_applies_to_this_process_but_not_to_the_edits(tmp_path: Path) -> None:
     """Links are followed below the root, and directories to watch are below it."""
     for directory in ("dev", "run", "shared"):
@@ -386,29 +279,6 @@ def test_host_root_applies_to_this_process_but_not_to_the_edits(tmp_path: Path) 
     edits = backend.allocate(["aosp_binder1"])
     assert [node.host_path for node in edits.devices] == ["/dev/aosp_binder1"]
     assert [mount.host_path for mount in edits.mounts] == ["/shared"]
-
-
-def test_device_directory_is_normalized(dev: Path) -> None:
-    create(dev, 1)
-    backend = binder_backend(f"{dev}//.")
-    assert backend.directories() == {str(dev)}
-    scan(backend)
-    assert backend.allocate(["aosp_binder1"]).devices[0].host_path == f"{dev}/aosp_binder1"
-
-
-def test_driver_is_read_once_per_scan_and_never_by_an_allocation(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Host] = []
-
-    def driver(host: Host) -> Driver:
-        calls.append(host)
-        return Driver()
-
-    monkeypatch.setattr(Host, "driver", driver)
-    create(dev, 1, 2, 3)
-    backend = binder_backend(dev)
-    scan(backend)
-    backend.allocate(["aosp_binder1", "aosp_binder2"])
-    assert len(calls) == 1
 
 
 class Probe:
@@ -460,15 +330,3 @@ def test_probe_accepts_version_8_and_devices_that_it_may_not_open(
     probe.version = version
     assert scan(probing) == {"aosp_binder1": reason}
     assert probe.paths == [f"{tmp_path}/host/n1"]
-
-
-@needs_root
-def test_missing_permission_to_probe_is_logged_once(
-    probe: Probe, probing: BinderBackend, caplog: pytest.LogCaptureFixture
-) -> None:
-    probe.version = NotPermittedError("denied by the device cgroup")
-    for _ in range(3):
-        scan(probing)
-    (warning,) = caplog.records
-    assert "--verify binder" in warning.getMessage()
-    assert vars(warning)["error"] == "denied by the device cgroup"

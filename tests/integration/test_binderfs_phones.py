@@ -1,8 +1,6 @@
 """Phones with a binderfs each, through the plugin and a kubelet; a tmpfs, really mounted, stands in for binderfs."""
 
 import contextlib
-import errno
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +9,15 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.offered_phones import REMOVALS, SURPLUS_INTERVAL, Allocated
+from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.driver.mounts import MountPoint
-from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import Isolation, Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
-from tests.support import IN_LIFE, Clock, listed, run, until
+from tests.support import IN_LIFE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
@@ -144,25 +140,6 @@ async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kub
         assert plugin.inventory.snapshot.revision == 4
 
 
-async def test_phone_that_somebody_unmounts_is_mounted_again_and_healthy(directory: Mounts, kubelet_dir: str) -> None:
-    backend = backend_of(directory, 3)
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, 3, RESOURCE)
-        directory.unmount("phone1")
-        # The kubelet need not hear of it: the host may be updated before the next scan.
-        await until(lambda: directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1})
-        await listed(kubelet, 3, RESOURCE)
-
-
-def test_recreation_does_not_count_as_replaced(directory: Mounts) -> None:
-    backend = started(directory, 2)
-    for _ in range(3):
-        backend.pre_start(["phone0"])
-        assert backend.seconds_until_scan() == 0.0
-        assert reasons(backend) == {"phone0": "", "phone1": ""}
-
-
 def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: Mounts) -> None:
     """It may be a binderfs with the devices of a phone, and with the logs of all tenants."""
     clock = Clock()
@@ -181,91 +158,6 @@ def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: 
     backend.scan()
     backend.update_host()
     assert reasons(backend) == {"phone0": "", "phone1": ""}
-
-
-def test_phone_is_healthy_at_once_after_a_long_foreign_mount(directory: Mounts) -> None:
-    """The phone's own binderfs, which the foreign mount covered, does not count as replaced."""
-    clock = Clock()
-    backend = started(directory, 1, clock)
-    directory.mount_tmpfs_with("phone0", *TRIPLE)
-    for _ in range(3):
-        backend.scan()
-        with pytest.raises(BackendError):
-            backend.update_host()
-        clock.now += 1000.0
-    directory.unmount("phone0")
-    backend.scan()
-    backend.update_host()
-    assert reasons(backend) == {"phone0": ""}
-
-
-def test_foreign_mount_is_never_healthy_while_nothing_may_be_mounted(directory: Mounts) -> None:
-    directory.path.mkdir()
-    (directory.path / "phone0").mkdir()
-    directory.mount_tmpfs_with("phone0", *TRIPLE)
-    (directory.path / "data").touch()
-    backend = backend_of(directory, 2, recreate=Recreate.NEVER)
-    backend.scan()
-    with pytest.raises(BackendError, match="is not empty: it contains 'data'"):
-        backend.update_host()
-    assert reasons(backend) == {"phone0": "foreign-mount"}
-
-
-@pytest.mark.parametrize("problem", ["file in the directory", "unreadable phone", "failed mount"])
-def test_problem_ends_with_its_cause_although_no_phone_lacks_anything(
-    problem: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plugin is not ready while there is a problem. The next check of all phones may be ten minutes away."""
-    backend = started(directory, 2)
-
-    def fail(*_arguments: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        if problem == "file in the directory":
-            (directory.path / "data").touch()
-        elif problem == "unreadable phone":
-            patch.setattr(phone_mount, "mounted_device", fail)
-        else:
-            directory.unmount("phone1")
-            patch.setattr(phone_mount, "attach_new", fail)
-        backend.scan()
-        with pytest.raises(BackendError, match=r"it contains 'data'|Too many open files"):
-            backend.update_host()
-    if problem == "file in the directory":
-        (directory.path / "data").unlink()
-    elif problem == "failed mount":
-        started(directory, 2)  # the other process of a rolling update
-    assert reasons(backend)["phone0"] == ""
-    for _ in range(2):
-        with contextlib.suppress(BackendError):
-            backend.update_host()
-        backend.scan()
-    backend.update_host()
-    assert reasons(backend) == {"phone0": "", "phone1": ""}
-
-
-def test_all_phones_are_checked_after_a_host_update_that_failed(
-    directory: Mounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A later scan reads only what changed: without that check, a foreign mount would stay healthy."""
-    directory.path.mkdir()
-    (directory.path / "phone0").mkdir()
-    directory.mount_tmpfs_with("phone0", *TRIPLE)
-    backend = backend_of(directory, 1, recreate=Recreate.NEVER)
-    backend.scan()
-
-    def fail() -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(phone_mount, "read_mount_table", fail)
-        with pytest.raises(BackendError, match="Too many open files"):
-            backend.update_host()
-    backend.scan()
-    with pytest.raises(BackendError, match="another file system"):
-        backend.update_host()
-    assert reasons(backend) == {"phone0": "foreign-mount"}
 
 
 def test_remount_by_another_process_of_the_plugin_does_not_count_as_replaced(directory: Mounts) -> None:
@@ -336,39 +228,6 @@ def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Moun
     assert not in_spec()
 
 
-def test_surplus_phone_that_cannot_be_removed_does_not_keep_the_others(directory: Mounts) -> None:
-    started(directory, 4)
-    clock = Clock()
-    backend = started(directory, 1, clock)
-    directory.mount_other("phone1")
-    clock.now += SURPLUS_INTERVAL + 1
-    backend.set_allocated(Allocated(frozenset(), clock.now))
-    backend.scan()
-    with pytest.raises(BackendError, match="phone1: another file system is mounted"):
-        backend.update_host()
-    assert directory.mounted() == {"phone0": 1, "phone1": 2}
-
-
-def test_surplus_phone_that_the_operator_removes_is_no_problem_any_more(directory: Mounts) -> None:
-    started(directory, 2)
-    clock = Clock()
-    backend = started(directory, 1, clock, missing_device_ttl=0.0)
-    directory.mount_other("phone1")
-    clock.now += SURPLUS_INTERVAL + 1
-    backend.set_allocated(Allocated(frozenset(), clock.now))
-    with pytest.raises(BackendError, match="phone1: another file system is mounted"):
-        backend.update_host()
-    backend.set_allocated(None)  # from here on, nothing is removed
-    for _ in range(2):
-        directory.unmount("phone1")
-    (directory.path / "phone1").rmdir()
-    for _ in range(2):
-        clock.now += 1.0
-        backend.scan()
-    backend.update_host()
-    assert reasons(backend) == {"phone0": ""}
-
-
 def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts) -> None:
     keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2}
     started(directory, 3, **keys)
@@ -380,31 +239,6 @@ def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts) -> Non
     assert directory.mounted() == {"phone0": 1, "phone1": 1}
 
 
-def test_many_surplus_phones_are_removed_in_steps(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The start of a container waits for one step, which does not read the mount table for each phone."""
-    started(directory, 2 * REMOVALS + 1)
-    clock = Clock()
-    backend = started(directory, 1, clock)
-    clock.now += SURPLUS_INTERVAL + 1
-    backend.set_allocated(Allocated(frozenset(), clock.now))
-    reads: list[int] = []
-
-    def read() -> tuple[MountPoint, ...]:
-        table = read_mount_table()
-        reads.append(len(table))
-        return table
-
-    read_mount_table = phone_mount.read_mount_table
-    monkeypatch.setattr(phone_mount, "read_mount_table", read)
-    for remaining in (REMOVALS + 1, 1):
-        backend.update_host()
-        assert len(directory.mounted()) == remaining
-        assert backend.seconds_until_scan() == 0.0
-        backend.scan()
-    assert len(reads) == 4
-    assert not backend.has_surplus
-
-
 def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(directory: Mounts) -> None:
     started(directory, 2)
     clock = Clock()
@@ -413,18 +247,3 @@ def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(direc
     backend.set_allocated(None)
     backend.update_host()
     assert directory.mounted() == {"phone0": 1, "phone1": 1}
-
-
-def test_second_allocation_without_recreation_is_logged_once(
-    directory: Mounts, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    backend = started(directory, 2, recreate=Recreate.NEVER)
-    for phone in ("phone0", "phone1", "phone0", "phone0", "phone1"):
-        backend.allocate([phone])
-    text = "device allocated again without recreation, a context manager of another user gets EPERM"
-    assert [_device(record) for record in caplog.records if record.message == text] == ["phone0"]
-
-
-def _device(record: logging.LogRecord) -> Any:
-    return record.__dict__["device"]

@@ -14,10 +14,10 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import PHONE_DEFAULTS, Config, Phones, Resource
+from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.daemon.allocations import report_allocations
-from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories, create_backend
+from aosp_plugin.daemon.assembly import check_overlap, create_backend
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
@@ -225,15 +225,3 @@ def test_same_devices_by_a_link_are_not_served_by_both_apis(device_directory: De
         backend.scan()
     with pytest.raises(ConfigError, match=r"belongs to both a\.io/xx and b.io/xx"):
         check_overlap(backends)
-
-
-def test_phones_by_a_link_are_not_served_by_both_apis(tmp_path: Path) -> None:
-    """Nothing is mounted yet, so no binder device would show it."""
-    (tmp_path / "phones").mkdir()
-    (tmp_path / "link").symlink_to("phones")
-    resources = tuple(
-        Resource(resource_name=name, phones=Phones(count=1, directory=str(tmp_path / path)), api=api)
-        for name, path, api in (("a.io/xx", "phones", Api.DRA), ("b.io/xx", "link", Api.DEVICE_PLUGIN))
-    )
-    with pytest.raises(ConfigError, match="give the phones of each resource a directory of their own"):
-        check_phone_directories(Config(resources=resources))

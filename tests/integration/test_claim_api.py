@@ -15,14 +15,12 @@ from aosp_plugin.framework.apiserver.protocol import (
     ApiError,
     ApiUnavailableError,
     NotFoundError,
-    Request,
 )
 from aosp_plugin.framework.dra.claim_records import ClaimReference, get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from kubelet_standin.apiserver.faults import Fault
 from tests.claims import (
-    TIMINGS,
     Node,
     claim_object,
     make_node,
@@ -50,29 +48,12 @@ async def test_errors_of_the_api_server_that_may_pass_are_retried(node: Node, cl
     assert len(node.source.requests) == 3
 
 
-async def test_missing_rights_are_reported_at_once(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    node.source.errors = [ApiError(Request("get", "/claims"), "403 Forbidden", status=403)]
-    assert "403 Forbidden" in await refusal(claims, claim)
-    assert len(node.source.requests) == 1
-
-
-async def test_an_api_server_that_does_not_answer_is_an_error_in_time(node: Node, claims: Claims) -> None:
-    node.source.down = True
-    assert "connection refused" in await refusal(claims, reference("a"), seconds=0.3)
-
-
 async def test_a_prepare_before_the_first_scan_waits_for_it(node: Node) -> None:
     async with node.claims(scanned=False) as claims:
         task = asyncio.create_task(prepared_devices(claims, node.source.add("a", "phone1")))
         await claims._worker.run(lambda: None)
         claims._inventory.publish(node.backend.devices())
         assert [device.device for device in await task] == ["phone1"]
-
-
-async def test_a_prepare_without_any_scan_is_an_error_in_time(node: Node) -> None:
-    async with node.claims(scanned=False) as claims:
-        assert "not been scanned" in await refusal(claims, node.source.add("a", "phone1"), seconds=0.2)
 
 
 async def test_a_404_that_is_not_the_api_servers_does_not_end_a_prepared_claim(node: Node, claims: Claims) -> None:
@@ -121,21 +102,3 @@ async def test_a_claim_that_does_not_exist_is_an_error_at_once(node: Node) -> No
     async with ApiServer() as server, api_claims(node, server) as claims:
         assert "404 NotFound" in await refusal(claims, reference("a"))
         assert server.count("get", "resourceclaims") == 1
-
-
-async def test_an_api_server_that_hangs_does_not_prolong_the_wait_for_a_device(node: Node) -> None:
-    async with (
-        ApiServer() as server,
-        ApiClient(Credentials(server.url)) as client,
-        node.claims(get_claim=partial(get_claim, client), timings=TIMINGS._replace(claim_conflict=0.3)) as claims,
-    ):
-        references = []
-        for name in ("claim-a", "claim-b"):
-            body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": name}}
-            created = server.objects.create(protocol.resource_claims("default"), body)
-            references.append(ClaimReference("default", name, created["metadata"]["uid"]))
-        await prepared_devices(claims, references[0])
-        waiting = asyncio.create_task(refusal(claims, references[1]))
-        await server.wait_for(lambda server: server.count("get", "resourceclaims") >= 2)
-        server.faults.add(Hang(), verb="get", resource="resourceclaims")
-        assert "still prepared for claim default/claim-a" in await waiting

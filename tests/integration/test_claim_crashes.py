@@ -109,32 +109,6 @@ def test_an_unprepare_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path,
     assert step > 3
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_operations_faults_and_kills_agree_with_a_model(
-    tmp_path: Path, processes: ClaimProcesses, seed: int
-) -> None:
-    """125 operations for each seed, by two processes of the driver, one of which may be killed in any of them."""
-    random_source = random.Random(seed)  # noqa: S311 - repeatable
-    node = make_node(tmp_path)
-    model: dict[str, frozenset[str]] = {}
-    hosts = [node.host(), node.host()]
-    for _ in range(125):
-        host = random_source.choice(hosts)
-        operation = random_source.choice(OPERATIONS)
-        operation(Step(node, host, model, random_source, processes))
-        if random_source.random() < 0.1:
-            hosts[random_source.randrange(2)] = node.host()
-        survivor = random_source.choice(hosts)
-        survivor.repair()
-        assert {uid: frozenset(record.ids) for uid, record in survivor.specs.records.items()} == model, (
-            operation.__name__
-        )
-        check(node, survivor)
-    for uid in list(model):
-        hosts[0].unprepare(uid)
-    assert node.backend.mounted == node.specs == set()
-
-
 class Step(NamedTuple):
     """What an operation uses: one of the two drivers, and the devices that each claim has according to the model."""
 
@@ -165,80 +139,6 @@ def prepares(step: Step) -> None:
     else:
         assert not step.taken(uid, ids)
         step.model[uid] = frozenset(ids)
-
-
-def unprepares(step: Step) -> None:
-    uid = step.source.choice("abcdef")
-    assert step.host.unprepare(uid) == (uid in step.model)
-    step.model.pop(uid, None)
-
-
-def is_killed_in_prepare(step: Step) -> None:
-    uid, ids = step.claim()
-    access = step.source.randint(1, 40)
-    before = step.model.get(uid)
-    killed = step.processes.killed_at(access, step.node, "prepare", uid, *ids)
-    step.host.repair()
-    record = step.host.specs.records.get(uid)
-    after = None if record is None else frozenset(record.ids)
-    assert after in {before, None, frozenset(ids)}
-    if not killed and not step.taken(uid, ids):
-        assert after == frozenset(ids)
-    step.model.pop(uid, None)
-    if after is not None:
-        step.model[uid] = after
-
-
-def is_killed_in_unprepare(step: Step) -> None:
-    uid = step.source.choice("abcdef")
-    killed = step.processes.killed_at(step.source.randint(1, 12), step.node, "unprepare", uid)
-    step.host.repair()
-    assert killed or uid not in step.host.specs.records
-    if uid not in step.host.specs.records:
-        step.model.pop(uid, None)
-
-
-def fails(step: Step) -> None:
-    uid, ids = step.claim()
-    step.node.backend.fail = {step.source.choice(("prepare", "unprepare"))}
-    try:
-        if uid not in step.model and not step.taken(uid, ids):
-            with pytest.raises(OSError, match="fails"):
-                prepare(step.node, step.host, uid, *ids)
-    finally:
-        step.node.backend.fail = set()
-
-
-def loses_specs(step: Step) -> None:
-    """Lose or damage specs, which the process that has read them last writes again before the other one reads them."""
-    step.host.repair()
-    for uid in step.source.sample(sorted(step.model), step.source.randint(0, len(step.model))):
-        if step.source.random() < 0.5:
-            step.node.spec(uid).unlink()
-        else:
-            content = bytearray(step.node.spec(uid).read_bytes())
-            content[step.source.randrange(len(content))] ^= 1 << step.source.randrange(8)
-            step.node.spec(uid).write_bytes(content)
-    step.host.repair()
-
-
-def loses_devices(step: Step) -> None:
-    for device_id in sorted(step.node.backend.mounted):
-        if step.source.random() < 0.5:
-            (step.node.backend.directory / device_id).rmdir()
-
-
-OPERATIONS = (
-    [prepares] * 4
-    + [unprepares] * 2
-    + [is_killed_in_prepare] * 2
-    + [
-        is_killed_in_unprepare,
-        fails,
-        loses_specs,
-        loses_devices,
-    ]
-)
 
 
 def test_a_restore_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path, processes: ClaimProcesses) -> None:

@@ -67,21 +67,6 @@ async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
     assert ("reconciled", "spec", "ok") in node.observer.events
 
 
-async def test_a_deleted_directory_of_specs_is_made_again(node: Node) -> None:
-    async with reconciled(node, EVENTS_ONLY) as claims:
-        await prepare(node, claims, "a", "phone1")
-        node.cdi.rename(node.root / "moved")
-        await until(node.spec("a").exists)
-
-
-async def test_a_changed_spec_is_written_again(node: Node) -> None:
-    async with reconciled(node) as claims:
-        await prepare(node, claims, "a", "phone1")
-        content = node.spec("a").read_bytes()
-        node.spec("a").write_text("{}")
-        await until(lambda: node.spec("a").read_bytes() == content)
-
-
 async def test_lost_devices_are_prepared_again_with_a_new_spec(node: Node) -> None:
     async with reconciled(node) as claims:
         await prepare(node, claims, "a", "phone1")
@@ -165,14 +150,6 @@ async def test_devices_of_no_claim_are_released(node: Node) -> None:
     assert node.backend.mounted == set()
 
 
-async def test_nothing_is_repaired_before_the_first_scan(node: Node) -> None:
-    (node.backend.directory / "phone5").mkdir()
-    async with node.claims(scanned=False) as claims:
-        assert not await claims.repair()
-        assert "not been scanned" in claims.problem
-        assert node.backend.mounted == {"phone5"}
-
-
 # -- claims that are gone
 
 
@@ -217,21 +194,6 @@ async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fa
         assert set(claims.prepared) == {"a"}
 
 
-async def test_a_claim_that_is_gone_and_cannot_be_unprepared_is_tried_again(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with reconciled(node) as claims:
-        await prepare(node, claims, "a", "phone1")
-        node.backend.fail = {"unprepare"}
-        node.source.remove("a")
-        await until(lambda: "is gone, and cannot be unprepared: [Errno 5] unprepare fails" in claims.notice)
-        await until(lambda: node.observer.events.count(("reconciled", "claim", "failed")) > 2)
-        node.backend.fail = set()
-        await until(lambda: not claims.prepared and not claims.notice)
-    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(errors) == 1
-
-
 @pytest.mark.parametrize("is_answered", [True, False])
 async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *, is_answered: bool) -> None:
     """The scheduler had deallocated it, and allocated the same device again."""
@@ -246,69 +208,6 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
         assert await claims.repair()
         assert node.specs == {"a"}
         assert node.backend.mounted == {"phone1"}
-
-
-async def test_claims_that_cannot_be_read_keep_no_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin may read those of some namespaces only."""
-    forbidden = ApiError(Request("get", "/claims"), "403", status=403)
-    async with reconciled(node) as claims:
-        for number in range(8):
-            await prepare(node, claims, f"u{number}", f"phone{number}")
-        unreadable = [*claims.prepared][:2]
-
-        def refuse() -> None:
-            node.source.errors = [forbidden] if node.source.requests[-1].removeprefix("claim-") in unreadable else []
-
-        monkeypatch.setattr(node.source, "before", refuse)
-        node.source.objects.clear()
-        await until(lambda: set(claims.prepared) == set(unreadable))
-
-
-async def test_all_claims_are_asked_for_rarely_and_those_that_were_gone_in_each_round(node: Node) -> None:
-    async with node.claims(timings=TIMINGS._replace(claim_round=1e-9, claim_ask=3600.0)) as claims:
-        for number in range(8):
-            await prepare(node, claims, f"u{number}", f"phone{number}")
-        files, stop = FileEvents(), asyncio.Event()
-        subscription = files.subscribe()
-        node.source.remove("u3")
-        counts = []
-        for _ in range(3):
-            node.source.requests.clear()
-            await claims.round(subscription, stop)
-            counts.append(len(node.source.requests))
-        assert counts == [8, 1, 1]
-        claims.check()
-        node.source.requests.clear()
-        await claims.round(subscription, stop)
-        assert len(node.source.requests) == 8
-        files.close()
-
-
-async def test_all_claims_are_asked_for_again_soon_if_the_api_server_did_not_answer(node: Node) -> None:
-    async with node.claims(timings=TIMINGS._replace(claim_round=1e-9, claim_ask=3600.0)) as claims:
-        for number in range(2):
-            await prepare(node, claims, f"u{number}", f"phone{number}")
-        files, stop = FileEvents(), asyncio.Event()
-        subscription = files.subscribe()
-        node.source.down = True
-        await claims.round(subscription, stop)
-        node.source.down = False
-        node.source.requests.clear()
-        await claims.round(subscription, stop)
-        assert len(node.source.requests) == 2
-        files.close()
-
-
-async def test_records_that_cannot_be_locked_are_reported_until_they_can(node: Node) -> None:
-    async with reconciled(node) as claims:
-        await prepare(node, claims, "a", "phone1")
-        link = node.state / "link"
-        link.symlink_to("elsewhere")
-        link.rename(node.state / "lock")
-        await until(lambda: "cannot lock" in claims.problem)
-        (node.state / "lock").unlink()
-        await until(lambda: not claims.problem)
-        assert set(claims.prepared) == {"a"}
 
 
 # -- two processes, as in a rolling update
@@ -326,16 +225,6 @@ async def test_either_of_two_processes_answers(node: Node) -> None:
         assert node.specs == node.backend.mounted == set()
 
 
-async def test_a_device_is_waited_for_that_another_process_releases(node: Node) -> None:
-    async with node.claims() as old, node.claims() as new:
-        await prepare(node, old, "a", "phone1")
-        waiting = asyncio.create_task(prepare(node, new, "b", "phone1"))
-        await node.source.requested("claim-a", 2)
-        await old.unprepare(reference("a"), PATIENCE)
-        await waiting
-        assert set(new.prepared) == {"b"}
-
-
 async def test_a_process_with_an_outdated_memory_reads_what_the_other_one_has_done(node: Node) -> None:
     async with node.claims() as old, node.claims() as new:
         await prepare(node, old, "a", "phone1")
@@ -346,12 +235,3 @@ async def test_a_process_with_an_outdated_memory_reads_what_the_other_one_has_do
         await old.repair()
         assert {uid: record.ids for uid, record in old.prepared.items()} == {"a": ("phone2",), "b": ("phone1",)}
         assert node.specs == {"a", "b"}
-
-
-async def test_two_processes_do_not_write_their_specs_in_turns(node: Node) -> None:
-    async with reconciled(node, EVENTS_ONLY) as old, reconciled(node, EVENTS_ONLY) as new:
-        await prepare(node, old, "a", "phone1")
-        await prepare(node, new, "a", "phone1")
-        await old.repair()
-        await until(lambda: set(old.prepared) == set(new.prepared) == {"a"})
-    assert ("reconciled", "spec", "ok") not in node.observer.events

@@ -1,14 +1,11 @@
 """Devices that another claim has, and calls that end early."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.dra.claim_host import ClaimSpecs
 from aosp_plugin.framework.dra.claims import Claims
 from tests.claims import (
     PATIENCE,
@@ -23,7 +20,6 @@ from tests.claims import (
     refusal,
     unprepare,
 )
-from tests.support import until
 
 
 @pytest.fixture
@@ -75,21 +71,6 @@ async def test_a_claim_that_is_gone_is_unprepared_for_the_next_one(node: Node, c
     assert ("reconciled", "claim", "ok") in node.observer.events
 
 
-async def test_a_claim_that_is_gone_and_cannot_be_unprepared_keeps_its_device(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    problem = "claim default/claim-a (UID a) is gone, and cannot be unprepared"
-    async with node.claims(timings=TIMINGS._replace(claim_gone=0.0)) as claims:
-        await prepared_devices(claims, node.source.add("a", "phone1"))
-        node.source.remove("a")
-        node.backend.fail = {"unprepare"}
-        async with background_task(prepared_devices(claims, node.source.add("b", "phone1"))):
-            await until(lambda: problem in claims.notice)
-        assert set(claims.prepared) == {"a"}
-    errors = [record for record in caplog.records if record.message == "claim reconciliation failed, retrying"]
-    assert len(errors) == 1
-
-
 async def test_a_claim_is_not_unprepared_while_the_api_server_is_away(node: Node) -> None:
     async with node.claims(timings=TIMINGS._replace(claim_conflict=0.3)) as claims:
         await prepared_devices(claims, node.source.add("a", "phone1"))
@@ -116,18 +97,6 @@ def test_a_claim_that_has_changed_meanwhile_is_not_released(node: Node) -> None:
 
 
 # -- calls that end early
-
-
-async def test_a_call_that_has_waited_too_long_for_another_process_changes_nothing(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    await claims.repair()
-    other = ClaimSpecs("other", state_directory=str(node.state), cdi_directory=str(node.cdi))
-    with contextlib.ExitStack() as held:
-        node.source.before = lambda: held.enter_context(other.locked())
-        assert "timed out" in await refusal(claims, claim, seconds=0.3)
-    await claims.repair()  # behind the call that has waited for the lock
-    assert nothing_left(node, claims)
-    assert "prepare phone1" not in node.backend.calls
 
 
 async def test_unprepare_cancels_a_prepare_that_waits(node: Node, claims: Claims) -> None:

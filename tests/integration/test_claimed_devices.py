@@ -17,7 +17,7 @@ from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.errors import UnhealthyDeviceError
 from tests.backends import scan
 from tests.support import DeviceDirectory
 
@@ -127,49 +127,9 @@ def test_recreated_device_stays_prepared_when_a_scan_finds_it(devices: DeviceDir
     assert backend.is_prepared(["aosp_binder1"])
 
 
-def test_reuse_without_recreation_is_logged_once(devices: DeviceDirectory, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    backend = backend_of(devices)
-    for _ in range(2):
-        backend.prepare(["aosp_binder1"], [])
-    assert not caplog.records
-    backend.unprepare(["aosp_binder1"])
-    backend.prepare(["aosp_binder1"], [])
-    assert [record.message.partition(",")[0] for record in caplog.records] == [
-        "device allocated again without recreation"
-    ]
-
-
-def test_claim_of_a_missing_device_is_refused(devices: DeviceDirectory) -> None:
-    backend = backend_of(devices)
-    with pytest.raises(UnknownDeviceError, match="unknown device 'aosp_binder9'"):
-        backend.prepare(["aosp_binder9"], [])
-    backend.prepare(["aosp_binder1"], [])
-    assert backend.is_prepared(["aosp_binder1"])
-    devices.remove(1)
-    backend.scan()
-    assert not backend.is_prepared(["aosp_binder1"])
-    with pytest.raises(UnhealthyDeviceError, match="missing"):
-        backend.prepare(["aosp_binder1"], [])
-
-
 def test_attributes_of_a_found_device(devices: DeviceDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = kernel_version(os.uname().release)
     attributes = backend_of(devices, sets=NumberedSets(size=2)).attributes("aosp_binder4")
     assert attributes == {"number": 4, "binderDevices": 2, "kernelVersion": kernel}
     monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.CDEV)
     assert backend_of(devices).attributes("aosp_binder4")["driver"] == "c"
-
-
-@pytest.mark.parametrize(
-    ("release", "version"),
-    [
-        ("6.18.44-generic", "6.18.44"),
-        ("6.1-rc2", "6.1.0"),
-        ("5.10.0", "5.10.0"),
-        ("5.15.167.4-microsoft", "5.15.167"),
-        ("next", ""),
-    ],
-)
-def test_version_of_the_kernel_is_a_semantic_version(release: str, version: str) -> None:
-    assert kernel_version(release) == version

@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -14,11 +12,11 @@ from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import BinderMissingError
-from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource, SharedDevice
+from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import Api, Isolation
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits
-from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 
@@ -122,16 +120,6 @@ def test_each_claim_gets_a_fresh_phone(directory: Mounts) -> None:
     assert sorted(binderfs.device_names(str(directory.path / "phone0"))) == sorted(TRIPLE)
 
 
-def test_lost_mount_of_a_prepared_phone_is_mounted_again(directory: Mounts) -> None:
-    backend = started(directory)
-    backend.prepare(["phone0"], [])
-    directory.unmount("phone0")
-    assert reasons(backend)["phone0"] == "missing"
-    backend.update_host()
-    assert reasons(backend)["phone0"] == ""
-    assert directory.mounted() == {"phone0": 1}
-
-
 def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) -> None:
     backend = started(directory)
     assert not backend.is_prepared(["phone0"])
@@ -228,20 +216,6 @@ def test_phone_whose_binderfs_cannot_be_mounted_is_not_prepared(
     backend.prepare(["phone0"], [])
 
 
-def test_required_device_is_required_before_anything_is_mounted(directory: Mounts) -> None:
-    gpu = str(directory.path.parent / "gpu")
-    backend = started(directory, shared_devices=(SharedDevice(path=gpu, required=True),))
-    assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "requirement-missing")
-    with pytest.raises(UnhealthyDeviceError, match=re.escape(f"requirement-missing: {gpu}")):
-        backend.prepare(["phone0"], [])
-    assert directory.mounted() == {}
-
-
-def test_unknown_ids_are_refused(directory: Mounts) -> None:
-    with pytest.raises(UnknownDeviceError, match=r"unknown device '../phone0'"):
-        started(directory).prepare(["../phone0"], [])
-
-
 def test_shared_and_spread_devices_come_with_the_phone(directory: Mounts) -> None:
     backend = started(directory, shared_devices=("/dev/null:/dev/x",), spread_devices=("/dev/zero", "/dev/full"))
     (edits,) = backend.prepare(["phone1"], [])
@@ -311,78 +285,3 @@ def test_attributes_of_a_phone(directory: Mounts, monkeypatch: pytest.MonkeyPatc
     kernel = ".".join(os.uname().release.partition("-")[0].split(".")[:3])
     assert attributes == {"number": 2, "binderDevices": 3, "driver": "rust", "kernelVersion": kernel}
     assert started(directory).attributes("phone7") == {}
-
-
-class Node:
-    """Claims on a node, and the phones that they should have."""
-
-    def __init__(self, directory: Mounts) -> None:
-        self.directory = directory
-        self.backend = started(directory, 4)
-        self.claims: dict[str, float] = {}
-        """The prepared phones, with the time of their mount; 0 if it was unmounted by mistake since."""
-
-    def prepare(self, phone: str) -> None:
-        """Prepare a new claim, or that of a pod whose sandbox is created again."""
-        if phone not in self.claims:
-            self.backend.unprepare([phone])
-        self.backend.prepare([phone], [])
-        assert not (self.directory.path / phone / "used").exists() or phone in self.claims
-        (self.directory.path / phone / "used").touch()
-        self.claims[phone] = self.mounted_at(phone)
-
-    def unprepare(self, phone: str) -> None:
-        """End a claim."""
-        self.backend.unprepare([phone])
-        self.claims.pop(phone, None)
-
-    def unmount(self, phone: str) -> None:
-        """Unmount a phone by mistake."""
-        if phone in self.directory.mounted():
-            self.directory.unmount(phone)
-            if phone in self.claims:
-                self.claims[phone] = 0
-
-    def interrupt(self, phone: str) -> None:
-        """Kill a process after it has mounted a phone, and before it has a record of it."""
-        if phone not in self.claims:
-            started(self.directory, 4).prepare([phone], [])
-        self.restart(phone)
-
-    def restart(self, _phone: str) -> None:
-        """Replace the process, which restores the claims."""
-        self.backend = started(self.directory, 4)
-        for phone in self.claims:
-            self.backend.prepare([phone], [])
-        self.backend.retain(self.claims)
-
-    def update(self, _phone: str) -> None:
-        """Let the plugin scan, and update the host."""
-        self.backend.scan()
-        self.backend.update_host()
-
-    def settle(self) -> None:
-        """Let everything happen that does so by itself, and check the result."""
-        self.backend.retain(self.claims)
-        self.update("")
-        assert reasons(self.backend) == dict.fromkeys([f"phone{number}" for number in range(4)], "")
-        assert self.directory.mounted() == dict.fromkeys(self.claims, 1)
-        assert {*os.listdir(self.directory.path)} == {*self.claims}
-        for phone, mounted in self.claims.items():
-            assert mounted in {0, self.mounted_at(phone)}, f"{phone} was replaced while its claim had it"
-
-    def mounted_at(self, phone: str) -> float:
-        """Return when the control file of a phone was created."""
-        return os.stat(self.directory.path / phone / "binder-control").st_ctime_ns
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_phones_are_those_of_the_claims_whatever_happens(seed: int, directory: Mounts) -> None:
-    directory.path.mkdir()
-    node, random = Node(directory), Random(seed)  # noqa: S311 - a repeatable sequence
-    steps = [node.prepare, node.prepare, node.unprepare, node.unmount, node.interrupt, node.restart, node.update]
-    for number in range(60):
-        random.choice(steps)(f"phone{random.randrange(4)}")
-        if number % 5 == 0:
-            node.settle()
-    node.settle()

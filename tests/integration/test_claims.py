@@ -84,13 +84,6 @@ async def test_a_second_prepare_changes_no_device_and_writes_the_spec_again(node
     assert (node.backend.directory / "phone1" / "in-use").exists()
 
 
-async def test_two_pods_that_share_a_claim_prepare_it_at_the_same_time(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    first, second = await asyncio.gather(prepared_devices(claims, claim), prepared_devices(claims, claim))
-    assert first == second
-    assert node.backend.calls.count("unprepare phone1") == 1
-
-
 async def test_a_prepared_claim_is_answered_without_the_api_server(node: Node) -> None:
     claim = node.source.add("a", "phone1")
     async with node.claims() as claims:
@@ -142,18 +135,6 @@ async def test_a_claim_that_fails_does_not_affect_another(node: Node, claims: Cl
     good, bad = node.source.add("a", "phone1"), reference("b")
     _, error = await asyncio.gather(prepared_devices(claims, good), refusal(claims, bad))
     assert "not found" in error
-
-
-async def test_the_observer_counts_claims(node: Node, claims: Claims) -> None:
-    await prepared_devices(claims, node.source.add("a", "phone1"))
-    await refusal(claims, reference("b"))
-    await unprepare(claims, "a")
-    assert [event for event in node.observer.events if event[0] != "claims"] == [
-        ("prepared", "ok"),
-        ("prepared", "failed"),
-        ("unprepared", "ok"),
-    ]
-    assert [event[1] for event in node.observer.events if event[0] == "claims"][-1] == 0
 
 
 # -- what is refused

@@ -42,28 +42,6 @@ def test_unknown_command_is_one_line_and_exit_code_2() -> None:
     assert run("dance") == (2, "", "aosp-plugin: No such command 'dance'.\n")
 
 
-def test_no_command_prints_the_help() -> None:
-    code, out, err = run()
-    assert (code, out, err) == run("--help")
-    assert (code, err) == (0, "")
-    assert out.startswith("Usage: aosp-plugin [OPTIONS] [COMMAND] [ARGS]...\n\n")
-    commands = out.partition("Commands:\n")[2].splitlines()
-    assert {line.split()[0] for line in commands} >= {"check", "config", "demo", "nodes", "serve", "status"}
-    assert all(line.endswith(".") and not line.endswith("...") for line in commands)
-
-
-def test_help_of_serve_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["serve", "--help"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    for name, key in keys.KEYS.items():
-        assert (sources.flag(name) in shown) is key.flag
-
-
-def test_provision_accepts_flags_of_serve() -> None:
-    """The two often have the same arguments."""
-    assert run("provision", "--kubelet-dir", "/x", "--listen", "", "--log-level", "error") == (0, "", "")
-
-
 def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nverify: binder\nisolation: strict\n")

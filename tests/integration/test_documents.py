@@ -13,7 +13,7 @@ from aosp_plugin.cli.status import fetch
 from kubelet_standin import Container, ContainerAllocation, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.documents import examples, status
-from tests.support import PATIENCE, DeviceDirectory, Serve, listed
+from tests.support import PATIENCE, DeviceDirectory, ServeHere, listed
 
 EXAMPLES = examples()
 PHONE = "aosp.io/phone"
@@ -53,7 +53,7 @@ def devices(tmp_path: Path) -> DeviceDirectory:
     return created
 
 
-def served(devices: DeviceDirectory, kubelet_dir: str, example: str) -> Serve:
+def served(devices: DeviceDirectory, kubelet_dir: str, example: str) -> ServeHere:
     """Return the plugin with an example as its configuration file, in temporary directories."""
     directory = devices.directory.parent
     file = directory / "config.yaml"
@@ -62,7 +62,7 @@ def served(devices: DeviceDirectory, kubelet_dir: str, example: str) -> Serve:
     file.write_text(text)
     device_dir = ["--device-dir", "/dev"] if "directory" in text else []
     environment = {"AOSP_PLUGIN_CDI_DIR": str(directory / "cdi")}
-    return Serve(devices, kubelet_dir, "--config", str(file), *device_dir, environment=environment)
+    return ServeHere(devices, kubelet_dir, "--config", str(file), *device_dir, environment=environment)
 
 
 async def first_container(kubelet: Kubelet, resource: str) -> ContainerAllocation:
@@ -144,7 +144,7 @@ async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, pods),
-        Serve(devices, kubelet_dir, *flags, environment=environment) as serve,
+        ServeHere(devices, kubelet_dir, *flags, environment=environment) as serve,
     ):
         await listed(kubelet, 9, PHONE)
         await serve.logged("registered")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.framework.dra.driver import TIMINGS, DraDriver
-from kubelet_standin.apiserver import ApiServer, Hang
+from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_claims import ClaimsError
 from kubelet_standin.dra_kubelet import DraPod, DraVersion
 from tests.claims import DRIVER, PATIENCE, DirectoryBackend
@@ -52,16 +52,6 @@ async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
     assert driver.driver.claims == 1
     await node.kubelet.unprepare(pod)
     assert (backend.mounted, node.specs) == (set(), [])
-
-
-@pytest.mark.usefixtures("driver")
-async def test_slices_that_a_starting_kubelet_deletes_come_back(node: DraNode) -> None:
-    before = {each["metadata"]["uid"] for each in node.slices}
-    await node.kubelet.restart()
-    await node.server.wait_for(
-        lambda _: node.devices and not before & {each["metadata"]["uid"] for each in node.slices}
-    )
-    assert len(node.devices) == 4
 
 
 async def test_a_restarted_driver_keeps_prepared_claims(node: DraNode, backend: DirectoryBackend) -> None:
@@ -113,16 +103,6 @@ async def test_devices_are_published_without_a_kubelet_after_a_time(node: DraNod
         await node.server.wait_for(lambda _: node.devices)
         assert not driver.registered
         driver.stop()
-
-
-async def test_a_driver_that_stops_leaves_slices_and_claims_to_the_next_process(
-    node: DraNode, backend: DirectoryBackend
-) -> None:
-    async with node.running(backend):
-        await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["phone1"]),)))
-    assert len(node.devices) == 4
-    assert len(node.specs) == 1
-    assert not list(node.directory.joinpath("registry").iterdir())
 
 
 async def test_a_device_that_turns_unhealthy_gets_a_taint_and_its_pod_is_informed(
@@ -178,20 +158,3 @@ async def test_a_driver_that_ended_leaves_no_thread_and_no_descriptor(node: DraN
             await asyncio.to_thread(thread.join, PATIENCE)
             assert not thread.is_alive()
     assert len(os.listdir("/proc/self/fd")) <= before
-
-
-async def test_a_preparation_that_goes_on_ends_with_the_driver(node: DraNode, backend: DirectoryBackend) -> None:
-    async with asyncio.TaskGroup() as pods:
-        async with node.running(backend):
-            hang = node.server.faults.add(Hang(), verb="get", resource="resourceclaims")
-            pods.create_task(_fail_to_prepare(node, DraPod("game", (node.create_claim("a", ["phone1"]),))))
-            await node.server.wait_for(lambda _: hang.hits > 0)
-        names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-        assert not [name for name in names if name in {"_handle", "Claims._prepare"}]
-        hang.remove()
-    assert backend.mounted == set()
-
-
-async def _fail_to_prepare(node: DraNode, pod: DraPod) -> None:
-    with pytest.raises(ClaimsError):
-        await node.kubelet.prepare(pod)

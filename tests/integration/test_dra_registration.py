@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 import stat
@@ -116,12 +115,9 @@ async def replace_directory(path: str) -> None:
 
 
 @pytest.mark.parametrize("damage", [delete_socket, replace_socket, replace_directory])
-@pytest.mark.parametrize("version", DraVersion)
-async def test_driver_registers_another_socket(
-    registry: str, version: DraVersion, damage: Callable[[str], object]
-) -> None:
+async def test_driver_registers_another_socket(registry: str, damage: Callable[[str], object]) -> None:
     """After it lost the first one."""
-    async with kubelet_at(registry, version) as kubelet, running_driver(registry) as driver:
+    async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
         await connected(kubelet, driver)
         first = driver.service.endpoint
         if damage is replace_directory:
@@ -145,10 +141,9 @@ async def test_socket_that_the_kubelet_did_not_notice_is_replaced(registry: str)
             assert os.listdir(registry) == [driver.service.endpoint]
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_refusal_is_a_problem_until_the_kubelet_accepts(registry: str, version: DraVersion) -> None:
+async def test_refusal_is_a_problem_until_the_kubelet_accepts(registry: str) -> None:
     """The kubelet repeats its attempts itself."""
-    async with kubelet_at(registry, version) as kubelet:
+    async with kubelet_at(registry) as kubelet:
         kubelet.faults.refuse = "out of order"
         async with running_driver(registry) as driver:
             await problem(driver, "the kubelet refuses the driver: RegisterPlugin error -- plugin validation failed")
@@ -156,21 +151,6 @@ async def test_refusal_is_a_problem_until_the_kubelet_accepts(registry: str, ver
             kubelet.faults.refuse = None
             await connected(kubelet, driver)
             assert set(driver.events.seen[:-1]) == {"failed"}
-
-
-async def test_refusal_that_lasts_is_logged_once(registry: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Although it names the socket, which is another one after some time."""
-    slow = FAST_KUBELET._replace(first_retry=PATIENCE)  # so that the driver gives up each socket after one refusal
-    async with DraKubelet(registry, timings=slow) as kubelet, running_driver(registry, timings=HASTY) as driver:
-
-        def refused_on_three_sockets(kubelet: DraKubelet) -> bool:
-            attempts = kubelet.registrations
-            kubelet.faults.refuse = f"endpoint {attempts[-1].path if attempts else registry} is out of order"
-            return len({each.path for each in attempts if "is out of order" in each.outcome}) > 2
-
-        await kubelet.wait_for(refused_on_three_sockets, PATIENCE)
-        assert driver.service.problem.endswith(f"endpoint {registry} is out of order")
-    assert sum(record.message == "registration failed, retrying" for record in caplog.records) <= 2
 
 
 @pytest.mark.parametrize("version", DraVersion)
@@ -184,21 +164,6 @@ async def test_lost_confirmation_is_repeated(registry: str, version: DraVersion)
             )
             kubelet.faults.skip_notify = False
             await connected(kubelet, driver)
-
-
-async def test_two_drivers_register_side_by_side(registry: str) -> None:
-    """Each gets its own claims, in one pod too."""
-    async with (
-        kubelet_at(registry) as kubelet,
-        running_driver(registry) as driver,
-        running_driver(registry, name="tablet.example.com") as other,
-    ):
-        await connected(kubelet, driver)
-        await connected(kubelet, other, "tablet.example.com")
-        both = pod("game")
-        both = type(both)("game", (*both.claims, *pod("x", "tablet", driver="tablet.example.com").claims))
-        await kubelet.prepare(both)
-        assert (driver.handler.prepared, other.handler.prepared) == (["game"], ["tablet"])
 
 
 async def test_two_instances_of_a_driver_register_side_by_side(registry: str) -> None:
@@ -234,48 +199,12 @@ async def test_stale_sockets_are_removed_at_the_start(registry: str) -> None:
             assert listener(f"{registry}/{driver.service.endpoint}") == os.getpid()
 
 
-async def test_path_that_is_too_long_is_a_problem(kubelet_dir: str) -> None:
-    registry = f"{kubelet_dir}/{'d' * 60}"
-    os.mkdir(registry)
-    async with running_driver(registry) as driver:
-        await problem(driver, "bytes too long: the path of a socket has at most 107 bytes")
-    assert os.listdir(registry) == []
-
-
 async def test_driver_ends_while_it_waits_for_the_kubelet(registry: str) -> None:
     os.mkdir(registry)
     async with running_driver(registry, timings=Timings(patience=3600.0, stop=0.8)) as driver:
         await asyncio.sleep(0)
         assert driver.service.problem == "not registered yet"
     assert os.listdir(registry) == []
-
-
-@pytest.mark.parametrize(
-    ("function", "text"),
-    [
-        ("aosp_plugin.framework.sockets.check_descriptors", "cannot listen in {}: "),
-        ("os.chmod", "cannot create a socket in {}: "),
-        ("os.rename", "cannot create a socket in {}: "),
-    ],
-)
-async def test_socket_that_cannot_be_created_is_retried(
-    registry: str, monkeypatch: pytest.MonkeyPatch, function: str, text: str
-) -> None:
-    """Nothing is left behind."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    async with kubelet_at(registry) as kubelet:
-        with monkeypatch.context() as fault:
-            fault.setattr(function, full)
-            async with running_driver(registry) as driver:
-                await problem(driver, f"registration failed, retrying: {text.format(registry)}")
-                assert driver.service.problem.endswith("No space left on device")
-                fault.undo()
-                await connected(kubelet, driver)
-                assert os.listdir(registry) == [driver.service.endpoint]
-                assert driver.events.seen[0] == "failed"
 
 
 async def test_calls_on_a_given_up_socket_are_ignored(registry: str) -> None:

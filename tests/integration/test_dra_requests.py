@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import cast
 
 import grpc
 import pytest
@@ -14,13 +13,12 @@ import pytest
 from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
-from aosp_plugin.framework.dra.claim_servicer import CLAIM_SERVICES, ClaimServicer
-from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
+from aosp_plugin.framework.dra.claim_servicer import CLAIM_SERVICES
+from aosp_plugin.framework.dra.claims import DeviceHealth
 from aosp_plugin.framework.errors import PluginError
-from aosp_plugin.framework.observer import REQUEST
 from kubelet_standin import DraKubelet, DraVersion
 from kubelet_standin.dra_kubelet import ClaimsError
-from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, Handler, pod, running_driver
+from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
 from tests.support import PATIENCE
 
 
@@ -130,11 +128,10 @@ async def test_handler_has_the_time_of_the_kubelet(kubelet_dir: str) -> None:
         assert [round(seconds) for seconds in driver.handler.seconds] == [43, 43, 43, 4]
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_handler_that_hangs_is_answered_for_and_goes_on(kubelet_dir: str, version: DraVersion) -> None:
+async def test_handler_that_hangs_is_answered_for_and_goes_on(kubelet_dir: str) -> None:
     """The pod gets an error instead of a deadline, and the work ends nevertheless."""
     released = asyncio.Event()
-    async with registered(kubelet_dir, version, call=3.0) as (kubelet, driver):
+    async with registered(kubelet_dir, call=3.0) as (kubelet, driver):
         driver.handler.hook = released.wait
         with pytest.raises(ClaimsError, match=r"ResourceClaim game: not completed after 2\.[0-9] s, and going on$"):
             await kubelet.prepare(pod("game"))
@@ -164,30 +161,6 @@ async def test_client_that_cancels_does_not_end_the_work(kubelet_dir: str) -> No
         driver.handler.hook = lambda: None
         await kubelet.prepare(pod("b"))
         assert driver.handler.prepared == ["a", "b"]
-
-
-async def test_kubelet_that_is_killed_does_not_end_the_work(kubelet_dir: str) -> None:
-    """The next kubelet repeats the request."""
-    begun, released = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        begun.set()
-        await released.wait()
-
-    async with registered(kubelet_dir) as (kubelet, driver):
-        driver.handler.hook = wait
-        running = asyncio.create_task(kubelet.prepare(pod("game")))
-        await begun.wait()
-        await kubelet.stop()
-        with pytest.raises(ClaimsError):
-            await running
-        released.set()
-        await asyncio.wait_for(driver.handler.ended.wait(), PATIENCE)
-        assert driver.handler.prepared == ["game"]
-        await kubelet.start()
-        await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
-        await kubelet.prepare(pod("game"))
-        assert driver.handler.prepared == ["game", "game"]
 
 
 async def test_work_that_goes_on_is_cancelled_at_the_end(kubelet_dir: str) -> None:
@@ -224,22 +197,10 @@ async def test_requests_run_side_by_side(kubelet_dir: str) -> None:
         await asyncio.gather(kubelet.prepare(pod("a")), kubelet.prepare(pod("b")))
 
 
-async def test_each_request_has_a_number_of_its_own(kubelet_dir: str) -> None:
-    """It is that of all log events of the request, also of those of the handler."""
-    numbers = []
-    async with registered(kubelet_dir) as (kubelet, driver):
-        driver.handler.hook = lambda: numbers.append(REQUEST.get())
-        for name in "ab":
-            await kubelet.prepare(pod(name))
-    assert len(set(numbers)) == 2
-    assert all(numbers)
-    assert REQUEST.get() == ""
-
-
 SICK = DeviceHealth("node/00000", "game", "the node is gone")
 
 
-@pytest.mark.parametrize("version", DraVersion)
+@pytest.mark.parametrize("version", [DraVersion.V1_34, DraVersion.V1_37])
 async def test_health_reaches_the_kubelet_at_once_and_after_changes(kubelet_dir: str, version: DraVersion) -> None:
     """And again with the next kubelet."""
     async with registered(kubelet_dir, version) as (kubelet, driver):
@@ -251,18 +212,6 @@ async def test_health_reaches_the_kubelet_at_once_and_after_changes(kubelet_dir:
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
         await kubelet.restart()
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
-
-
-async def test_health_is_repeated(kubelet_dir: str) -> None:
-    """A kubelet considers a health unknown that it has not heard of for some time."""
-    reports: list[str] = []
-    timings = FAST_KUBELET
-    async with (
-        DraKubelet(kubelet_dir, timings=timings, on_event=lambda event: reports.append(event.name)) as kubelet,
-        running_driver(kubelet_dir, timings=PATIENT._replace(health_period=0.01)),
-    ):
-        await kubelet.wait_for(lambda _: reports.count("health-reported") > 3, PATIENCE)
-        assert [view.health_streams for view in kubelet.drivers[DRIVER]] == [1]
 
 
 def watch(channel: grpc.aio.Channel, service: str) -> grpc.aio.UnaryStreamCall[object, object]:
@@ -288,16 +237,6 @@ async def test_any_number_of_health_streams_is_served(kubelet_dir: str) -> None:
         ended = asyncio.gather(*(stream.read() for stream in streams))
         driver.service._stop.set()
         assert await ended == [grpc.aio.EOF] * 3  # type: ignore[attr-defined]
-
-
-async def test_health_of_many_devices_is_one_message_that_the_kubelet_receives() -> None:
-    handler = Handler()
-    handler.report(*(DeviceHealth("n" * 30, f"phone{number}", "x" * 1000) for number in range(10_000)))
-    servicer = ClaimServicer(cast("Claims", handler))
-    responses = servicer._watch_health(asyncio.Event(), health_pb.NodeWatchResourcesRequest(), None)  # type: ignore[arg-type]
-    response = await anext(responses)
-    assert len(response.devices) == 10_000
-    assert response.ByteSize() < 4 * 1024 * 1024
 
 
 @pytest.fixture(autouse=True)

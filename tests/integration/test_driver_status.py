@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.dra import driver_names
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraKubelet
-from tests.support import PATIENCE, free_port, http_get
+from tests.support import PATIENCE, free_port
 
 RESOURCE = "aosp.io/binder"
 DRIVER = driver_names.driver_name(RESOURCE)
@@ -69,52 +68,3 @@ async def test_status_reports_the_registration_and_the_slices_of_a_driver(short_
     lines = [line.text for line in summary(report)]
     expected = f"as DRA driver {DRIVER}, with 1 of 1 ResourceSlices and 0 prepared claims"
     assert any(line.startswith(f"{RESOURCE}: registered with the kubelet for") and expected in line for line in lines)
-
-
-async def readiness(port: int, expected: int, text: str) -> None:
-    """Wait until /readyz answers with this status and a reason that contains ``text``."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            answer, _, body = await http_get(port, "/readyz")
-            if (answer, text in body) == (expected, True):
-                return
-
-
-def checked(listener: socket.socket) -> None:
-    """Wait until the driver has checked whether the kubelet listens: it connects, and sends nothing."""
-    listener.settimeout(PATIENCE)
-    while True:
-        connection, _ = listener.accept()
-        with connection:
-            connection.settimeout(PATIENCE)
-            if connection.recv(1) == b"":
-                return
-
-
-async def registered_metric(port: int) -> str:
-    """Return the line of the metric ``registered``."""
-    _, _, body = await http_get(port, "/metrics")
-    return next(line for line in body.splitlines() if line.startswith("aosp_plugin_registered{"))
-
-
-async def test_readiness_falls_with_a_killed_kubelet_and_returns_with_it(short_directory: Path) -> None:
-    """The kubelet leaves the socket of its podresources API behind."""
-    port, path = free_port(), str(short_directory / "pod-resources.sock")
-    with socket.socket(socket.AF_UNIX) as pod_resources:
-        pod_resources.bind(path)
-        pod_resources.listen()
-        async with serving(short_directory, port) as kubelet:
-            await readiness(port, 200, "1 ResourceSlices")
-            assert (await registered_metric(port)).endswith(" 1.0")
-            await asyncio.to_thread(checked, pod_resources)
-            await kubelet.stop()
-            pod_resources.close()
-            await readiness(port, 503, f"waiting for kubelet: it does not listen on {path}")
-            assert (await registered_metric(port)).endswith(" 0.0")
-            os.unlink(path)
-            with socket.socket(socket.AF_UNIX) as restarted:
-                restarted.bind(path)
-                restarted.listen()
-                await kubelet.start()
-                await readiness(port, 200, "1 ResourceSlices")
-                assert (await registered_metric(port)).endswith(" 1.0")

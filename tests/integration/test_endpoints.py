@@ -2,12 +2,8 @@
 
 import asyncio
 import contextlib
-import gc
 import json
-import os
 import threading
-import time
-import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -144,29 +140,6 @@ async def test_status_follows_registration_leaks_and_polling(
             assert (await daemon.report())["watching"] == "polling"
 
 
-async def test_age_of_a_leak_scan_is_not_negative_if_the_clock_is_set_back(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """The next scan corrects it."""
-    device_directory.add(0)
-    async with running(device_directory, kubelet_dir, leak_scan_interval=3600.0) as daemon:
-        daemon.leak_detector.scanned = time.time() + 3600
-        assert "aosp_plugin_leak_scan_age_seconds 0.0\n" in await daemon.text("/metrics")
-
-
-async def test_requests_keep_no_old_snapshot_alive(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """A snapshot of ten thousand devices takes megabytes."""
-    device_directory.add(0)
-    async with running(device_directory, kubelet_dir) as daemon:
-        await daemon.get("/status")
-        await daemon.get("/metrics")
-        snapshot = weakref.ref(daemon.plugins[0].inventory.snapshot)
-        device_directory.add(1)
-        await daemon.healthy(2)
-        gc.collect()
-        assert snapshot() is None
-
-
 async def test_status_names_the_binder_devices_of_sets_and_replicas(
     device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,14 +155,6 @@ async def test_status_names_the_binder_devices_of_sets_and_replicas(
     assert resource_report["leaks_problem"] == "leak detection is off (leak_scan_interval: 0)"
     first, second = names([0, 1]), names([2, 3])
     assert [device["binder_devices"] for device in resource_report["devices"]] == [first, first, second, second]
-
-
-async def test_host_name_is_the_fallback_for_the_name_of_the_node(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NODE_NAME", "")
-    async with running(device_directory, kubelet_dir) as daemon:
-        assert (await daemon.report())["node"] == os.uname().nodename
 
 
 # -- allocations and metrics
@@ -261,6 +226,3 @@ async def test_probes_name_each_of_several_resources(device_directory: DeviceDir
         problem = daemon.plugins[0].unready
         assert await daemon.text("/readyz") == f"x.io/a: {problem}; x.io/b: {problem}\n"
         assert (await daemon.get("/healthz")).status == 200
-
-
-# -- the process

@@ -126,11 +126,6 @@ async def test_example_without_a_kubelet_exits_with_one_line(name: str, devices:
     assert process.returncode == 1
 
 
-@pytest.mark.parametrize(("name", "lines"), [("serial_ports.py", 10), ("kvm_slots.py", 20)])
-def test_example_is_as_short_as_documented(name: str, lines: int) -> None:
-    assert len([line for line in (EXAMPLES / name).read_text().splitlines() if line.strip()]) <= lines
-
-
 async def test_serial_ports_dra_example_publishes_ports_with_their_vendor(
     devices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

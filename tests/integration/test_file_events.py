@@ -3,7 +3,6 @@
 import asyncio
 import collections
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -25,7 +24,6 @@ from aosp_plugin.framework.events.inotify import DirectoryWatch
 from aosp_plugin.framework.timings import DEFAULT
 
 ROOT = os.geteuid() == 0
-OTHER = 65534
 TIMEOUT = 20
 
 
@@ -146,19 +144,6 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_end_of_a_watch_is_a_change_of_its_own(events: FileEvents, directory: Path) -> None:
-    """It arrives after the event with its cause, when the scan for that event may be running already."""
-    subscription = subscribe(events, directory)
-    watch = subscription._watches[str(directory)]
-    watch.stop()
-    watch.on_watch_deleted(watch._descriptor)
-    await change(subscription)
-    subscription.watch([str(directory)])
-    (directory / "a").touch()
-    await change(subscription)
-
-
-@pytest.mark.usefixtures("no_mount_events")
 async def test_replaced_directory_is_no_longer_watched(events: FileEvents, directory: Path, tmp_path: Path) -> None:
     subscription = subscribe(events, directory)
     moved = tmp_path / "moved"
@@ -209,33 +194,6 @@ async def test_missing_directory_is_polled_until_it_exists(
     assert caplog.records == []
 
 
-@pytest.mark.usefixtures("no_mount_events")
-async def test_subscriptions_to_the_same_directory_are_independent(
-    events: FileEvents, directory: Path, tmp_path: Path
-) -> None:
-    ending, lasting = subscribe(events, directory), subscribe(events, directory)
-    (directory / "a").touch()
-    await change(ending)
-    await change(lasting)
-    ending.watch([])
-    assert ending.interval == DEFAULT.safety
-    (directory / "b").touch()
-    await change(lasting)
-    await no_change(ending, barrier=tmp_path)
-
-
-async def test_each_subscription_has_an_inotify_instance_from_its_first_directory(
-    events: FileEvents, directory: Path
-) -> None:
-    """The directories of a subscription share it: a host has 128 instances for all its containers."""
-    before = fds()["anon_inode:inotify"]
-    subscribe(events)
-    assert fds()["anon_inode:inotify"] == before
-    subscribe(events, directory, directory.parent)
-    subscribe(events, directory)
-    assert fds()["anon_inode:inotify"] == before + 2
-
-
 async def test_closed_subscription_frees_its_thread_and_is_not_notified(events: FileEvents, directory: Path) -> None:
     threads = set(threading.enumerate())
     subscription = subscribe(events, directory)
@@ -246,22 +204,6 @@ async def test_closed_subscription_frees_its_thread_and_is_not_notified(events: 
     await asyncio.sleep(0)
     assert not subscription.changed.is_set()
     assert set(threading.enumerate()) <= threads
-
-
-async def test_pending_change_is_not_reported_to_the_loop_again(
-    events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A burst of ten thousand events must not fill the event loop with callbacks."""
-    subscription = subscribe(events, directory)
-    subscription.changed.set()
-    calls: list[object] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", calls.append)
-        subscription.notify()
-        assert calls == []
-        subscription.changed.clear()
-        subscription.notify()
-        assert calls == [subscription.changed.set]
 
 
 def fds() -> collections.Counter[str]:
@@ -286,33 +228,6 @@ async def test_close_ends_threads_and_files_and_changes(directory: Path) -> None
     assert not subscription.changed.is_set()
     assert set(threading.enumerate()) <= threads
     assert not fds() - files
-
-
-@pytest.mark.parametrize("free", [0, 1])
-async def test_exhausted_descriptors_are_an_error_and_none_stays_open(free: int) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    lowest_free = os.open("/dev/null", os.O_RDONLY)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + free, limits[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            FileEvents()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_change_after_the_loop_is_closed_is_ignored(directory: Path) -> None:
-    async def create() -> tuple[FileEvents, Subscription]:
-        events = FileEvents()
-        return events, subscribe(events, directory)
-
-    events, subscription = asyncio.run(create())
-    subscription.notify()
-    assert not subscription.changed.is_set()
-    events.close()
 
 
 @contextlib.contextmanager
@@ -398,34 +313,6 @@ OWN_LIMITS = ("unshare", "--user", "--map-root-user")
 OWN_MOUNTS = ("unshare", "--mount") if ROOT else (*OWN_LIMITS, "--mount")
 
 
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [("instances", "[Errno 24] inotify instance limit reached"), ("watches", "[Errno 28] inotify watch limit reached")],
-)
-def test_exhausted_host_limits_cause_polling_until_they_are_raised(directory: Path, what: str, error: str) -> None:
-    script = """
-        async def main():
-            what, directory = sys.argv[1:]
-            events = FileEvents()
-            subscription = events.subscribe()
-            limit(what, 0)
-            for _ in range(3):
-                watch(subscription, directory)
-            limit(what, 100)
-            watch(subscription, directory)
-            os.mkdir(directory + "/new")
-            await changed(subscription)
-            events.close()
-
-        asyncio.run(main())
-        print(json.dumps({"logged": logged, "intervals": intervals}))
-    """
-    assert in_process(script, what, str(directory), wrapper=OWN_LIMITS) == {
-        "logged": [["WARNING", error], ["INFO", ""]],
-        "intervals": [DEFAULT.poll] * 3 + [DEFAULT.safety],
-    }
-
-
 def test_mount_over_a_watched_directory_is_a_change(directory: Path) -> None:
     """The next call watches the mounted file system, and after the unmount the original directory again."""
     script = """
@@ -455,84 +342,3 @@ def test_mount_over_a_watched_directory_is_a_change(directory: Path) -> None:
     """
     assert in_process(script, str(directory), wrapper=OWN_MOUNTS) == {"logged": [], "intervals": [DEFAULT.safety] * 3}
     assert os.listdir(directory) == ["below"]
-
-
-def test_file_system_that_replaces_another_one_is_watched(directory: Path) -> None:
-    """Even if the kernel gives it the same mount ID and device number."""
-    script = """
-        async def main():
-            top, = sys.argv[1:]
-            phone = top + "/phone0"
-            os.mkdir(phone)
-            events = FileEvents()
-            subscription = events.subscribe()
-            watch(subscription, top, phone)
-
-            async def scanned_after(command):
-                subprocess.run(["sh", "-ec", command], cwd=top, check=True)
-                await changed(subscription)
-                while not subscription.changed.is_set():
-                    watch(subscription, top, phone)
-                    try:
-                        await asyncio.wait_for(subscription.changed.wait(), 0.2)
-                    except TimeoutError:
-                        return
-                    subscription.changed.clear()
-
-            await scanned_after("mount -t tmpfs none phone0")
-            os.mkdir(phone + "/a")
-            await changed(subscription)
-            await scanned_after("umount phone0; mount -t tmpfs none phone0")
-            os.mkdir(phone + "/b")
-            await changed(subscription)
-            await scanned_after("umount phone0")
-            await scanned_after("touch file && mount --bind /dev/null file")
-            await scanned_after("mount -t tmpfs none ..")
-            events.close()
-            print(json.dumps({"logged": logged}))
-
-        asyncio.run(main())
-    """
-    assert in_process(script, str(directory), wrapper=OWN_MOUNTS) == {"logged": []}
-
-
-UNREADABLE = """
-    async def main():
-        directory, = sys.argv[1:]
-        if os.geteuid() == 0:
-            os.setresuid(65534, 65534, 65534)
-        events = FileEvents()
-        subscription = events.subscribe()
-        for _ in range(3):
-            watch(subscription, directory)
-        gc.collect()
-        held = sum(type(thing).__name__ == "DirectoryWatch" for thing in gc.get_objects())
-        subscription.changed.clear()
-        events.close()
-        await asyncio.sleep(0)
-        print(json.dumps({"logged": logged, "intervals": intervals, "held": held,
-                          "changed_at_the_end": subscription.changed.is_set()}))
-
-    asyncio.run(main())
-"""
-
-
-def unreadable(path: str) -> dict[str, Any]:
-    """Watch a directory that the user, who is not root, may enter but not read."""
-    if ROOT:
-        os.chown(path, OTHER, OTHER)
-    os.chmod(path, 0o300)
-    try:
-        return in_process(UNREADABLE, path)
-    finally:
-        os.chmod(path, 0o700)
-
-
-def test_unreadable_directory_is_polled_with_one_warning_and_no_leftovers(kubelet_dir: str) -> None:
-    """Attempts to watch it are repeated every second for the life of the process."""
-    assert unreadable(kubelet_dir) == {
-        "intervals": [DEFAULT.poll] * 3,
-        "logged": [["WARNING", f"[Errno 13] inotify: permission denied: '{kubelet_dir}'"]],
-        "held": 0,
-        "changed_at_the_end": False,
-    }

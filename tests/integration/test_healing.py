@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import itertools
 import os
 import shutil
@@ -16,8 +15,8 @@ import pytest
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, register
-from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.errors import RegistrationRefusedError
 from kubelet_standin import Behaviour, Kubelet
 from tests.support import (
     FAST,
@@ -35,26 +34,9 @@ from tests.support import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    Damaged = Callable[[], None]
-
 
 LONG_PAUSES = IN_LIFE._replace(first_pause=3600.0, longest_pause=3600.0)
 """The pause after the second failure in a row is longer than any test."""
-
-
-async def test_kubelet_is_found_after_a_stale_kubelet_socket(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
-) -> None:
-    """The first attempt with the next kubelet succeeds, without the pause of a retry."""
-    device_directory.add(0, 1)
-    async with Kubelet(kubelet_dir):
-        pass
-    assert os.listdir(kubelet_dir) == ["kubelet.sock"]
-    async with running(device_directory, kubelet_dir, timings=LONG_PAUSES) as plugin:
-        await problem(plugin, "Connection refused")
-        healed()
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 2)
 
 
 async def restart(kubelet: Kubelet) -> None:
@@ -86,22 +68,18 @@ def plugin_socket(kubelet: Kubelet) -> str:
 
 
 @pytest.mark.parametrize("damage", [restart, remove_socket, replace_socket, drop_streams])
-@pytest.mark.parametrize("behaviour", Behaviour)
 async def test_plugin_registers_again_over_a_new_socket(
     device_directory: DeviceDirectory,
     kubelet_dir: str,
-    behaviour: Behaviour,
     damage: Callable[[Kubelet], Awaitable[None]],
-    healed: Damaged,
 ) -> None:
     """All devices return, and the old server no longer answers."""
     device_directory.add(*range(5))
-    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 5)
         path = plugin_socket(kubelet)
         async with grpc.aio.insecure_channel(f"unix:{path}") as old:
             await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
-            healed()
             await damage(kubelet)
             await kubelet.wait_for(lambda k: plugin_socket(k) != path)
             await listed(kubelet, 5)
@@ -125,72 +103,18 @@ async def test_failed_registration_is_retried(
     fault: str,
     value: bool | str,  # noqa: FBT001 - the value of a fault
     reason: str,
-    healed: Damaged,
 ) -> None:
     device_directory.add(0)
     kubelet = Kubelet(kubelet_dir)
     setattr(kubelet.faults, fault, value)
     async with kubelet, running(device_directory, kubelet_dir, timings=FAST) as plugin:
         await problem(plugin, reason)
-        healed()
         setattr(kubelet.faults, fault, type(value)() or None)
         await kubelet.restart()
         await listed(kubelet, 1)
 
 
-async def test_recreated_kubelet_socket(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """The plugin registers with the new kubelet although the old one neither ended nor removed any socket."""
-    device_directory.add(0, 1, 2)
-    async with Kubelet(kubelet_dir) as first, running(device_directory, kubelet_dir):
-        await listed(first, 3)
-        healed()
-        elsewhere = f"{kubelet_dir}-second"
-        async with Kubelet(elsewhere) as second:
-            os.rename(second.socket_path, os.path.join(kubelet_dir, "kubelet.sock"))
-            await second.wait_for(lambda k: len(k.registrations) == 1)
-        shutil.rmtree(elsewhere)
-        assert not first.resource(RESOURCE).connected
-
-
-async def test_plugin_socket_removed_during_register(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
-) -> None:
-    """The plugin does not wait for the kubelet, which dials the removed socket in vain for seconds."""
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.hang_register = True
-        async with running(device_directory, kubelet_dir, timings=IN_LIFE._replace(register=60, stream=60)):
-            await kubelet.wait_for(lambda k: len(k.registrations) == 1)
-            kubelet.faults.hang_register = False
-            healed()
-            os.unlink(plugin_socket(kubelet))
-            await listed(kubelet, 1)
-
-
-async def test_plugin_socket_removed_before_it_is_served(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kubelet may remove the socket between bind and the first call on it."""
-    device_directory.add(0)
-    swept: list[str] = []
-
-    def chmod(path: str, mode: int, real: Callable[[str, int], None] = os.chmod) -> None:
-        if not swept:
-            os.unlink(path)
-            swept.append(os.path.basename(path))
-        real(path, mode)
-
-    async with Kubelet(kubelet_dir) as kubelet:
-        monkeypatch.setattr(os, "chmod", chmod)
-        healed()
-        async with running(device_directory, kubelet_dir):
-            await listed(kubelet, 1)
-            assert kubelet.registrations[-1].endpoint not in swept
-
-
-async def test_kubelet_restart_ends_the_pause(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
-) -> None:
+async def test_kubelet_restart_ends_the_pause(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """The plugin registers at once, however long the pause after failures is."""
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
@@ -198,43 +122,11 @@ async def test_kubelet_restart_ends_the_pause(
         async with running(device_directory, kubelet_dir, timings=LONG_PAUSES):
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
             kubelet.faults.refuse_register = None
-            healed()
             await kubelet.restart()
             await listed(kubelet, 1)
 
 
-async def test_refusal_leaves_no_connection(kubelet_dir: str) -> None:
-    """Connections end even if the errors are kept, for example in reference cycles."""
-    request = pb.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=RESOURCE)
-    errors: list[RegistrationFailedError] = []
-
-    async def try_in_vain() -> None:
-        try:
-            await register(kubelet.socket_path, request, 20.0)
-        except RegistrationFailedError as error:
-            errors.append(error)
-
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.refuse_register = "not today"
-        await try_in_vain()
-        before = connections()
-        for _ in range(5):
-            await try_in_vain()
-        assert len(errors) == 6
-        async with asyncio.timeout(PATIENCE):
-            while connections() > before:  # noqa: ASYNC110 - gRPC closes them in a thread, without an event
-                await asyncio.sleep(0.01)
-
-
-def connections() -> int:
-    """Return the number of sockets of this process."""
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    return sum(os.path.lexists(link) and os.readlink(link).startswith("socket:") for link in links)
-
-
-async def test_recreated_kubelet_directory(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
-) -> None:
+async def test_recreated_kubelet_directory(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """A kubelet that is reinstalled removes and creates the directory."""
     device_directory.add(0, 1)
     async with running(device_directory, kubelet_dir) as plugin:
@@ -242,29 +134,9 @@ async def test_recreated_kubelet_directory(
             await listed(kubelet, 2)
         os.rename(kubelet_dir, f"{kubelet_dir}-old")
         await problem(plugin, "there is no")
-        healed()
         async with Kubelet(kubelet_dir) as kubelet:
             await listed(kubelet, 2)
     shutil.rmtree(f"{kubelet_dir}-old")
-
-
-async def test_kubelet_directory_moved_away_and_back(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
-) -> None:
-    """The socket that was left in the directory is removed."""
-    device_directory.add(0)
-    async with running(device_directory, kubelet_dir) as plugin:
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 1)
-            (left,) = sockets(kubelet_dir)
-            os.rename(kubelet_dir, f"{kubelet_dir}-away")
-            await problem(plugin, "there is no")
-        healed()
-        os.rename(f"{kubelet_dir}-away", kubelet_dir)
-        kubelet.faults.keep_sockets = True
-        async with kubelet:
-            await listed(kubelet, 1)
-            assert left not in sockets(kubelet_dir)
 
 
 async def test_old_server_stops_before_the_new_one_registers(
@@ -287,7 +159,6 @@ async def test_old_server_stops_before_the_new_one_registers(
 async def test_recovery_by_events_or_by_polling_alone(
     device_directory: DeviceDirectory,
     kubelet_dir: str,
-    healed: Damaged,
     request: pytest.FixtureRequest,
     *,
     inotify: bool,
@@ -298,7 +169,6 @@ async def test_recovery_by_events_or_by_polling_alone(
         request.getfixturevalue("no_inotify")
     async with running(device_directory, kubelet_dir, timings=timings) as plugin:
         await problem(plugin, "there is no")
-        healed()
         async with Kubelet(kubelet_dir) as kubelet:
             await listed(kubelet, 0)
             device_directory.add(0)
@@ -334,7 +204,6 @@ async def test_permanent_refusal_ends_the_plugin(
 async def test_socket_that_cannot_be_bound_is_retried_under_another_name(
     device_directory: DeviceDirectory,
     kubelet_dir: str,
-    healed: Damaged,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -355,28 +224,8 @@ async def test_socket_that_cannot_be_bound_is_retried_under_another_name(
         await problem(plugin, "cannot listen in")
         await asyncio.wait_for(third.wait(), PATIENCE)
         assert [record.message for record in caplog.records].count("registration failed, retrying") == 1
-        healed()
         fails[0] = False
         await listed(kubelet, 1)
-
-
-async def test_error_of_the_kubelets_directory_is_retried(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``tests/faults/test_kubelet_directory_errors.py`` has each call and error, on a real file system."""
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet:
-        with monkeypatch.context() as fault:
-            fault.setattr("os.chmod", fail)
-            async with running(device_directory, kubelet_dir) as plugin:
-                reason = f"cannot create a socket in {kubelet_dir}: Input/output error"
-                await problem(plugin, f"registration failed, retrying: {reason}")
-                fault.undo()
-                await listed(kubelet, 1)
 
 
 async def test_stale_sockets_of_the_same_resource_are_removed_at_start(

@@ -4,17 +4,13 @@ import asyncio
 import contextlib
 import http.client
 import logging
-import pkgutil
 import re
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import NamedTuple
 
-import psutil
 import pytest
 
 from aosp_plugin.framework.errors import ServiceError
@@ -23,8 +19,6 @@ from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe
 from aosp_plugin.framework.service.http import serving as serving_socket
 from aosp_plugin.report import page
-from kubelet_standin import Kubelet
-from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, listed, without_descriptors
 from tests.support import http_serving as serving
 
 LOCAL = ("127.0.0.1", 0)
@@ -130,23 +124,6 @@ async def test_route_runs_in_the_event_loop_or_is_503(monkeypatch: pytest.Monkey
     assert set(threads) == {threading.current_thread()}
 
 
-async def test_request_that_was_answered_with_503_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests do not pile up behind a stuck loop."""
-    ran: list[str] = []
-
-    async def problem() -> str:
-        await asyncio.sleep(0)
-        ran.append("")
-        return ""
-
-    with serving(LOCAL, {"/readyz": probe(in_loop(problem))}) as port:
-        monkeypatch.setattr(plugin_http, "LOOP_TIMEOUT", 0.2)
-        assert get(port, "/readyz").status == 503  # blocks the loop
-        monkeypatch.setattr(plugin_http, "LOOP_TIMEOUT", 30.0)
-        assert (await asyncio.to_thread(get, port, "/readyz")).status == 200
-    assert len(ran) == 1
-
-
 # -- paths and methods
 
 
@@ -237,20 +214,6 @@ def test_unknown_host_name_is_421(port: int) -> None:
     assert raw(port, REQUEST).endswith(b"hello")
 
 
-def test_names_of_a_service_or_a_scrape_target_are_allowed_by_configuration() -> None:
-    """The port is that of the client's connection, which may be forwarded. Other names stay unknown: DNS rebinding."""
-    with serving(LOCAL, {"/": hello}, ["Plugin.kube-system.svc", "node-7"]) as port:
-        for host in (
-            "plugin.kube-system.svc",
-            "PLUGIN.kube-system.svc:80",
-            "plugin.kube-system.svc.:9478",
-            "node-7:80",
-        ):
-            assert get(port, "/", headers={"Host": host}).status == 200, host
-        for host in ("kube-system.svc", "a.plugin.kube-system.svc", "node-70", "plugin.kube-system.svc.example"):
-            assert get(port, "/", headers={"Host": host}).status == 421, host
-
-
 @pytest.mark.parametrize(
     ("tags", "status"),
     [
@@ -275,15 +238,6 @@ def test_known_entity_tag_is_304_without_a_body(port: int, tags: str, status: in
 # -- slow, large and many requests
 
 
-def test_request_may_arrive_in_pieces(port: int) -> None:
-    """A silent client does not block others."""
-    with connected(port), connected(port) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in b"GET / HTTP/1.0\r\nA: b\r\n\r\n":
-            connection.sendall(bytes([byte]))
-        assert b"".join(iter(lambda: connection.recv(4096), b"")).endswith(b"hello")
-
-
 def test_slow_request_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is for the whole request, even if bytes keep arriving."""
     monkeypatch.setattr(plugin_http, "CLIENT_TIMEOUT", 0.2)
@@ -305,46 +259,6 @@ def test_large_request_is_cut_off(port: int) -> None:
         assert raw(port, head + b"A: " + b"b" * 30_000 + b"\r\n\r\n") == b""
 
 
-def test_slow_request_does_not_shorten_the_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow_read(connection: socket.socket, deadline: float) -> bytes:
-        head = read_head(connection, deadline)
-        connection.settimeout(0.001)
-        return head
-
-    read_head = plugin_http._read_head
-    monkeypatch.setattr(plugin_http, "_read_head", slow_read)
-    with serving(LOCAL, {"/": lambda: Answer("text/plain", b"x" * 50_000_000)}) as port:
-        assert len(get(port, "/").body) == 50_000_000
-
-
-def test_disconnecting_client_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It may disconnect while it sends the request, or while it receives the answer."""
-    answered = threading.Event()
-
-    def large() -> Answer:
-        answered.set()
-        return Answer("text/plain", b"x" * 50_000_000)
-
-    with serving(LOCAL, {"/": large}) as port:
-        for request in (b"GET", REQUEST):
-            connection = connected(port)
-            connection.sendall(request)
-            if request == REQUEST:
-                answered.wait(10)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
-            connection.close()
-        assert get(port, "/", "HEAD").status == 200
-        wait_for_connections()
-    assert caplog.text == ""
-
-
-def test_flood_of_connections_waits_in_the_queue() -> None:
-    """A client that finds the queue full would retry after a second, as would a probe of the node."""
-    with contextlib.closing(listen(LOCAL)) as listener, contextlib.ExitStack() as stack:
-        for _ in range(300):
-            stack.enter_context(socket.create_connection(listener.getsockname(), timeout=PATIENCE))
-
-
 def test_new_connection_replaces_the_oldest(port: int) -> None:
     """A client with many connections cannot lock out a probe."""
     with contextlib.ExitStack() as stack:
@@ -354,31 +268,6 @@ def test_new_connection_replaces_the_oldest(port: int) -> None:
         for connection in idle[1:]:
             connection.sendall(REQUEST)
             assert connection.recv(4) == b"HTTP"
-
-
-def test_number_of_threads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If closed connections do not end, new ones are refused until they do."""
-    monkeypatch.setattr(plugin_http, "MAX_CONNECTIONS", 2)
-    proceed, entered = threading.Event(), threading.Semaphore(0)
-
-    def hanging() -> Answer:
-        entered.release()
-        proceed.wait(30)
-        return hello()
-
-    with contextlib.ExitStack() as stack:
-        port = stack.enter_context(serving(LOCAL, {"/": hanging, "/hello": hello}))
-        hung = []
-        for _ in range(4):
-            hung.append(stack.enter_context(connected(port)))
-            hung[-1].sendall(REQUEST)
-            assert entered.acquire(timeout=10)
-        assert [connection.recv(1) for connection in hung[:2]] == [b"", b""]
-        with pytest.raises((ConnectionError, http.client.RemoteDisconnected)):
-            get(port, "/hello")
-        proceed.set()
-        wait_for_connections()
-        assert get(port, "/hello").status == 200
 
 
 # -- logging
@@ -413,40 +302,6 @@ def test_requests_are_not_logged(
 # -- start and end
 
 
-def test_end_joins_only_the_server_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not wait for clients, also if the context ends with an error. Those that are connected get an answer."""
-    joined: list[str] = []
-    others, join = threading.enumerate(), threading.Thread.join
-
-    def record(thread: threading.Thread, timeout: float | None = None) -> None:
-        if thread not in others:  # such as gRPC's of another test, which may end meanwhile
-            joined.append(thread.name)
-        join(thread, timeout)
-
-    monkeypatch.setattr(threading.Thread, "join", record)
-    context = serving(LOCAL, {"/": hello})
-    port = context.__enter__()
-    with connected(port) as slow:
-        assert "http" in {thread.name for thread in threading.enumerate()}
-        get(port, "/")
-        assert not context.__exit__(ValueError, ValueError("error"), None)
-        slow.sendall(REQUEST)
-        assert slow.recv(12) == b"HTTP/1.0 200"
-    assert "http" not in {thread.name for thread in threading.enumerate()}
-    assert joined == ["http"]
-    with pytest.raises(ConnectionRefusedError):
-        get(port, "/")
-
-
-def test_address_can_be_reused_at_once() -> None:
-    """A reload serves at the same address."""
-    with serving(LOCAL, {"/": hello}) as port:
-        get(port, "/")
-    with serving(("127.0.0.1", port), {"/": hello}) as same_port:
-        assert same_port == port
-        assert get(port, "/").status == 200
-
-
 def test_unavailable_address_is_an_error() -> None:
     """It names the address and the reason. 192.0.2.0/24 is reserved for documentation."""
     with serving(LOCAL, {}) as port:
@@ -467,36 +322,6 @@ def test_socket_passes_from_one_server_to_the_next_without_losing_a_client() -> 
         client.sendall(REQUEST)
         with serving_socket(successor, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
             assert client.makefile().read().endswith("second\n")
-
-
-def test_all_addresses_of_the_host_replace_one_of_them() -> None:
-    """Both listen until the caller closes the first one. An independent process still finds the port taken."""
-    with contextlib.closing(listen(LOCAL)) as first:
-        port = first.getsockname()[1]
-        with pytest.raises(ServiceError, match="Address already in use"):
-            listen(("0.0.0.0", port))  # noqa: S104 - the subject of the test
-        second = listen(("0.0.0.0", port), beside=[first])  # noqa: S104 - as above
-    with serving_socket(second, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
-        assert get(port, "/").text == "second\n"
-        with pytest.raises(ServiceError, match="Address already in use"):
-            listen(("127.0.0.1", port))
-
-
-def test_ipv6_address_is_supported() -> None:
-    try:
-        with socket.socket(socket.AF_INET6) as free:
-            free.bind(("::1", 0))
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    with serving(("::1", 0), {"/": hello}) as port:
-        assert get(port, "/", host="::1").status == 200
-
-
-def test_start_does_not_resolve_the_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DNS may be what is broken."""
-    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("resolved"))
-    with serving(LOCAL, {"/": hello}) as port:
-        assert get(port, "/").status == 200
 
 
 # -- the files of the page
@@ -528,13 +353,6 @@ def test_icon_has_the_number_of_problems(page_port: int) -> None:
     texts = {name: re.findall(r"<text[^>]*>([^<]*)</text></svg>\s*$", text) for name, text in numbers.items()}
     assert list(texts.values()) == [[str(number)] for number in range(1, 10)] + [["9+"]]
     assert get(page_port, "/page/icon-0.svg").status == HTTPStatus.NOT_FOUND
-
-
-def test_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package was built without it."""
-    monkeypatch.setattr(pkgutil, "get_data", lambda *_: None)
-    with pytest.raises(FileNotFoundError, match=r"page has no index\.html"):
-        page.routes()["/"]()
 
 
 def test_files_have_content_type_and_entity_tag(page_port: int) -> None:
@@ -592,69 +410,3 @@ def test_colors_have_sufficient_contrast(page_port: int, theme: int) -> None:
         assert contrast(color[kind], color[f"{kind}-soft"]) >= 4.5, kind
     for state in ("allocated", "unhealthy", "leaked", "unknown"):
         assert contrast(color[state], color["surface"]) >= 3, state
-
-
-# -- descriptors
-
-
-BUSY = "import time\nwhile time.process_time() < 1: pass"
-"""A process that ends when it has used one second of processor time, which takes longer on a busy machine."""
-
-
-async def test_clients_that_wait_for_a_descriptor_cost_no_cpu_time(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """The process has no free descriptor, and clients wait in its accept queue. They are served when it has one."""
-    address = ("127.0.0.1", free_port())
-    flags = ("--listen", f"{address[0]}:{address[1]}")
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
-        await listed(kubelet, 0)
-        assert (await asyncio.to_thread(get, address[1], "/healthz")).status == HTTPStatus.OK  # the server runs
-        process = psutil.Process(serve.process.pid)
-        with contextlib.ExitStack() as stack:
-            with without_descriptors(process.pid):
-                clients = [stack.enter_context(socket.create_connection(address)) for _ in range(3)]
-                for client in clients:
-                    client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-                    client.settimeout(0.0)
-                await serve.logged("HTTP connections cannot be accepted, retrying")
-                before = sum(process.cpu_times()[:2])
-                await (await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", BUSY)).wait()
-                # The loop of the server would use as much processor time as the other process.
-                assert sum(process.cpu_times()[:2]) - before < 0.5
-                with pytest.raises(BlockingIOError):
-                    clients[0].recv(1)
-            for client in clients:
-                client.settimeout(PATIENCE)
-                assert (await asyncio.to_thread(client.recv, 4096)).startswith(b"HTTP/1.0 200")
-
-
-SCARCE = """\
-import contextlib, logging, os, resource, socket, threading
-from aosp_plugin.framework.service import address, http
-
-waiting = threading.Event()
-handler = logging.Handler()
-handler.emit = lambda record: waiting.set()
-http.LOG.addHandler(handler)
-listener, client = address.listen(("127.0.0.1", 0)), socket.socket()
-limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-free = [os.open("/dev/null", os.O_RDONLY) for _ in range(2)]
-for descriptor in free:
-    os.close(descriptor)
-resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, limits[1]))
-with http.serving(listener, {"/": lambda: http.Answer("text/plain", b"hello")}):
-    client.connect(listener.getsockname())
-    client.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
-    assert waiting.wait(30)
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    print(client.makefile().read())
-"""
-"""A server and its client with two free descriptors, in a process in which nothing else opens or closes one."""
-
-
-def test_server_that_starts_without_a_free_descriptor_serves_later() -> None:
-    """It needs two for itself, and no further one."""
-    done = subprocess.run([sys.executable, "-c", SCARCE], check=True, capture_output=True, text=True)  # noqa: S603
-    assert done.stdout.startswith("HTTP/1.0 200")
-    assert done.stdout.endswith("hello\n")

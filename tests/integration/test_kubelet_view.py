@@ -19,15 +19,11 @@ from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as Server
 from kubelet_standin.tests.stub import Plugins, buggy_kubelet, new_kubelet, old_kubelet
-from tests.hanging_fs import HangingFileSystem
 from tests.support import (
     IN_LIFE,
     PATIENCE,
     RESOURCE,
     DeviceDirectory,
-    Serve,
-    free_port,
-    http_get,
     listed,
     make_plugin,
     ready,
@@ -218,44 +214,6 @@ async def test_kubelet_without_the_api_is_not_compared(
         assert view.plugin.unready == ""
 
 
-@new_kubelet
-async def test_kubelet_whose_socket_is_not_mounted_is_not_compared(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """The number is known as soon as the socket is there."""
-    device_directory.add(0)
-    async with viewed(device_directory, kubelet_dir, socket) as view:
-        await view.confirmed(None, f"{socket} does not exist")
-        assert view.plugin.unready == ""
-        async with Server(kubelet, socket):
-            await view.confirmed(1)
-        await view.confirmed(None, "does not exist")
-
-
-@new_kubelet
-async def test_hanging_directory_of_the_socket_delays_nothing(
-    kubelet: Kubelet,
-    device_directory: DeviceDirectory,
-    kubelet_dir: str,
-    hanging_file_system: HangingFileSystem,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The event loop serves the kubelet meanwhile."""
-    monkeypatch.setattr(f"{__name__}.TIMINGS", TIMINGS._replace(answer=0.2))
-    device_directory.add(0)
-    hanging_file_system.hang()
-    socket = f"{hanging_file_system.directory}/kubelet.sock"
-    async with viewed(device_directory, kubelet_dir, socket) as view:
-        await hanging_file_system.until_waiting()
-        await view.confirmed(None, f"reading {socket} hangs")
-        device_directory.add(1)
-        await listed(kubelet, 2)
-        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 1})]))
-        assert (view.plugin.unready, hanging_file_system.waiting()) == ("", 1)
-        hanging_file_system.release()
-        await view.confirmed(None, "does not exist")
-
-
 async def test_client_counts_each_device_once(socket: str) -> None:
     with contextlib.closing(PodResources(socket, [RESOURCE, "example.com/absent"])) as client:
         async with answering(socket, Answers(3)):
@@ -278,56 +236,3 @@ async def test_plugin_that_is_overridden_is_ready(
         monkeypatch.setattr(type(view.plugin), "overridden", True)
         await view.confirmed(None, "it has those of a plugin that registered later")
         await until(lambda: not view.plugin.unready)
-
-
-@buggy_kubelet
-async def test_daemon_shows_the_later_plugin_instead_of_the_kubelets_devices(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """With the default intervals, in /readyz and in the metrics. Those devices say nothing about this plugin's."""
-    device_directory.add(0, 1, 2)
-    port = free_port()
-    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket}
-    flags = ["--listen", f"127.0.0.1:{port}"]
-    label = f'{{resource="{RESOURCE}"}}'
-    async with Server(kubelet, socket), Serve(device_directory, kubelet_dir, *flags, environment=environment) as first:
-        await first.logged("INFO registered")
-        unknown = "the kubelet's number of devices is unknown: it has those of a plugin that registered later"
-        async with asyncio.timeout(PATIENCE):
-            while "3 of 3 healthy devices allocatable" not in (await http_get(port, "/readyz"))[2]:
-                pass
-        assert f"aosp_plugin_kubelet_allocatable{label} 3.0\n" in (await http_get(port, "/metrics"))[2]
-        async with Serve(device_directory, kubelet_dir, environment=environment) as second:
-            line = await first.logged("another plugin of the resource is running")
-            assert f"(process {second.process.pid})" in line
-            status, body = 0, ""
-            async with asyncio.timeout(PATIENCE):
-                while unknown not in body:
-                    status, _, body = await http_get(port, "/readyz")
-            assert status == 200
-            other = (
-                "another plugin of this resource runs on this node, and has taken over because it registered later: "
-            )
-            assert body.startswith(f"ok: {RESOURCE}: {unknown}; {RESOURCE}: {other}")
-            _, _, metrics = await http_get(port, "/metrics")
-            assert f"aosp_plugin_kubelet_allocatable{label}" not in metrics
-            assert f"aosp_plugin_other_plugins{label} 1.0\n" in metrics
-
-
-@new_kubelet
-async def test_probe_shows_no_number_of_a_kubelet_that_has_stopped(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    device_directory.add(0)
-    port = free_port()
-    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket}
-    flags = ["--listen", f"127.0.0.1:{port}"]
-    async with Server(kubelet, socket), Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve:
-        await serve.logged("INFO registered")
-        async with asyncio.timeout(PATIENCE):
-            while "1 of 1 healthy devices allocatable" not in (await http_get(port, "/readyz"))[2]:
-                pass
-        await kubelet.stop()
-        await serve.logged("connection to kubelet lost")
-        status, _, body = await http_get(port, "/readyz")
-        assert (status, "allocatable" in body) == (503, False)

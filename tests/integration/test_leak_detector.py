@@ -4,30 +4,23 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
-import resource
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from aosp_plugin.binder.devices.scanner import BinderDevice
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.report import leaks
 from aosp_plugin.report.leak_detector import CHECKPOINT, CLAIMS_CHECKPOINT, LeakDetector
 from aosp_plugin.report.leaks import Gap, Leaks
 from kubelet_standin.checkpoint import Checkpoint, CheckpointEntry, encode
 from tests.backends import binder_backend
-from tests.hanging_fs import HangingFileSystem
 from tests.support import RESOURCE, DeviceDirectory, until
 
 APPEARED, RELEASED = "leaked device: held open by a process outside its pod", "leaked device released"
-FAILED, RECOVERED = "leak scan failed, retrying", "leak scan recovered"
 
 
 @pytest.fixture
@@ -95,59 +88,6 @@ async def test_detector_scans_at_every_interval(detector: LeakDetector, devices:
         assert detector.scanned is not None
 
 
-async def test_detector_continues_after_descriptors_ran_out(
-    detector: LeakDetector, devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The failure and the recovery are logged once each, and the status shows the failure."""
-    caplog.set_level(logging.INFO)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with holding(devices.directory / "aosp_binder2"), background_task(detector.run()):
-        await until(lambda: APPEARED in caplog.messages)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-        try:
-            await until(lambda: FAILED in caplog.messages)
-            assert "Too many open files" in detector.problem
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        await until(lambda: RECOVERED in caplog.messages)
-        assert detector.problem == ""
-    assert [message for message in caplog.messages if "scan" in message] == [FAILED, RECOVERED]
-    assert detector.latest[RESOURCE].leaked
-
-
-async def test_bug_in_a_scan_ends_the_task(detector: LeakDetector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon then ends with a traceback, instead of going on without leak detection."""
-    monkeypatch.setattr(detector, "_scan_backend", None)
-    with pytest.raises(TypeError):
-        await detector.run()
-
-
-async def test_hanging_scan_is_reported_and_the_next_one_waits_for_it(
-    devices: DeviceDirectory,
-    kubelet_dir: str,
-    hanging_file_system: HangingFileSystem,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A process has a file of a file system open that stops answering. There is one thread, however long it hangs."""
-    caplog.set_level(logging.INFO)
-    backend = binder_backend(devices.directory)
-    backend.scan()
-    detector = LeakDetector({RESOURCE: backend}, kubelet_dir, 0.01, timeout=1.0)
-    Path(hanging_file_system.source, "file").touch()  # noqa: ASYNC240 - does not hang
-    async with holding(Path(hanging_file_system.directory, "file")), background_task(detector.run()):
-        other_threads = set(threading.enumerate())
-        with hanging_file_system.hanging():
-            await until(lambda: FAILED in caplog.messages)
-            for _ in range(2):
-                with pytest.raises(WorkerTimeoutError):
-                    await detector.scan()
-            assert re.fullmatch(r"leak scan has been hanging for \d+ s", detector.problem)
-            assert len(set(threading.enumerate()) - other_threads) == 1
-        await until(lambda: RECOVERED in caplog.messages)
-        assert detector.problem == ""
-    assert [message for message in caplog.messages if "scan" in message] == [FAILED, RECOVERED]
-
-
 @pytest.fixture
 def owners(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return the owners that the detector passes to each scan."""
@@ -204,21 +144,6 @@ async def test_owners_by_claim_count_as_well(
     await detector.scan()
     both = {"aosp_binder0": {"one"}, "aosp_binder1": {"two"}, "aosp_binder2": frozenset()}
     assert owners == [None, None, both]
-
-
-async def test_owners_by_claim_are_read_in_the_root_of_process_1(
-    devices: DeviceDirectory, tmp_path: Path, owners: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plugin's container does not have the kubelet's root directory."""
-    backend = binder_backend(devices.directory, api=Api.DRA)
-    backend.scan()
-    root = tmp_path / "proc/1/root"
-    checkpoint = Path(f"{root}{tmp_path}/kubelet/{CLAIMS_CHECKPOINT}")
-    checkpoint.parent.mkdir(parents=True)
-    write_checkpoint(str(checkpoint.parent), claims_checkpoint("one"), CLAIMS_CHECKPOINT)
-    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
-    await LeakDetector({RESOURCE: backend}, str(tmp_path / "kubelet/device-plugins"), 0.01).scan()
-    assert owners == [{"aosp_binder0": frozenset(), "aosp_binder1": {"one"}, "aosp_binder2": frozenset()}]
 
 
 async def test_each_cause_of_incomplete_detection_is_logged_when_it_begins(

@@ -80,11 +80,6 @@ async def test_unhealthy_device_is_refused_without_asking_the_backend(kubelet_di
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_default_backend_has_no_options(kubelet_dir: str) -> None:
-    async with served(kubelet_dir, Things()) as (stub, _, _):
-        assert await stub.GetDevicePluginOptions(pb.Empty()) == pb.DevicePluginOptions()
-
-
 async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str) -> None:
     """No event reports that a full disk has space again."""
     things = Things()

@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,7 +54,6 @@ pytestmark = pytest.mark.usefixtures("no_mount_events")
 WAITING, LOST = "waiting for kubelet", "connection to kubelet lost, re-registering"
 REGISTRATION_FAILED = "registration failed, retrying"
 SCAN_FAILED, SCAN_RECOVERED = "device scan failed, retrying", "device scan recovered"
-SCAN_HANGS, SCAN_RETURNED = "device scan is hanging", "device scan is no longer hanging"
 
 
 class Observed(NamedTuple):
@@ -383,30 +381,6 @@ async def test_failing_requests_are_counted_and_logged(
         assert log.take("rpc", "code", "device") == [(level, "request failed", rpc, code.name, "a") for rpc in rpcs]
 
 
-async def test_debug_log_has_each_request_and_message(
-    device_directory: DeviceDirectory, kubelet: Kubelet, log: LogLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The requested devices are logged, but not the thousands of available ones."""
-    monkeypatch.setattr(log, "level", logging.DEBUG)
-    device_directory.add(0, 1)
-    async with registered(binder(device_directory), kubelet, 2) as observer:
-        logging.getLogger("aosp_plugin").setLevel(logging.DEBUG)
-        log.take()
-        await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 1})]))
-        async with stub(kubelet) as plugin:
-            await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["aosp_binder0"]))
-        answered = ("debug", "request answered")
-        assert log.take("rpc", "code", "device") == [
-            (*answered, "GetPreferredAllocation", "OK", ""),
-            (*answered, "Allocate", "OK", "aosp_binder0"),
-            (*answered, "PreStartContainer", "OK", "aosp_binder0"),
-        ]
-        assert observer.values("recreations_total", "result") == {"ok": 1}
-        device_directory.add(2)
-        await listed(kubelet, 3)
-        assert ("debug", "devices sent", 2) in log.take("revision")
-
-
 # -- registration
 
 
@@ -556,33 +530,6 @@ async def test_failing_scan_makes_the_plugin_unhealthy(
         observer.plugin.rescan()
         await scans(4)
         assert observer.value("update_latency_seconds_count") == 1
-
-
-async def test_hanging_scan_is_reported_and_leaves_the_devices_published(kubelet: Kubelet, log: LogLines) -> None:
-    """It is logged once, also at the start: the plugin then registers without devices."""
-    proceed = threading.Event()
-
-    def list_devices() -> list[str]:
-        proceed.wait()
-        return ["/dev/a"]
-
-    timings = IN_LIFE._replace(hang=0.05)
-    async with observed(ListedDevices(RESOURCE, list_devices), kubelet.directory, timings) as observer:
-        for devices in (0, 1):
-            await listed(kubelet, devices)
-            await until(lambda: observer.plugin.unready.startswith("device scan has been hanging for "))
-            assert observer.value("scans_total", result="hung") == devices + 1
-            assert observer.value("registered") == 1
-            ((level, message, duration),) = [line for line in log.take("duration_ms") if "scan" in line[1]]
-            assert (level, message) == ("error", SCAN_HANGS)
-            assert float(duration) >= 0
-            proceed.set()
-            await listed(kubelet, 1)
-            await ready(observer.plugin)
-            assert ("info", SCAN_RETURNED) in log.take()
-            proceed.clear()
-            observer.plugin.rescan()
-        proceed.set()
 
 
 # -- processes and several resources

@@ -64,17 +64,6 @@ async def test_mount_during_a_scan_wakes_its_subscriber_again(top: Path) -> None
         await asyncio.wait_for(subscription.changed.wait(), PATIENCE)
 
 
-async def test_nothing_wakes_a_subscription_while_no_mount_changes(top: Path) -> None:
-    """The table is always readable: the event loop must not turn because of that."""
-    with contextlib.closing(FileEvents()) as events:
-        reports: list[None] = []
-        events._mounts._changed = lambda: reports.append(None)
-        await asyncio.to_thread((top / "file").touch)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert reports == []
-
-
 async def test_missing_table_is_an_error_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise no mount would be reported."""
     before = len(os.listdir("/proc/self/fd"))

@@ -21,7 +21,6 @@ from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.node_features import Feature, FeatureFile, labels
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
 from tests.backends import binder_backend, scan
-from tests.hanging_fs import HangingFileSystem
 from tests.support import Clock, DeviceDirectory
 
 START = 1767323045.0  # 2026-01-02T03:04:05Z
@@ -133,14 +132,6 @@ async def test_the_file_expires_unless_the_plugin_renews_it(files: Files) -> Non
     await files.until(lambda: parsed(files.path, START + 3601 + 1200))
 
 
-async def test_a_clock_that_is_set_back_makes_no_file_that_never_expires(files: Files) -> None:
-    files.devices.add(0)
-    files.scan()
-    await files.until(files.path.exists)
-    files.clock.now = START - 100_000
-    await files.until(lambda: not parsed(files.path, START))
-
-
 async def test_a_directory_that_is_missing_is_logged_once_and_used_later(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,21 +160,6 @@ async def test_only_temporary_files_of_killed_processes_are_removed(files: Files
     files.scan()
     await files.until(files.path.exists)
     assert (stale.exists(), other.exists()) == (False, True)
-
-
-async def test_a_file_system_that_hangs_is_a_problem_and_blocks_nothing_else(
-    hanging_file_system: HangingFileSystem,
-    device_directory: DeviceDirectory,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    files = Files(Path(hanging_file_system.directory) / "aosp-device-plugin", device_directory, Clock(START))
-    with hanging_file_system.hanging():
-        async with files.written(Timings(hang=0.1)):
-            device_directory.add(0)
-            files.scan()
-            await files.until(lambda: files.problems.count(1) >= 2)
-            assert hanging_file_system.waiting() == 1, "one thread waits, whatever the number of attempts is"
-    assert [record.error for record in caplog.records] == ["feature file timed out after 0.1 s"]  # type: ignore[attr-defined]
 
 
 def test_a_driver_whose_claims_have_no_phone_yet_is_named_by_its_attributes() -> None:

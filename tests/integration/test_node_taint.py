@@ -150,14 +150,6 @@ async def test_a_taint_that_is_added_later_stays(node: Node, caplog: pytest.LogC
     assert [record.message for record in caplog.records] == ["startup taint removed"]
 
 
-async def test_a_node_object_that_is_created_again_loses_the_taint_again(node: Node) -> None:
-    node.create(OTHER)
-    await node.asked()
-    node.api.objects.delete(NODE)
-    node.create(STARTUP)
-    await node.api.wait_for(lambda _: node.taints == [])
-
-
 async def test_a_registration_makes_the_plugin_read_the_node_again_at_once() -> None:
     plugin = ready_server()
     async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
@@ -189,19 +181,6 @@ async def test_taints_that_change_between_read_and_patch_are_read_again(node: No
     node.plugin.registered = True
     await node.api.wait_for(move)
     assert node.problems[-1] == 0
-
-
-async def test_a_missing_right_is_logged_once_and_the_taint_goes_when_it_is_granted(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    node.api.access.forbid("patch", "nodes")
-    node.create(STARTUP)
-    await node.api.wait_for(lambda server: server.count("patch", "nodes") >= 3)
-    assert node.problems[-1] == 1
-    (record,) = caplog.records
-    assert "the service account requires the verb patch on nodes" in record.error  # type: ignore[attr-defined]
-    node.api.access.permit("patch", "nodes")
-    await node.api.wait_for(lambda _: node.taints == [])
 
 
 @pytest.mark.parametrize(

@@ -126,17 +126,3 @@ async def test_the_later_one_of_two_plugins_reports_both(device_directory: Devic
         assert watched.after(0.0) == []
         assert watched.after(60.0) == ["SecondPlugin"]
         assert "another plugin of this resource runs on this node" in watched.messages[0]
-
-
-async def test_the_earlier_one_of_two_plugins_reports_neither(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    device_directory.add(0)
-    plugin = make_plugin(device_directory, kubelet_dir, timings=OFTEN)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await ready(plugin)
-        async with another_plugin(device_directory, kubelet):
-            await until(lambda: plugin.overridden)
-            watched = Watched(plugin)
-            assert watched.after(0.0) == []
-            assert watched.after(60.0) == []

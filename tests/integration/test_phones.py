@@ -10,12 +10,10 @@ import pytest
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.config.keys import NamedSets, NumberedSets
 from aosp_plugin.config.values import Recreate
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
-from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
-from kubelet_standin import Kubelet
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError
 from tests.backends import binder_backend, scan
-from tests.support import IN_LIFE, RESOURCE, listed, names, problem, ready, run
+from tests.support import names
 
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
@@ -109,19 +107,6 @@ def test_replicas_share_a_binder_device(dev: Path) -> None:
         backend.allocate(["aosp_binder1::3"])
 
 
-def test_device_whose_replica_ids_are_too_long_is_skipped(dev: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged once."""
-    name = f"aosp_binder{'0' * 48}"
-    (dev / f"{name}1").touch()
-    (dev / f"{name}12").touch()
-    backend = phones(dev, replicas=2)
-    for _ in range(2):
-        assert list(scan(backend)) == [f"{name}1::0", f"{name}1::1"]
-    (warning,) = [record for record in caplog.records if record.getMessage() == "file skipped"]
-    assert vars(warning)["file"] == repr(f"{name}12")
-    assert vars(warning)["reason"] == "the name has 64 characters; a device ID has at most 63"
-
-
 def test_preferred_devices_are_on_one_numa_node(dev: Path) -> None:
     create(dev, *range(6))
     backend = phones(dev, numa={"0-2": 0, "3-4": 1})
@@ -141,16 +126,6 @@ def test_cdi_spec_has_the_edits_of_a_plain_allocation(dev: Path) -> None:
     in_spec = cdi_devices(dev)["aosp_binder3"]
     assert [(node["hostPath"], node["path"], node["permissions"]) for node in in_spec["deviceNodes"]] == plain.devices
     assert [(mount["hostPath"], mount["containerPath"], True) for mount in in_spec["mounts"]] == plain.mounts
-
-
-def test_container_paths_of_single_devices_are_not_in_the_cdi_spec(dev: Path) -> None:
-    """They depend on which other devices the container has. Two sets would have the same ones, so they are rejected."""
-    create(dev, *range(6))
-    edits = phones(dev, device_list=CDI_ONLY).allocate(names([2, 1]))
-    assert mounts(edits, dev) == {"/dev/binder": "aosp_binder1", "/dev/hwbinder": "aosp_binder2"}
-    assert all("mounts" not in in_spec for in_spec in cdi_devices(dev).values())
-    with pytest.raises(InvalidRequestError, match="does not support devices aosp_binder0, aosp_binder3 in one"):
-        phones(dev, sets=THREES, device_list=CDI_ONLY).allocate(names([0, 3]))
 
 
 def test_cdi_spec_has_the_real_paths_of_healthy_devices(dev: Path) -> None:
@@ -207,38 +182,6 @@ def test_device_is_unhealthy_if_only_a_cdi_spec_that_cannot_be_written_brings_it
     backend.scan()
     assert [device.reason for device in backend.devices()] == ["", ""]
     assert backend.seconds_until_scan() is None
-
-
-async def test_kubelet_never_gets_devices_whose_cdi_spec_could_not_be_written(dev: Path, kubelet_dir: str) -> None:
-    """The directory is repaired later; nothing but the retry notices that."""
-    create(dev, 1, 2)
-    (dev.parent / "cdi").touch()
-    backend = binder_backend(dev, cdi_dir=dev.parent / "cdi", device_list=CDI_ONLY)
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
-        view = kubelet.resource(RESOURCE)
-        assert (view.capacity, view.allocatable) == (2, 0)
-        await problem(plugin, "host update failed: cannot update the CDI spec")
-        (dev.parent / "cdi").unlink()
-        await listed(kubelet, 2)
-        await ready(plugin)
-
-
-async def test_failed_cdi_spec_does_not_freeze_devices_that_the_kubelet_brings(dev: Path, kubelet_dir: str) -> None:
-    create(dev, 1, 2)
-    (dev.parent / "cdi").touch()
-    both = (DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI)
-    backend = binder_backend(dev, cdi_dir=dev.parent / "cdi", device_list=both)
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, 2)
-        await problem(plugin, "host update failed: cannot update the CDI spec")
-        (dev / "aosp_binder1").unlink()
-        await listed(kubelet, 1)
-        create(dev, 3)
-        await listed(kubelet, 2)
-        await problem(plugin, "host update failed: cannot update the CDI spec")
 
 
 def test_allocation_uses_the_configured_strategies(dev: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from socket import AF_UNIX
 from socket import socket as Socket  # noqa: N812 - fixtures have the name
 from typing import Any
@@ -22,13 +22,9 @@ from aosp_plugin.framework.podresources_client import (
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.framework.sockets import identify
 from aosp_plugin.framework.timings import DEFAULT
-from kubelet_standin import Behaviour, Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources
-from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, running
+from tests.support import PATIENCE, RESOURCE, Clock
 
 PATIENT = DEFAULT._replace(answer=PATIENCE, list_patience=PATIENCE)
-
-PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2}), Container("agent", {RESOURCE: 1})])
 
 
 @pytest.fixture
@@ -144,31 +140,6 @@ def test_devices_of_claims_have_owners_too() -> None:
     }
     assert allocations.by_plugin == {"aosp.io/phone": {"phone1"}, "aosp.io/binder": frozenset()}
     assert allocations.by_claim == {"aosp.io/phone": {"phone2"}, "aosp.io/binder": {*binder}}
-
-
-class Read(list[str]):
-    """IDs that count how many of them are read."""
-
-    steps = 0
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the IDs."""
-        for each in super().__iter__():
-            self.steps += 1
-            yield each
-
-
-def test_known_ids_are_read_once_however_many_devices_claims_have() -> None:
-    """The name of each device has a digest, which only the known IDs lead back to."""
-    ids = Read(f"phone-{number}" for number in range(1000))
-    containers = pb.ListPodResourcesResponse()
-    for device_id in list.__iter__(ids):
-        container = containers.pod_resources.add(name=device_id, namespace="games").containers.add(name="android")
-        claim = container.dynamic_resources.add(claim_name=device_id, claim_namespace="games")
-        claim.claim_resources.add(driver_name="phone.aosp.io", device_name=driver_names.device_name(device_id))
-    allocations = allocations_in(containers, ["aosp.io/phone"], lambda _resource: ids)
-    assert allocations.by_claim == {"aosp.io/phone": frozenset(list.__iter__(ids))}
-    assert ids.steps == len(ids)
 
 
 async def refuse(context: Any) -> None:
@@ -307,130 +278,5 @@ async def test_server_that_is_no_kubelet_is_an_error(socket: str, client: Client
     assert connected.is_set()
 
 
-async def test_authority_is_localhost(socket: str, client: Client) -> None:
-    """By default gRPC sends the path of the socket, which a Go server may reject."""
-    received = b""
-
-    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal received
-        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # an empty SETTINGS frame starts HTTP/2
-        while b"PodResourcesLister" not in received:
-            received += await reader.read(4096)
-        writer.close()
-
-    async with await asyncio.start_unix_server(record, socket):
-        await client.current()
-    assert b"localhost" in received
-    assert os.path.basename(socket).encode() not in received
-
-
 async def test_empty_path_disables_the_client(clock: Clock) -> None:
     assert (await Client("", [RESOURCE], clock).current()).problem == "disabled (pod_resources_socket is empty)"
-
-
-# -- the stand-in server
-
-
-async def test_server_lists_the_devices_of_running_pods(
-    device_directory: DeviceDirectory, kubelet_dir: str, socket: str
-) -> None:
-    device_directory.add(0, 1, 2, 3, 4)
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        PodResources(kubelet, socket, {"phone-1": "games"}) as server,
-        running(device_directory, kubelet_dir),
-        grpc.aio.insecure_channel(f"unix:{socket}") as channel,
-    ):
-        stub = rpc.PodResourcesListerStub(channel)
-        await listed(kubelet, 5)
-        assert await stub.List(pb.ListPodResourcesRequest()) == pb.ListPodResourcesResponse()
-        admitted = await kubelet.admit(PHONE)
-        await kubelet.admit(Pod("phone-2", [Container("android", {RESOURCE: 1})]))
-        pods = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
-        assert [(pod.namespace, pod.name) for pod in pods] == [("games", "phone-1"), ("default", "phone-2")]
-        for container in pods[0].containers:
-            (devices,) = container.devices
-            assert devices.resource_name == RESOURCE
-            assert tuple(devices.device_ids) == admitted.containers[container.name].device_ids[RESOURCE]
-        await kubelet.finish(PHONE)
-        pods = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
-        assert [pod.name for pod in pods] == ["phone-2"]
-        assert server.requests == 3
-
-
-async def test_server_has_get_and_get_allocatable_resources(
-    device_directory: DeviceDirectory, kubelet_dir: str, socket: str
-) -> None:
-    """Allocatable resources are the healthy devices, including allocated ones."""
-    device_directory.add(0, 1, 2)
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        PodResources(kubelet, socket),
-        running(device_directory, kubelet_dir),
-        grpc.aio.insecure_channel(f"unix:{socket}") as channel,
-    ):
-        stub = rpc.PodResourcesListerStub(channel)
-        await listed(kubelet, 3)
-        await kubelet.admit(PHONE)
-        pod = (await stub.Get(pb.GetPodResourcesRequest(pod_name="phone-1", pod_namespace="default"))).pod_resources
-        assert {container.name for container in pod.containers} == {"android", "agent"}
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await stub.Get(pb.GetPodResourcesRequest(pod_name="phone-1", pod_namespace="games"))
-        assert raised.value.code() is grpc.StatusCode.NOT_FOUND
-        device_directory.remove(2)
-        await listed(kubelet, 2)
-        devices = (await stub.GetAllocatableResources(pb.AllocatableResourcesRequest())).devices
-        assert [(entry.resource_name, list(entry.device_ids)) for entry in devices] == [
-            (RESOURCE, ["aosp_binder0"]),
-            (RESOURCE, ["aosp_binder1"]),
-        ]
-        await kubelet.stop()
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await stub.GetAllocatableResources(pb.AllocatableResourcesRequest())
-        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
-
-
-async def test_server_of_an_old_kubelet_has_no_get_allocatable_resources(kubelet_dir: str, socket: str) -> None:
-    async with (
-        Kubelet(kubelet_dir, behaviour=Behaviour.OLD) as kubelet,
-        PodResources(kubelet, socket),
-        grpc.aio.insecure_channel(f"unix:{socket}") as channel,
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await rpc.PodResourcesListerStub(channel).GetAllocatableResources(pb.AllocatableResourcesRequest())
-        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-async def test_server_removes_its_socket(kubelet_dir: str, socket: str) -> None:
-    async with Kubelet(kubelet_dir) as kubelet:
-        for _ in range(2):
-            async with PodResources(kubelet, socket) as server:
-                assert identify(server.path) is not None
-            assert identify(socket) is None
-
-
-# -- messages
-
-
-@pytest.mark.parametrize(
-    ("part", "encoded"),
-    [
-        (pb.GetPodResourcesRequest(pod_name="p", pod_namespace="n"), b"\x0a\x01p\x12\x01n"),
-        (pb.PodResources(name="p", namespace="n"), b"\x0a\x01p\x12\x01n"),
-        (pb.PodResources(containers=[pb.ContainerResources(name="c")]), b"\x1a\x03\x0a\x01c"),
-        (pb.ContainerResources(devices=[pb.ContainerDevices()]), b"\x12\x00"),
-        (pb.ContainerDevices(resource_name="r", device_ids=["d"]), b"\x0a\x01r\x12\x01d"),
-        (pb.ListPodResourcesResponse(pod_resources=[pb.PodResources()]), b"\x0a\x00"),
-        (pb.GetPodResourcesResponse(pod_resources=pb.PodResources()), b"\x0a\x00"),
-        (pb.AllocatableResourcesResponse(devices=[pb.ContainerDevices()]), b"\x0a\x00"),
-    ],
-)
-def test_messages_have_the_field_numbers_of_the_kubelet(part: Any, encoded: bytes) -> None:
-    """They are those of the kubelet's podresources v1 api.proto."""
-    assert part.SerializeToString(deterministic=True) == encoded
-
-
-def test_service_has_the_name_and_methods_of_the_kubelet() -> None:
-    service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
-    assert service.full_name == "v1.PodResourcesLister"
-    assert [method.name for method in service.methods] == ["List", "GetAllocatableResources", "Get"]

@@ -127,17 +127,6 @@ def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
     assert reasons(served(directory))["phone1"].startswith("foreign-mount")
 
 
-def test_the_command_fails_if_no_phone_can_be_mounted(
-    directory: Mounts, command: Callable[..., tuple[int, str]]
-) -> None:
-    for number in range(3):
-        (directory.path / f"phone{number}").mkdir(parents=True)
-        (directory.path / f"phone{number}" / "file").touch()
-    code, log = command()
-    assert code == 1
-    assert "phone0 is not empty: remove its files, or choose another phones.directory (and 2 more)" in log
-
-
 def test_the_command_fails_on_a_kernel_without_binderfs(
     command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,17 +135,6 @@ def test_the_command_fails_on_a_kernel_without_binderfs(
     assert code == 1
     assert log.startswith("aosp-plugin: aosp.io/phone: cannot mount a binderfs on")
     assert "modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS" in log
-
-
-def test_a_resource_that_cannot_be_provisioned_does_not_keep_the_others_from_being_served(
-    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mounts, "BINDERFS", "no-such-file-system")
-    phones = {"count": 3, "directory": str(directory.path)}
-    found = {"resource_name": "aosp.io/binder", "device_prefix": "other"}
-    code, log = command(phones=None, resources=[{"resource_name": RESOURCE, "phones": phones}, found])
-    assert (code, json.loads(log)["level"], json.loads(log)["resource"]) == (0, "error", RESOURCE)
-    assert "modprobe binder_linux" in json.loads(log)["error"]
 
 
 def test_the_command_fails_without_the_right_to_mount_only_if_something_is_missing(
@@ -220,51 +198,6 @@ def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
     assert all(reason.startswith(remedy) for reason in reasons(backend).values())
     with pytest.raises(UnhealthyDeviceError, match="not-provisioned: no binderfs is mounted for it"):
         backend.allocate(["phone1"])
-
-
-def test_a_phone_that_is_unmounted_stays_listed_and_is_healthy_when_it_is_mounted_again(
-    directory: Mounts, command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None]
-) -> None:
-    command()
-    clock = Clock()
-    backend = served(directory, clock=clock)
-    directory.unmount("phone1")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phone_mount, "attach_new", None)
-        rescan(backend)
-    assert reasons(backend)["phone1"].startswith("not-provisioned")
-    clock.now += 10_000
-    rescan(backend)
-    assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
-    assert (reasons(backend)["phone0"], reasons(backend)["phone1"][:15]) == ("", "not-provisioned")
-    command()
-    unprivileged()
-    rescan(backend)
-    assert set(reasons(backend).values()) == {""}
-
-
-def test_a_phone_that_is_mounted_again_between_two_scans_does_not_count_as_replaced(
-    directory: Mounts, command: Callable[..., tuple[int, str]]
-) -> None:
-    command()
-    backend = served(directory)
-    directory.unmount("phone1")
-    command()
-    rescan(backend)
-    assert set(reasons(backend).values()) == {""}
-
-
-def test_another_file_system_in_place_of_a_phone_is_never_allocated(
-    directory: Mounts, command: Callable[..., tuple[int, str]]
-) -> None:
-    command()
-    backend = served(directory)
-    directory.mount_tmpfs_with("phone1", "binder", "hwbinder", "vndbinder")
-    backend.scan()
-    assert reasons(backend)["phone1"].startswith("foreign-mount")
-    directory.unmount("phone1")
-    rescan(backend)
-    assert set(reasons(backend).values()) == {""}
 
 
 def test_a_phone_beyond_the_count_is_surplus_and_stays(

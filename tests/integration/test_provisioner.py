@@ -192,30 +192,6 @@ def test_a_phone_that_its_tenant_has_spoiled_is_repaired(directory: Mounts, prov
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
 
 
-def test_a_phone_that_is_unmounted_is_mounted_again(directory: Mounts, provisioner: Provisioner) -> None:
-    provisioner.start()
-    backend = served(provisioner)
-    directory.unmount("phone1")
-    rescan(backend)
-    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
-
-
-def test_another_file_system_in_place_of_a_phone_is_never_allocated(
-    directory: Mounts, provisioner: Provisioner
-) -> None:
-    provisioner.start()
-    backend = served(provisioner)
-    directory.mount_tmpfs_with("phone1", "binder", "hwbinder", "vndbinder")
-    backend.scan()
-    with pytest.raises(BackendError, match="another file system is mounted in place of the phone's binderfs"):
-        backend.update_host()
-    backend.scan()
-    assert reasons(backend)["phone1"].startswith("foreign-mount")
-    directory.unmount("phone1")
-    rescan(backend)
-    assert reasons(backend)["phone1"] == ""
-
-
 def test_phones_wait_for_a_provisioner_that_does_not_run_yet(directory: Mounts, provisioner: Provisioner) -> None:
     backend = backend_of(provisioner)
     backend.scan()
@@ -252,51 +228,6 @@ def test_surplus_phones_are_removed_when_they_are_free(directory: Mounts, provis
     backend.set_allocated(Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL + 1))
     rescan(backend)
     assert directory.mounted().keys() == {"phone0", "phone2"}
-
-
-def test_surplus_phones_that_the_provisioner_still_has_are_named(directory: Mounts, provisioner: Provisioner) -> None:
-    """The plugin has reloaded its configuration, the provisioner has not."""
-    provisioner.start()
-    served(provisioner)
-    clock = Clock()
-    backend = served(provisioner, count=1, clock=clock)
-    backend.set_allocated(Allocated(frozenset(), clock.now + SURPLUS_INTERVAL + 1))
-    with pytest.raises(BackendError, match=r"cannot remove 'phone1': the provisioner was started with 3 .*\(and"):
-        backend.update_host()
-    assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
-
-
-def test_more_phones_than_the_provisioner_has_are_named_and_the_others_kept(
-    directory: Mounts, provisioner: Provisioner
-) -> None:
-    """The same the other way round."""
-    provisioner.start()
-    backend = backend_of(provisioner, count=4)
-    backend.scan()
-    directory.path.mkdir()
-    for _ in range(2):
-        with pytest.raises(BackendError, match="cannot provision 'phone3': the provisioner was started with 3 phones"):
-            backend.update_host()
-        backend.scan()
-        assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
-        directory.unmount("phone1")
-        backend.scan()
-
-
-def test_what_is_known_of_a_phone_outlives_the_provisioner(directory: Mounts, provisioner: Provisioner) -> None:
-    (directory.path / "phone1").mkdir(parents=True)
-    directory.mount_tmpfs_with("phone1", "binder", "hwbinder", "vndbinder")
-    provisioner.start()
-    backend = backend_of(provisioner)
-    backend.scan()
-    with pytest.raises(BackendError, match="another file system"):
-        backend.update_host()
-    backend.scan()
-    provisioner.stop(signal.SIGKILL)
-    provisioner.start()
-    backend.pre_start(["phone0"])
-    backend.scan()
-    assert reasons(backend)["phone1"].startswith("foreign-mount")
 
 
 @pytest.mark.parametrize(
@@ -343,16 +274,15 @@ def test_the_provisioner_survives_requests_that_make_no_sense(provisioner: Provi
     assert set(reasons(served(provisioner)).values()) == {""}
 
 
-@pytest.mark.parametrize("pause", [None, 0.1], ids=["silent", "slow"])
-def test_the_provisioner_waits_for_no_request(pause: float | None, provisioner: Provisioner) -> None:
-    """A plugin that an attacker controls connects, and sends nothing, or byte for byte."""
+def test_the_provisioner_waits_for_no_request(provisioner: Provisioner) -> None:
+    """A plugin that an attacker controls connects, and sends byte for byte."""
     provisioner.start()
     with socket.socket(socket.AF_UNIX) as connection, ThreadPoolExecutor(1) as sender:
         connection.connect(str(provisioner.socket))
         ended = threading.Event()
 
         def send() -> None:
-            while pause is not None and not ended.wait(pause):
+            while not ended.wait(0.1):
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     connection.send(b" ")
 
@@ -360,46 +290,6 @@ def test_the_provisioner_waits_for_no_request(pause: float | None, provisioner: 
         assert set(reasons(served(provisioner)).values()) == {""}
         ended.set()
         sending.result()
-
-
-def test_a_provisioner_that_hangs_is_named_once(
-    directory: Mounts, provisioner: Provisioner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many phones wait for it, the worker thread of the plugin does only once."""
-    provisioner.start()
-    backend = served(provisioner)
-    monkeypatch.setattr(provisioner_socket, "ANSWER_TIMEOUT", 0.2)
-    provisioner.send_signal(signal.SIGSTOP)
-    for phone in ("phone0", "phone1", "phone2"):
-        with pytest.raises(UnhealthyDeviceError, match="does not answer: timed out"):
-            backend.pre_start([phone])
-    asked: list[object] = []
-    exchange = provisioner_socket.RemotePhoneProvisioner._exchange
-
-    def counted(each: provisioner_socket.RemotePhoneProvisioner, request: object) -> dict[str, Any]:
-        asked.append(request)
-        return exchange(each, request)
-
-    monkeypatch.setattr(provisioner_socket.RemotePhoneProvisioner, "_exchange", counted)
-    with pytest.raises(BackendError, match="does not answer"):
-        backend.update_host()
-    assert len(asked) <= 2, "one for the phones that are missing, one for those that were not recreated"
-    monkeypatch.setattr(provisioner_socket, "ANSWER_TIMEOUT", 30.0)
-    provisioner.send_signal(signal.SIGCONT)
-    rescan(backend)
-    while any(reasons(backend).values()):  # it still answers the requests that were given up
-        rescan(backend)
-
-
-def test_phones_are_served_although_other_devices_cannot_be_provisioned(
-    directory: Mounts, provisioner: Provisioner, tmp_path: Path
-) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    other = {"resource_name": "a.io/x", "provision": {"count": 1, "directory": str(tmp_path / "full")}}
-    phones = {"resource_name": "aosp.io/phone", "phones": {"count": 3, "directory": str(directory.path)}}
-    provisioner.start(phones=None, resources=[other, phones], logged="resource not provisioned")
-    assert set(reasons(served(provisioner)).values()) == {""}
 
 
 def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisioner: Provisioner) -> None:

@@ -14,7 +14,7 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
-from aosp_plugin.config.keys import NumberedSets, Provision
+from aosp_plugin.config.keys import Provision
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
@@ -114,21 +114,6 @@ def test_device_that_another_plugin_has_replaced_is_not_recreated(
     assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
 
 
-def test_set_with_a_missing_member_cannot_be_recreated(recreations: Recreations, devices: DeviceDirectory) -> None:
-    backend = binder_backend(devices.directory, recreate=Recreate.ON_START, sets=NumberedSets(size=3))
-    assert scan(backend) == {"aosp_binder0": "incomplete"}
-    with pytest.raises(UnhealthyDeviceError, match="binder device 'aosp_binder2' does not exist"):
-        backend.pre_start(["aosp_binder0"])
-    assert recreations.recreated == ["aosp_binder0", "aosp_binder1"]
-
-
-def test_pre_start_keeps_the_devices_without_recreation(recreations: Recreations, devices: DeviceDirectory) -> None:
-    backend = binder_backend(devices.directory)
-    backend.scan()
-    backend.pre_start(["aosp_binder1"])
-    assert recreations.recreated == []
-
-
 async def test_failed_recreation_stops_the_container_and_is_published(
     recreations: Recreations, backend: BinderBackend, kubelet_dir: str
 ) -> None:
@@ -167,17 +152,6 @@ def test_failed_provisioning_is_an_error_of_its_own_and_keeps_the_existing_devic
         assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
         with pytest.raises(BackendError, match="neither empty nor a binderfs"):
             backend.update_host()
-
-
-def test_failed_provisioning_of_a_missing_directory_leaves_the_resource_without_devices(
-    devices: DeviceDirectory,
-) -> None:
-    """The plugin retries, and keeps serving its other resources. The directory cannot be created here."""
-    (devices.directory / "file").touch()
-    backend = binder_backend("/none", provision=Provision(count=3, directory=f"{devices.directory}/file/devices"))
-    assert scan(backend) == {}
-    with pytest.raises(BackendError, match="cannot provision binder devices"):
-        backend.update_host()
 
 
 def test_provisioned_devices_are_found_by_the_next_scan(

@@ -3,7 +3,6 @@
 ``tests/e2e/kernel`` tests attacks from containers on a real kernel. ``docs/security.md`` lists both.
 """
 
-import json
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -14,17 +13,14 @@ import grpc
 import pytest
 
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.config.sources import load
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.cdi import SpecFile
-from aosp_plugin.framework.errors import ConfigError, UnhealthyDeviceError
-from aosp_plugin.report import page
+from aosp_plugin.framework.errors import UnhealthyDeviceError
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.integration.test_binder_backend import needs_root
-from tests.integration.test_http import LOCAL, raw
-from tests.support import DeviceDirectory, http_serving, listed, names, running, sockets
+from tests.support import DeviceDirectory, listed, names, running, sockets
 
 BLOCK = os.makedev(8, 0)
 """/dev/sda."""
@@ -167,32 +163,3 @@ async def test_hostile_file_names_are_not_advertised(device_directory: DeviceDir
     async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 1)
         assert list(kubelet.resource("aosp.io/binder").devices) == names([0])
-
-
-@pytest.mark.parametrize("key", ["resource_name", "device_prefix"])
-@pytest.mark.parametrize("value", ["../x", "/etc/x", "a.io/../x", "a\0", "a.io/b\n", "..", "", "x" * 5000])
-def test_resource_name_and_prefix_cannot_be_paths(tmp_path: Path, key: str, value: str) -> None:
-    """Names of sockets, CDI files and container paths contain them."""
-    file = tmp_path / "config.yaml"
-    file.write_text(f"version: v1\n{key}: {json.dumps(value)}\n")
-    with pytest.raises(ConfigError, match=key):
-        load({}, {}, str(file))
-
-
-# -- the port
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/../etc/passwd", "//etc/passwd", "/page/../http.py", "/page/%2e%2e/http.py", "/page/..%2fhttp.py"),
-        *("/page//main.js", "/page/main.js\0", "/page/./main.js", "/page/", "/page", "file:///etc/passwd", "*"),
-        *("/page/" + "../" * 3000 + "etc/passwd", "http://127.0.0.1/page/main.js", "/PAGE/main.js", "/index.html"),
-    ],
-)
-def test_request_path_is_never_a_file_path(path: str) -> None:
-    """The answer does not repeat the request."""
-    with http_serving(LOCAL, page.routes()) as port:
-        head, _, body = raw(port, f"GET {path} HTTP/1.0\r\n\r\n".encode()).decode().partition("\r\n\r\n")
-    assert head.startswith("HTTP/1.0 404 ")
-    assert body == "not found\n"

@@ -1,7 +1,6 @@
 """``aosp-plugin serve`` as a process: signals, reloads, exit codes and errors."""
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -64,18 +63,6 @@ async def test_devices_are_back_after_sigkill_and_restart(device_directory: Devi
             assert await kubelet.admit(pod) == admitted
 
 
-async def test_paused_process_catches_up(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """Devices appeared and the kubelet restarted meanwhile."""
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
-        await listed(kubelet, 1)
-        serve.signal(signal.SIGSTOP)
-        device_directory.add(1, 2)
-        await kubelet.restart()
-        serve.signal(signal.SIGCONT)
-        await listed(kubelet, 3)
-
-
 # -- reload
 
 
@@ -91,19 +78,6 @@ async def test_sighup_applies_a_changed_configuration(
         await listed(kubelet, 2, "example.com/other")
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
         assert len(sockets(kubelet_dir)) == 1
-
-
-async def test_sighup_with_an_unchanged_configuration_does_not_reregister(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
-        await listed(kubelet, 1)
-        serve.signal(signal.SIGHUP)
-        assert "changed=False" in await serve.logged("configuration reloaded")
-        device_directory.add(1)
-        await listed(kubelet, 2)
-        assert len(kubelet.registrations) == 1
 
 
 @pytest.mark.skipif(os.stat("/dev/shm").st_dev == os.stat("/tmp").st_dev, reason="requires two writable file systems")
@@ -131,26 +105,6 @@ async def test_valid_sighup_accepts_replaced_devices(
             write_config("")
             serve.signal(signal.SIGHUP)
             await listed(kubelet, 2)
-
-
-async def test_the_scans_of_a_rejected_configuration_are_not_in_the_history(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, write_config: Callable[[str], str]
-) -> None:
-    device_directory.add(0)
-    port = free_port()
-    (tmp_path / "no-directory").touch()
-    common = f"kubelet_dir: {kubelet_dir}\nverify: file\nlisten: 127.0.0.1:{port}\n"
-    file = write_config(f"{common}device_dir: {device_directory.directory}")
-    serve = Serve(device_directory, kubelet_dir, "--config", file, usual_flags=False)
-    async with Kubelet(kubelet_dir) as kubelet, serve:
-        await listed(kubelet, 1, "aosp.io/binder")
-        write_config(f"{common}device_dir: {tmp_path}/no-directory")
-        serve.signal(signal.SIGHUP)
-        await serve.logged("configuration reload rejected")
-        device_directory.add(1)
-        await listed(kubelet, 2, "aosp.io/binder")
-        _, _, status = await http_get(port, "/status")
-    assert [change["event"] for change in json.loads(status)["changes"]] == ["added", "registered", "started"]
 
 
 # -- probes, logs and errors

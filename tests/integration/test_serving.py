@@ -1,17 +1,12 @@
 """``serve``: a device plugin as a whole program."""
 
 import asyncio
-import contextlib
-import http.client
 import json
 import sys
 from pathlib import Path
 
-import pytest
-
-from aosp_plugin.framework import ListedDevices, serve
 from kubelet_standin import Kubelet
-from tests.support import PATIENCE, free_port, listed, sockets
+from tests.support import PATIENCE, listed, sockets
 
 PROGRAM = """
 import sys
@@ -79,19 +74,6 @@ async def test_several_backends_share_a_process_and_log_their_events(kubelet_dir
     }
 
 
-async def test_probes_are_served_under_allowed_host_names(kubelet_dir: str, tmp_path: Path) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    async with Kubelet(kubelet_dir) as kubelet:
-        process = await start(tmp_path, f"{kubelet_dir}@{address}", "a")
-        await listed(kubelet, 2, "example.com/a")
-        for host, status in (("plugin.example.svc:80", 200), ("localhost", 200), ("other.example.svc", 421)):
-            with contextlib.closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as connection:
-                connection.request("GET", "/healthz", headers={"Host": host})
-                assert connection.getresponse().status == status, host
-        process.terminate()
-        await finish(process)
-
-
 async def test_failed_first_scan_ends_the_process_with_one_line(kubelet_dir: str, tmp_path: Path) -> None:
     async with Kubelet(kubelet_dir):
         process = await start(tmp_path, kubelet_dir, "a", "fail")
@@ -123,26 +105,3 @@ async def test_missing_kubelet_directory_is_one_line(kubelet_dir: str, tmp_path:
     (line,) = [line for line in await finish(process) if not line.startswith("{")]
     assert line.startswith(f"plugin.py: the kubelet's plugin directory {kubelet_dir}/none does not exist")
     assert process.returncode == 1
-
-
-@pytest.mark.parametrize("names", [(), ("example.com/a", "example.com/a"), ("no-domain",)])
-def test_invalid_resource_names_are_rejected(kubelet_dir: str, names: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="different resource names"):
-        serve(*(ListedDevices(name, list) for name in names), kubelet_dir=kubelet_dir)
-
-
-def test_invalid_address_is_rejected(kubelet_dir: str) -> None:
-    with pytest.raises(ValueError, match="'9480' is not host:port"):
-        serve(ListedDevices("example.com/a", list), kubelet_dir=kubelet_dir, listen="9480")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"log_level": "verbose"}, "'verbose' is not one of debug, info, warning, error"),
-        ({"log_format": "xml"}, "'xml' is not one of text, json"),
-    ],
-)
-def test_invalid_log_arguments_are_rejected(kubelet_dir: str, arguments: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        serve(ListedDevices("example.com/a", list), kubelet_dir=f"{kubelet_dir}/none", **arguments)

@@ -1,13 +1,11 @@
 """Several resources in one process, each with its own binder devices and registration."""
 
-import re
-import signal
 from pathlib import Path
 
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
-from tests.support import DeviceDirectory, Serve, listed, sockets
+from tests.support import DeviceDirectory, Serve, ServeHere, listed
 
 PHONE, SIDECAR = "aosp.io/phone", "aosp.io/sidecar"
 
@@ -40,7 +38,7 @@ async def both_listed(kubelet: Kubelet, phones: int, sidecars: int) -> None:
 
 
 async def test_each_resource_has_its_own_devices_and_registration(devices: DeviceDirectory, kubelet_dir: str) -> None:
-    async with Kubelet(kubelet_dir) as kubelet, Serve(devices, kubelet_dir, "--config", str(write_config(devices))):
+    async with Kubelet(kubelet_dir) as kubelet, ServeHere(devices, kubelet_dir, "--config", str(write_config(devices))):
         await both_listed(kubelet, 2, 2)
         assert sorted(registration.resource_name for registration in kubelet.registrations) == [PHONE, SIDECAR]
         assert len({registration.endpoint for registration in kubelet.registrations}) == 2
@@ -50,21 +48,6 @@ async def test_each_resource_has_its_own_devices_and_registration(devices: Devic
         assert main.envs["SIDECARS"] == "sidecar_binder0"
         paths = {device.container_path for device in main.devices}
         assert paths == {*(f"/dev/aosp_binder{number}" for number in range(3)), "/dev/sidecar_binder0"}
-
-
-async def test_all_resources_return_after_a_kubelet_restart(devices: DeviceDirectory, kubelet_dir: str) -> None:
-    """The end of the process removes their sockets."""
-    config = str(write_config(devices))
-    async with Kubelet(kubelet_dir) as kubelet, Serve(devices, kubelet_dir, "--config", config) as serve:
-        await both_listed(kubelet, 2, 2)
-        await kubelet.restart()
-        await both_listed(kubelet, 2, 2)
-        devices.add(6, 7, 8)
-        (devices.directory / "sidecar_binder1").unlink()
-        await both_listed(kubelet, 3, 1)
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
-        assert sockets(kubelet_dir) == []
 
 
 async def test_binder_device_of_two_resources_through_a_link_is_an_error(
@@ -77,48 +60,6 @@ async def test_binder_device_of_two_resources_through_a_link_is_an_error(
         assert f"{link} ({devices.directory}/aosp_binder4 of {PHONE})" in line
         assert f"{PHONE} and {SIDECAR}" in line
         assert await serve.finish() == 2
-
-
-@pytest.mark.parametrize(
-    ("target", "error"),
-    [
-        (".", rf"resources: the binder devices of {PHONE} and {SIDECAR} are in .*/phones/ and in .*/phones/: give"),
-        ("/dev", r"phones.directory: .*/link/phones is not allowed: it leads to /dev/phones/, and the runtime"),
-    ],
-)
-async def test_phones_in_an_unsuitable_directory_behind_a_link_are_an_error(
-    target: str, error: str, devices: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """Neither the configuration nor a scan of an unprepared host shows it."""
-    directory = devices.directory.parent
-    (directory / "link").symlink_to(target)
-    config = directory / "config.yaml"
-    config.write_text(
-        f"version: v1\nresources:\n"
-        f"  - {{phones: {{count: 1, directory: {directory}/phones}}}}\n"
-        f"  - {{resource_name: {SIDECAR}, phones: {{count: 1, directory: {directory}/link/phones}}}}\n"
-    )
-    flags = ("--kubelet-dir", kubelet_dir, "--listen", "", "--config", str(config))
-    async with Serve(devices, kubelet_dir, *flags, usual_flags=False) as serve:
-        assert await serve.finish() == 2
-        assert re.search(error, "".join(serve.log)), serve.log
-    assert not (directory / "phones").exists()
-
-
-async def test_reload_with_a_binder_device_of_two_resources_is_rejected(
-    devices: DeviceDirectory, kubelet_dir: str
-) -> None:
-    config = write_config(devices)
-    (devices.directory / "other_binder0").symlink_to("aosp_binder4")
-    async with Kubelet(kubelet_dir) as kubelet, Serve(devices, kubelet_dir, "--config", str(config)) as serve:
-        await both_listed(kubelet, 2, 2)
-        for prefix, device in (("other_binder", "other_binder0"), ("aosp_binder1", "aosp_binder1")):
-            write_config(devices, prefix=prefix)
-            serve.signal(signal.SIGHUP)
-            assert device in await serve.logged("configuration reload rejected")
-        (devices.directory / "sidecar_binder1").unlink()
-        await both_listed(kubelet, 2, 1)
-        assert len(kubelet.registrations) == 2
 
 
 async def test_refused_resource_ends_the_process(devices: DeviceDirectory, kubelet_dir: str) -> None:

@@ -5,13 +5,10 @@ Devices are links to those of the kernel, so that no rights are required, except
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
 import os
-import signal
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +20,10 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import PHONE_DEFAULTS, NumberedSets, Phones, Resource, SharedDevice
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList, DeviceNode
-from aosp_plugin.framework.errors import ConfigError, UnhealthyDeviceError
+from aosp_plugin.framework.errors import UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, names, run
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, listed, names, run
 from tests.tmpfs_binderfs import Mounts
 
 requires_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device files, which requires root")
@@ -107,23 +104,6 @@ def test_container_gets_all_devices_that_match_a_pattern(device_directory: Devic
     assert backend.allocate(["aosp_binder0"]).devices[1:] == nodes
 
 
-def test_match_of_a_pattern_that_is_no_device_is_logged_once(
-    device_directory: DeviceDirectory, dri: Dri, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A directory there is not an error, as /dev/dri has by-path beside its devices."""
-    dri.add(1)
-    (dri.directory / "by-path").mkdir()
-    (dri.directory / "file").touch()
-    (dri.directory / "a\udcff").symlink_to(NULL)
-    backend = phones(device_directory, 1, shared_devices=(f"{dri.directory}/*",))
-    for _ in range(2):
-        scan(backend)
-        assert others(backend, "aosp_binder0") == [dri.path(1)]
-    logged = [(record.getMessage(), vars(record).get("path")) for record in caplog.records]
-    message = "shared device is not a device, not passed to containers"
-    assert logged == [*((message, f"{dri.directory}/{name}") for name in ("by-path", "file")), ("file skipped", None)]
-
-
 @pytest.mark.parametrize("pattern", [True, False])
 def test_missing_required_device_makes_every_device_unhealthy(
     device_directory: DeviceDirectory, dri: Dri, caplog: pytest.LogCaptureFixture, *, pattern: bool
@@ -153,16 +133,6 @@ def test_binder_device_s_own_problem_takes_precedence(device_directory: DeviceDi
     scan(backend)
     device_directory.remove(0)
     assert scan(backend) == {"aosp_binder0": "missing", "aosp_binder1": "requirement-missing"}
-
-
-@pytest.mark.parametrize("key", ["shared_devices", "spread_devices"])
-def test_directory_at_the_path_of_a_device_is_rejected_at_the_start(
-    device_directory: DeviceDirectory, dri: Dri, key: str
-) -> None:
-    """Later, it is a missing device, or the node would lose all its phones."""
-    path = str(dri.directory)
-    with pytest.raises(ConfigError, match=f"^{key}: {path} is a directory, not a device"):
-        scan(phones(device_directory, 1, **{key: (path,)}))
 
 
 # -- spread devices
@@ -200,19 +170,6 @@ def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDi
     dri.add(129)
     assert set(scan(backend).values()) == {""}
     assert others(backend, "aosp_binder1") == [dri.path(129)], "another one is known now"
-
-
-def test_path_without_wildcards_counts_before_it_exists(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """So that the order in which drivers are loaded does not matter."""
-    dri.add(128)
-    backend = phones(device_directory, 4, spread_devices=(dri.path(128), f"{dri.directory}//renderD129"))
-    reasons = ["", "requirement-missing"] * 2
-    assert list(scan(backend).values()) == reasons
-    backend.reset()
-    assert list(scan(backend).values()) == reasons
-    dri.add(129)
-    assert set(scan(backend).values()) == {""}
-    assert others(backend, "aosp_binder3") == [dri.path(129)]
 
 
 def test_devices_are_unhealthy_while_no_spread_device_is_known(device_directory: DeviceDirectory, dri: Dri) -> None:
@@ -277,30 +234,6 @@ def test_numa_node_is_that_of_the_spread_device_unless_configured(
     assert numa_nodes() == [(), (), (0,), (), (), (3,)]
 
 
-@pytest.mark.parametrize("by", ["return", "reset"])
-def test_numa_node_of_a_device_that_returns_is_read_again(
-    by: str, device_directory: DeviceDirectory, dri: Dri, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another GPU may have the number of a lost one. SIGHUP reads the nodes as well."""
-    numa_node = tmp_path / "sys/char/1:3/device/numa_node"
-    numa_node.parent.mkdir(parents=True)
-    numa_node.write_text("0\n")
-    monkeypatch.setattr(host_module, "SYS_DEV", str(tmp_path / "sys"))
-    dri.add(0)
-    backend = phones(device_directory, 1, spread_devices=(dri.pattern,))
-    scan(backend)
-    assert backend.devices()[0].numa_nodes == (0,)
-    numa_node.write_text("1\n")
-    if by == "reset":
-        backend.reset()
-    else:
-        dri.remove(0)
-        scan(backend)
-        dri.add(0)
-    scan(backend)
-    assert backend.devices()[0].numa_nodes == (1,)
-
-
 @requires_root
 async def test_phone_with_its_own_binderfs_has_a_gpu(
     tmp_path: Path, kubelet_dir: str, dri: Dri, monkeypatch: pytest.MonkeyPatch
@@ -357,79 +290,3 @@ async def test_plugin_notices_devices_that_appear_and_vanish(
             await listed(kubelet, 0)
             fuse.unlink()
     assert tmp_path / "heaps" not in map(Path, backend.directories()), "a directory that does not exist is polled"
-
-
-@requires_root
-async def test_device_files_are_passed_on_with_their_kind(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
-    """Character and block devices, and nothing else; one that is replaced by a pipe is missing."""
-    files = tmp_path / "files"
-    files.mkdir()
-    os.mknod(files / "char", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    os.mknod(files / "block", stat.S_IFBLK | 0o666, os.makedev(7, 0))
-    os.mkfifo(files / "pipe")
-    backend = phones(device_directory, 2, shared_devices=(SharedDevice(path=f"{files}/[bc]*", required=True),))
-    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
-        await listed(kubelet, 2)
-        assert others(backend, "aosp_binder0") == [f"{files}/block", f"{files}/char"]
-        (files / "block").unlink()
-        os.rename(files / "pipe", files / "char")
-        await listed(kubelet, 0)
-        os.mknod(files / "block", stat.S_IFBLK | 0o666, os.makedev(7, 0))
-        await listed(kubelet, 2)
-        assert others(backend, "aosp_binder0") == [f"{files}/block"]
-
-
-async def test_phones_keep_their_gpus_over_restarts_and_are_spread_again_after_sighup(
-    device_directory: DeviceDirectory, kubelet_dir: str, dri: Dri, tmp_path: Path
-) -> None:
-    """Status and metrics count them by GPU."""
-    device_directory.add(*range(6))
-    dri.add(128, 129, 130)
-    port = free_port()
-    file = tmp_path / "plugin.yaml"
-    file.write_text(f"version: v1\nspread_devices: ['{dri.pattern}']\nshared_devices: []\n")
-    flags = ["--config", str(file), "--listen", f"127.0.0.1:{port}"]
-
-    async def status() -> dict[str, str]:
-        """Return the GPU of each phone."""
-        _, _, body = await http_get(port, "/status")
-        devices = json.loads(body)["resources"][0]["devices"]
-        return {device["id"]: device["spread_device"] for device in devices}
-
-    async def gpus() -> dict[str, str]:
-        """Return the GPU of each phone, in short; the metrics have the same numbers."""
-        by_phone = await status()
-        _, _, metrics = await http_get(port, "/metrics")
-        for number in (128, 129, 130):
-            count = list(by_phone.values()).count(dri.path(number))
-            series = f'aosp_plugin_spread_devices{{device="{dri.path(number)}",resource="{RESOURCE}"}} {count:.1f}\n'
-            assert (series in metrics) == (count > 0)
-        return {phone[-1]: gpu[-3:] for phone, gpu in by_phone.items()}
-
-    before = {str(n): str(128 + n % 3) for n in range(6)}
-    async with Kubelet(kubelet_dir) as kubelet:
-        for _ in range(2):
-            async with Serve(device_directory, kubelet_dir, *flags) as serve:
-                await listed(kubelet, 6)
-                assert await gpus() == before
-                serve.signal(signal.SIGKILL)
-                await serve.finish()
-            await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
-        async with Serve(device_directory, kubelet_dir, *flags) as serve:
-            await listed(kubelet, 6)
-            dri.remove(129)
-            await listed(kubelet, 4)
-            assert await gpus() == before
-            serve.signal(signal.SIGHUP)
-            await listed(kubelet, 6)
-            assert await gpus() == {str(n): ("128", "130")[n % 2] for n in range(6)}
-            dri.add(129)
-            device_directory.add(6)
-            await listed(kubelet, 7)
-            # The GPU has gone and come back, so its change may be withheld longer than that of the new phone.
-            async with asyncio.timeout(PATIENCE):
-                while dri.path(129) not in (await status()).values():
-                    pass
-            assert await gpus() == {**before, "6": "128"}

@@ -1,16 +1,11 @@
 """The publisher of ResourceSlices with the stand-in API server: what it publishes, and what it repairs."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import Credentials
-from aosp_plugin.framework.apiserver.protocol import ObjectList, WatchEvent
-from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Hang
 from tests.slices import (
@@ -50,18 +45,6 @@ async def test_devices_are_published_with_the_node_as_owner(server: ApiServer) -
         (owner,) = each["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, uid)
     assert running.observer.counts[-1] == (2, 2)
-
-
-async def test_a_list_that_comes_after_the_node_and_the_devices_leads_to_the_slices(server: ApiServer) -> None:
-    """Nothing else happens then that would be a reason to write."""
-    late = server.faults.add(Hang(), verb="list")
-    async with publishing(server) as running:
-        running.inventory.publish(phones(3))
-        await running.observer.changed.wait()  # it is known which slices should exist
-        async with ApiClient(Credentials(server.url)) as other:
-            await other.get(NODE_PATH)  # long enough for the writer to find that it cannot write yet
-        late.remove()
-        await running.confirmed()
 
 
 async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> None:
@@ -138,14 +121,6 @@ async def test_the_wipe_of_a_kubelet_that_starts_is_repaired_by_the_watch_alone(
         assert server.count("create", "resourceslices") == 8
 
 
-async def test_a_kubelet_that_wipes_again_and_again_gets_the_slices_back_each_time(server: ApiServer) -> None:
-    async with publishing(server, phones(2)) as running:
-        for repairs in range(1, 7):
-            assert running.wipe() == 1
-            await running.shown(["phone0", "phone1"])
-            assert (await running.repaired(repairs)).total() == repairs
-
-
 async def test_a_foreign_change_is_repaired(server: ApiServer) -> None:
     async with publishing(server, phones(2)) as running:
         running.edit(0, lambda found: found["spec"]["devices"].pop())
@@ -184,30 +159,6 @@ def foreign_slices(server: ApiServer) -> dict[str, str]:
     return versions
 
 
-class WithoutSelectors(ApiClient):
-    """A client whose API server does not apply field selectors, such as one behind a proxy that drops queries."""
-
-    async def list(self, path: str, *, field_selector: str = "") -> ObjectList:  # noqa: ARG002
-        """List all slices."""
-        return await super().list(path)
-
-    def watch(self, path: str, *, field_selector: str = "", **options: Any) -> AsyncGenerator[WatchEvent, None]:  # noqa: ARG002
-        """Watch all slices."""
-        return super().watch(path, **options)
-
-
-async def test_slices_of_others_are_not_even_touched_if_the_server_ignores_field_selectors(server: ApiServer) -> None:
-    others = foreign_slices(server)
-    async with publishing(server, phones(1), client_type=WithoutSelectors) as running:
-        await at_rest(running)
-        foreign_slices_path = next(iter(others))
-        found = server.objects.get(foreign_slices_path)
-        found["spec"]["devices"] = []
-        others[foreign_slices_path] = server.objects.update(foreign_slices_path, found)["metadata"]["resourceVersion"]
-        await at_rest(running)
-    assert {server.objects.get(path)["metadata"]["resourceVersion"] for path in others} == set(others.values())
-
-
 async def test_obsolete_slices_are_deleted(server: ApiServer) -> None:
     async with publishing(server, phones(200)) as running:
         await running.published(phones(10))
@@ -219,18 +170,6 @@ async def test_obsolete_slices_are_deleted(server: ApiServer) -> None:
     server.objects.create(SLICES, {"metadata": {"name": "of-an-earlier-version"}, "spec": spec})
     async with publishing(server, phones(10)) as running:
         await server.wait_for(lambda _: [each["metadata"]["name"] for each in running.slices()] == [slice_name(0)])
-
-
-async def test_an_obsolete_slice_that_has_changed_is_read_again_before_it_is_deleted(server: ApiServer) -> None:
-    async with publishing(server, phones(70)) as running:
-        hang = server.faults.add(Hang(), verb="delete")
-        running.inventory.publish(phones(1))
-        await server.wait_for(lambda _: hang.hits)
-        running.edit(1, lambda found: found["metadata"].update(labels={"a": "b"}))
-        hang.remove()
-        await server.wait_for(lambda _: len(running.slices()) == 1)
-        codes = [record.code for record in server.log if record.verb == "delete"]
-        assert codes[0] == 409
 
 
 async def test_a_slice_of_another_pool_under_our_name_is_replaced(server: ApiServer) -> None:
@@ -271,20 +210,6 @@ async def test_a_device_that_recovers_loses_its_taint(server: ApiServer) -> None
         assert running.taints() == {"phone0": [], "phone1": []}
 
 
-async def test_a_server_without_taints_never_has_an_unhealthy_device_not_even_for_a_moment() -> None:
-    async with ApiServer(minor=34) as server, publishing(server, phones(3, phone1="missing")) as running:
-        await running.published(phones(3, phone1="missing", phone2="missing"))
-        await running.published(phones(3, phone2="missing"))
-        await running.published(phones(3))
-        published = [
-            [device["name"] for device in change.object["spec"]["devices"]]
-            for change in server.store.history
-            if change.kind.plural == "resourceslices"
-        ]
-        expected = [["phone0", "phone2"], ["phone0"], ["phone0", "phone1"], ["phone0", "phone1", "phone2"]]
-        assert published == expected
-
-
 async def test_whether_taints_are_kept_is_asked_once_and_only_where_a_device_is_unhealthy() -> None:
     async with ApiServer(minor=34) as server, publishing(server, phones(3)) as running:
         assert server.count("create", "resourceslices") == 1
@@ -292,26 +217,6 @@ async def test_whether_taints_are_kept_is_asked_once_and_only_where_a_device_is_
             await running.published(phones(3, phone1=reason))
             await running.published(phones(3))
         assert server.count("create", "resourceslices") == 2
-
-
-async def test_taints_that_are_dropped_all_the_same_are_noticed_in_the_answer(server: ApiServer) -> None:
-    async with publishing(server, phones(3, phone1="missing")) as running:
-        server.store.drop_fields = frozenset({"taints"})  # another API server, with the gate off
-        await running.published(phones(3, phone1="missing", phone2="missing"))
-        assert running.taints() == {"phone0": []}
-        writes = running.writes()
-        await at_rest(running)
-        assert running.writes() == writes
-
-
-async def test_taints_are_tried_again_after_the_api_server_has_restarted() -> None:
-    async with ApiServer(minor=34) as server, publishing(server, phones(2, phone1="missing"), timings=SOON) as running:
-        assert running.taints() == {"phone0": []}
-        await server.wait_for(lambda s: s.open_watches)  # its end tells the publisher of the restart
-        await server.stop()
-        server.store.drop_fields = frozenset()
-        await server.start()
-        await server.wait_for(lambda _: running.taints() == {"phone0": [], "phone1": ["missing"]})
 
 
 async def test_other_fields_that_the_server_drops_are_done_without() -> None:
@@ -334,15 +239,6 @@ async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_th
         running.publisher.withhold("")
         await running.shown([device.id for device in phones(70)])
         assert not running.publisher.problem
-
-
-async def test_devices_that_are_left_out_are_a_problem(server: ApiServer) -> None:
-    devices = [Device(f"{kind}{number}") for kind in ("tty", "usb") for number in range(40)]
-    async with publishing(server) as running:
-        running.inventory.publish(devices)
-        await running.problem("16 devices are in no ResourceSlice, such as usb24")
-        await running.published(devices[:64])
-        await running.fine()
 
 
 async def test_at_the_end_the_slices_stay(server: ApiServer) -> None:

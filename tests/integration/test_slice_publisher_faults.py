@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.protocol import ApiError, InvalidObjectError, Request
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.protocol import InvalidObjectError, Request
 from aosp_plugin.framework.timings import Timings
-from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
+from kubelet_standin.apiserver import ApiServer, Hang, Refuse
 from tests.slices import NODE, NODE_PATH, SLICES, Publishing, phones, publishing, slice_name, slice_path
 from tests.support import until
 
 SOON = Timings(slice_relist=0.2, watch_pause=(0.0, 0.1))
-SHORT = ApiLimits(request=0.5, watch=(1.0, 1.0), grace=0.1)
 
 
 @pytest.fixture
@@ -62,28 +61,6 @@ async def test_an_update_that_meets_a_foreign_change_is_repeated(server: ApiServ
         assert [record.code for record in server.log if record.verb == "update"] == [409, 200]
         assert server.objects.get(slice_path(0))["metadata"]["labels"] == {"a": "b"}
         assert not running.publisher.problem
-
-
-async def test_a_slice_that_is_deleted_before_its_update_is_created(server: ApiServer) -> None:
-    async with publishing(server, phones(1)) as running:
-        hang = server.faults.add(Hang(), verb="update")
-        running.inventory.publish(phones(2))
-        await server.wait_for(lambda _: hang.hits)
-        running.wipe()
-        hang.remove()
-        await running.shown(["phone0", "phone1"])
-
-
-@pytest.mark.parametrize("part", [None, 0.0, 0.5])
-async def test_an_answer_that_is_cut_off_is_no_reason_to_write_twice(server: ApiServer, part: float | None) -> None:
-    async with publishing(server) as running:
-        cut = server.faults.add(Cut(part), verb="create", times=1)
-        running.inventory.publish(phones(1))
-        await server.wait_for(lambda _: cut.hits)
-        await running.confirmed()
-        await running.fine()
-        assert len(running.slices()) == 1
-        assert server.count("update", "resourceslices") == 0
 
 
 # Refusals
@@ -150,35 +127,6 @@ async def test_without_the_right_to_read_nothing_is_written_until_it_is_given(
         await running.fine()
 
 
-async def test_without_the_right_to_watch_lists_repair_and_the_problem_names_it(server: ApiServer) -> None:
-    server.access.forbid("watch", "resourceslices")
-    async with publishing(server, phones(1), timings=SOON) as running:
-        await running.problem("the service account requires the verb watch on resourceslices")
-        running.wipe()
-        await running.shown(["phone0"])
-        assert await running.repaired(1) == {"deleted": 1}
-
-
-async def test_an_expired_token_is_a_problem_until_there_is_another(server: ApiServer) -> None:
-    server.access.add_token("another")
-    async with publishing(server) as running:
-        running.inventory.publish(phones(1))
-        await running.problem("401 Unauthorized")
-        server.access.require_no_token()
-        await running.confirmed()
-        await running.fine()
-
-
-async def test_a_throttled_write_is_repeated(server: ApiServer) -> None:
-    async with publishing(server) as running:
-        throttle = server.faults.add(Throttle(1.0), verb="create", times=1)
-        running.inventory.publish(phones(1))
-        await running.problem("429 Too Many Requests")
-        await running.confirmed()
-        await running.fine()
-        assert throttle.hits == 1
-
-
 async def test_a_cluster_without_the_api_is_named_as_too_old(server: ApiServer) -> None:
     missing = server.faults.add(
         Refuse(404, "NotFound", "the server could not find the requested resource"), verb="list"
@@ -190,54 +138,6 @@ async def test_a_cluster_without_the_api_is_named_as_too_old(server: ApiServer) 
         await running.confirmed()
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Refuse(500, "InternalError", "etcdserver: no space"),
-        Garbage(),
-        Garbage(b'{"kind": "ResourceSlice", "metadata": {}, "spec": {}}'),
-        Garbage(b'{"kind": "ResourceSliceList", "metadata": {"resourceVersion": "9"}, "items": [{"a": 1}]}'),
-        Garbage(b"[]", status=201),
-        Cut(0.5),
-        Cut(None),
-    ],
-    ids=lambda fault: type(fault).__name__,
-)
-@pytest.mark.parametrize("verb", ["get", "list", "create"])
-async def test_answers_that_are_none_heal(server: ApiServer, fault: Any, verb: str) -> None:
-    server.faults.add(fault, verb=verb, times=2)
-    async with publishing(server, phones(70), timings=SOON) as running:
-        await running.fine()
-        assert len(running.slices()) == 2
-
-
-class WithoutDryRuns(ApiClient):
-    """A client whose API server has a webhook that does not support dry runs."""
-
-    async def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create an object."""
-        if dry_run:
-            raise ApiError(Request("create", path), "400 BadRequest: dry run is not supported", status=400)
-        return await super().create(path, body)
-
-
-async def test_where_it_cannot_be_asked_whether_taints_are_kept_unhealthy_devices_are_omitted(
-    server: ApiServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with publishing(server, phones(3, phone1="missing"), client_type=WithoutDryRuns) as running:
-        await running.compared()
-        assert running.taints() == {"phone0": [], "phone2": []}
-    assert problems(caplog) == ["API server refuses the question whether it keeps taints"]
-
-
-async def test_a_question_about_taints_that_fails_is_repeated(server: ApiServer) -> None:
-    async with publishing(server, phones(2)) as running:
-        server.faults.add(Refuse(), verb="create", times=2)
-        running.inventory.publish(phones(2, phone1="missing"))
-        await server.wait_for(lambda _: running.taints() == {"phone0": [], "phone1": ["missing"]})
-        await running.fine()
-
-
 async def test_two_drivers_that_want_different_slices_do_not_flood_the_api_server(server: ApiServer) -> None:
     loop = asyncio.get_running_loop()
     async with publishing(server, phones(1)), publishing(server) as other:
@@ -245,24 +145,6 @@ async def test_two_drivers_that_want_different_slices_do_not_flood_the_api_serve
         other.inventory.publish(phones(2))
         await server.wait_for(lambda s: s.count("update", "resourceslices") >= 8)
         assert loop.time() - started > 0.05 + 0.1 + 0.2  # the least pauses between four repairs of each
-
-
-async def test_a_write_that_hangs_stops_no_other(server: ApiServer) -> None:
-    async with publishing(server) as running:
-        server.faults.add(Hang(), verb="create", times=1)
-        running.inventory.publish(phones(200))
-        await server.wait_for(lambda _: len(running.slices()) == 3)
-        assert not running.publisher.confirmed
-
-
-async def test_an_obsolete_slice_that_cannot_be_deleted_stops_no_other(server: ApiServer) -> None:
-    async with publishing(server, phones(70)) as running:
-        server.access.forbid("delete", "resourceslices")
-        running.inventory.publish(
-            [*phones(1), *[device._replace(id=f"phone{200 + n}") for n, device in enumerate(phones(2))]]
-        )
-        await running.problem("requires the verb delete on resourceslices")
-        await running.shown([f"phone{number}" for number in (0, 64, 65, 66, 67, 68, 69, 200, 201)])
 
 
 # Connections
@@ -286,44 +168,6 @@ async def test_a_watch_that_breaks_is_opened_again_and_what_it_missed_is_found(
         await running.fine()
 
 
-async def test_a_history_that_is_always_gone_does_not_lead_to_a_flood(server: ApiServer) -> None:
-    expired = Refuse(410, "Expired", "too old resource version")
-    async with publishing(server, phones(1)) as running:
-        server.faults.add(expired, verb="watch")
-        server.drop_connections()
-        await server.wait_for(lambda s: s.count("watch", "resourceslices") > 4)
-        lists = server.count("list", "resourceslices")
-        assert lists <= 2 * server.count("watch", "resourceslices") + 2
-        server.faults.clear()
-        running.wipe()
-        await running.shown(["phone0"])
-
-
-async def test_a_watch_in_which_nothing_arrives_is_replaced(server: ApiServer) -> None:
-    async with publishing(server, phones(1), limits=SHORT) as running:
-        server.faults.silence_watches()
-        running.wipe()
-        await server.wait_for(lambda s: s.count("watch") > 1)
-        server.faults.clear()
-        await running.shown(["phone0"])
-
-
-async def test_a_lost_event_is_repaired_by_the_next_list(server: ApiServer) -> None:
-    async with publishing(server, phones(70), timings=SOON) as running:
-        server.faults.silence_watches()
-        running.wipe()
-        await running.shown([device.id for device in phones(70)])
-        assert await running.repaired(2) == {"deleted": 2}
-
-
-async def test_the_kubelets_getinfo_leads_to_a_list(server: ApiServer) -> None:
-    async with publishing(server, phones(1)) as running:
-        server.faults.silence_watches()
-        running.wipe()
-        running.publisher.check()
-        await running.shown(["phone0"])
-
-
 async def test_while_the_api_server_is_away_the_devices_stay_and_changes_follow_when_it_is_back(
     server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -338,33 +182,6 @@ async def test_while_the_api_server_is_away_the_devices_stay_and_changes_follow_
         await server.start()
         await running.shown(["phone0", "phone1", "phone2"])
         await running.fine()
-
-
-async def test_a_publisher_that_starts_before_the_api_server_publishes_when_it_is_there(server: ApiServer) -> None:
-    server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-    await server.stop()
-    async with publishing(server) as running:
-        running.inventory.publish(phones(1))
-        await running.problem("cannot connect")
-        await server.start()
-        await running.confirmed()
-        await running.fine()
-
-
-async def test_after_the_api_servers_data_was_restored_from_a_backup_the_watch_repairs_again(server: ApiServer) -> None:
-    """Versions after the restore are lower than those before."""
-    for _ in range(30):
-        foreign = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}}
-        server.objects.create(protocol.NODES, foreign)
-        server.objects.delete(protocol.object_path(protocol.NODES, "other"))
-    async with publishing(server, phones(70)) as running:
-        watches = server.count("watch", "resourceslices")
-        await server.restart(keep_data=False)
-        server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-        await running.shown([device.id for device in phones(70)])
-        await server.wait_for(lambda s: s.count("watch", "resourceslices") > watches and s.open_watches)
-        running.wipe()
-        await running.shown([device.id for device in phones(70)])
 
 
 # The Node
@@ -400,33 +217,3 @@ def owner(running: Publishing) -> str:
     """Return the UID in the owner reference of the first slice."""
     (reference,) = running.slices()[0]["metadata"]["ownerReferences"]
     return str(reference["uid"])
-
-
-async def test_slices_follow_a_node_that_is_replaced_by_another_of_the_same_name(server: ApiServer) -> None:
-    async with publishing(server, phones(1)) as running:
-        server.objects.delete(NODE_PATH)
-        created = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-        server.objects.collect_garbage()
-        await server.wait_for(lambda _: running.slices() and owner(running) == created["metadata"]["uid"])
-        assert server.objects.collect_garbage() == []
-        await running.confirmed()
-
-
-async def test_a_node_that_is_replaced_before_the_garbage_collector_notices_is_found_at_the_next_check(
-    server: ApiServer,
-) -> None:
-    async with publishing(server, phones(1)) as running:
-        server.objects.delete(NODE_PATH)
-        created = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-        running.publisher.check()
-        await server.wait_for(lambda _: owner(running) == created["metadata"]["uid"])
-        assert server.objects.collect_garbage() == []
-
-
-async def test_no_task_is_left_when_the_publisher_ends_while_everything_fails(server: ApiServer) -> None:
-    server.faults.add(Refuse())
-    async with publishing(server) as running:
-        running.inventory.publish(phones(10))
-        await running.problem("503 ServiceUnavailable")
-    await server.stop()
-    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubelet_standin import Kubelet
-from tests.support import DeviceDirectory, Serve, listed
+from tests.support import DeviceDirectory, Serve, ServeHere, listed
 
 PHONE, SIDECAR, OTHER = "aosp.io/phone", "aosp.io/sidecar", "aosp.io/other"
 PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder", OTHER: "other_binder"}
@@ -41,9 +41,9 @@ class Node:
         path.write_text(json.dumps(config))
         return path
 
-    def serve(self, config: Path) -> Serve:
+    def serve(self, config: Path) -> ServeHere:
         """Return a plugin with this configuration."""
-        return Serve(self.devices, self.kubelet.directory, "--config", str(config))
+        return ServeHere(self.devices, self.kubelet.directory, "--config", str(config))
 
     async def served(self, *resources: str) -> None:
         """Wait until the kubelet has the device of each of these resources, and several are recorded."""
@@ -75,14 +75,11 @@ async def node(tmp_path: Path, kubelet_dir: str) -> AsyncIterator[Node]:
         yield Node(tmp_path, kubelet)
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-async def test_spec_stays_when_the_plugin_ends(node: Node, end: signal.Signals) -> None:
+async def test_spec_stays_when_the_plugin_ends(node: Node) -> None:
     """Nor does a version that does not come up remove it."""
-    async with node.serve(node.configure(phone=CDI)) as plugin:
+    async with node.serve(node.configure(phone=CDI)):
         await listed(node.kubelet, 1, PHONE)
         before = node.specs()
-        plugin.signal(end)
-        await plugin.finish()
     assert list(before) == [PHONE]
     assert node.specs() == before
     async with node.serve(node.configure(phone=["unknown"])) as broken:
@@ -90,17 +87,14 @@ async def test_spec_stays_when_the_plugin_ends(node: Node, end: signal.Signals) 
     assert node.specs() == before
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-async def test_spec_of_a_removed_resource_goes_at_the_next_start(node: Node, end: signal.Signals) -> None:
+async def test_spec_of_a_removed_resource_goes_at_the_next_start(node: Node) -> None:
     """Those of other programs stay."""
     foreign = {"nvidia.com-gpu.json": "nvidia.com/gpu", "aosp.io_foreign.json": "aosp.io/foreign"}
     for name, kind in foreign.items():
         (node.cdi / name).write_text(json.dumps({"kind": kind}))
     (node.cdi / ".aosp-damaged.resources").write_bytes(b'{"resources": ["\xff"]}')
-    async with node.serve(node.configure(phone=CDI, sidecar=CDI)) as plugin:
+    async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
         await node.served(PHONE, SIDECAR)
-        plugin.signal(end)
-        await plugin.finish()
     assert node.specs().keys() == {PHONE, SIDECAR, *foreign.values()}
     async with node.serve(node.configure(phone=CDI)) as plugin:
         assert "aosp.io_sidecar" in await plugin.logged(REMOVED)
@@ -149,7 +143,7 @@ async def test_spec_of_another_plugin_that_is_away_stays_when_one_of_its_resourc
 async def test_spec_that_another_version_of_the_plugin_serves_stays(node: Node) -> None:
     """A rolling update with maxSurge: the earlier version restarts, and its configuration lacks a resource."""
     later, earlier = node.configure("later", phone=CDI, sidecar=CDI), node.configure(phone=MOUNTS, other=CDI)
-    async with node.serve(later):
+    async with Serve(node.devices, node.kubelet.directory, "--config", str(later)):
         await node.served(PHONE, SIDECAR)
         async with node.serve(earlier):
             await node.recorded(PHONE, SIDECAR, OTHER)

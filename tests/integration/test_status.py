@@ -1,42 +1,28 @@
 """``aosp-plugin status``: prints the status report of a running plugin."""
 
 import asyncio
-import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
-import signal
-import sys
-import termios
-from collections.abc import AsyncIterator, Callable
-from http import HTTPStatus
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from aosp_plugin.cli import status
-from aosp_plugin.cli.summary import summary
 from aosp_plugin.framework.errors import ConfigError, ServiceError
-from aosp_plugin.framework.service.http import Answer
-from aosp_plugin.report.document import Counts, ResourceReport
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.support import (
-    PATIENCE,
     RESOURCE,
     DeviceDirectory,
-    Serve,
+    ServeHere,
     free_port,
-    http_get,
-    http_serving,
     listed,
     run_command,
 )
 
-COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
 HAS_SELINUX = "\tselinuxfs\n" in Path("/proc/filesystems").read_text()
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 
@@ -47,7 +33,7 @@ class Node(NamedTuple):
     url: str
     kubelet: Kubelet
     device_directory: DeviceDirectory
-    serve: Serve
+    serve: ServeHere
 
 
 @pytest.fixture
@@ -64,7 +50,7 @@ async def node(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIter
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, path, {"phone-1": "games"}),
-        Serve(device_directory, kubelet_dir, "--listen", address, environment=environment) as serve,
+        ServeHere(device_directory, kubelet_dir, "--listen", address, environment=environment) as serve,
     ):
         await listed(kubelet, 3)
         await serve.logged("registered")
@@ -135,129 +121,6 @@ async def test_status_is_limited_to_a_pod_and_to_unhealthy_devices(node: Node) -
     assert await ids("--pod", "phone-1", "--namespace", "default") == []
 
 
-async def test_all_views_count_allocated_and_gone_devices_alike(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """Of the four devices of a pod, one is healthy, one is missing, one is leaked, and one is gone."""
-    device_directory.add(*range(6))
-    address = f"127.0.0.1:{free_port()}"
-    socket = os.path.join(kubelet_dir, "pods.sock")
-    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket, "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "1"}
-    pod = Pod("phone-1", [Container("android", {RESOURCE: 4})])
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        PodResources(kubelet, socket),
-        Serve(device_directory, kubelet_dir, "--listen", address, environment=environment) as serve,
-    ):
-        await listed(kubelet, 6)
-        await kubelet.admit(pod)
-        held = os.open(device_directory.directory / "aosp_binder2", os.O_RDONLY)
-        with contextlib.closing(os.fdopen(held)):
-            device_directory.remove(3)
-            await listed(kubelet, 5)
-            serve.signal(signal.SIGHUP)  # forgets missing devices
-            await kubelet.wait_for(lambda k: len(k.resource(RESOURCE).devices) == 5, PATIENCE)
-            device_directory.remove(1)
-            await listed(kubelet, 4)
-            resource = await fetched(address, lambda resource: resource.counts.leaked and resource.counts.allocated)
-            counts = resource.counts
-            _, _, metrics = await http_get(int(address.split(":")[1]), "/metrics")
-            (line,) = (line for line in await asyncio.to_thread(lines_of, address) if " devices: " in line)
-    states = {device.id: (str(device.state), device.reason, len(device.pods)) for device in resource.devices}
-    assert states == {
-        "aosp_binder0": ("allocated", "", 1),
-        "aosp_binder1": ("unhealthy", "missing", 1),
-        "aosp_binder2": ("leaked", "", 1),
-        "aosp_binder4": ("free", "", 0),
-        "aosp_binder5": ("free", "", 0),
-        "aosp_binder3": ("unhealthy", "gone", 1),
-    }
-    assert counts == Counts(total=5, healthy=4, unhealthy=1, allocated=4, free=2, unknown=0, leaked=1, gone=1)
-    assert line == "  5 devices: 4 healthy, 1 unhealthy, 4 allocated (1 gone), 2 free, 1 leaked"
-    label = f'{{resource="{RESOURCE}"}}'
-    assert f"aosp_plugin_devices_allocated{label} 4.0\n" in metrics
-    assert f"aosp_plugin_devices_gone{label} 1.0\n" in metrics
-    assert f"aosp_plugin_leaked_devices{label} 1.0\n" in metrics
-    assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{RESOURCE}"}} 4.0\n' in metrics
-
-
-async def fetched(address: str, condition: Callable[[ResourceReport], object]) -> ResourceReport:
-    """Return the first report of the resource that meets a condition."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            (resource,) = (await asyncio.to_thread(status.fetch, f"http://{address}")).resources
-            if condition(resource):
-                return resource
-
-
-def lines_of(address: str) -> list[str]:
-    """Return the lines that the command prints."""
-    return [line.text for line in summary(status.fetch(f"http://{address}"))]
-
-
-async def test_status_of_one_resource(node: Node) -> None:
-    """As JSON, the report is on one line. The address may come from the plugin's variable."""
-    environment = {"AOSP_PLUGIN_LISTEN": node.url.removeprefix("http://")}
-    code, out, _ = await run("--resource", RESOURCE, "--json", environment=environment)
-    report = json.loads(out)
-    assert (code, out.count("\n")) == (0, 1)
-    assert report["node"] == "node-7"
-    assert [resource["name"] for resource in report["resources"]] == [RESOURCE]
-    error = f"aosp-plugin: flag --resource: 'x.io/y' is not served; allowed: {RESOURCE}\n"
-    assert await run("--url", node.url, "--resource", "x.io/y") == (2, "", error)
-
-
-async def test_status_on_a_terminal_has_colors_and_fits_its_width(node: Node) -> None:
-    out = await on_terminal([*COMMAND, "--url", node.url], columns=40)
-    assert "\x1b[1m" in out
-    lines = re.sub(r"\x1b\[\d+m", "", out).splitlines()
-    assert max(map(len, lines)) == 40
-    assert lines[0].endswith("…")
-    assert any(re.fullmatch(r"    games/phone-1  android    \d+s +aosp…", line) for line in lines)
-
-
-async def line_with(stream: asyncio.StreamReader, text: str) -> None:
-    """Read until a line contains ``text``."""
-    async with asyncio.timeout(PATIENCE):
-        while text not in (line := (await stream.readline()).decode()):
-            assert line, "the process ended"
-
-
-async def on_terminal(
-    command: list[str],
-    columns: int = 100,
-    rows: int = 50,
-    act: Callable[[Callable[[str], Any], asyncio.subprocess.Process], Any] | None = None,
-) -> str:
-    """Run the command on a pseudo-terminal, and return its output. ``act`` gets a function that waits for a text."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, rows.to_bytes(2, "little") + columns.to_bytes(2, "little") + bytes(4))
-    covered = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE")}
-    environment = covered | {"TERM": "xterm-256color", "PATH": os.environ["PATH"]}
-    process = await asyncio.create_subprocess_exec(*command, stdout=follower, stderr=follower, env=environment)
-    os.close(follower)
-    reader = asyncio.StreamReader()
-    with os.fdopen(leader, "rb", buffering=0) as terminal:
-        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), terminal)
-        out = ""
-
-        async def wait_for(text: str) -> None:
-            nonlocal out
-            async with asyncio.timeout(PATIENCE):
-                while text not in out:
-                    part = (await reader.read(4096)).decode(errors="replace")
-                    assert part, out
-                    out += part
-
-        if act:
-            await act(wait_for, process)
-        with contextlib.suppress(OSError):  # Linux reports the end of a terminal as EIO
-            while part := await reader.read(4096):
-                out += part.decode(errors="replace")
-        assert await process.wait() == 0, out
-    return out
-
-
 async def test_an_unreachable_plugin_is_one_line() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for arguments in ([], ["--json"]):
@@ -299,28 +162,3 @@ def test_own_url_is_the_address_of_the_status(keys: dict[str, str], url: str, tm
 def test_plugin_that_does_not_serve_its_status_has_no_url(key: str) -> None:
     with pytest.raises(ServiceError, match=f"the plugin does not serve its status: {key} is empty"):
         status.own_url({f"AOSP_PLUGIN_{key.upper()}": ""})
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (
-            Answer("text/plain", b"the event loop is stuck\n", HTTPStatus.SERVICE_UNAVAILABLE),
-            "answers with HTTP status 503: the event loop is stuck",
-        ),
-        (Answer("text/plain", b"hello"), "is not a status report of this version"),
-        (Answer("application/json", b'{"resources": 7}'), "is not a status report of this version"),
-    ],
-)
-def test_unexpected_answer_is_an_error(answer: Answer, error: str) -> None:
-    with http_serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port, pytest.raises(ServiceError, match=error):
-        status.fetch(f"http://127.0.0.1:{port}")
-
-
-@pytest.mark.parametrize("path", ["/a/b", "/a/b/", "/a/b/status"])
-def test_path_of_the_url_is_kept(path: str) -> None:
-    """A proxy such as kubectl's serves the plugin below a path. The path of the report itself is accepted, too."""
-    report = {"version": "1", "node": "n", "started": 1.0, "watching": "inotify"}
-    body = json.dumps(report | {"allocations": {"known": True, "problem": ""}, "resources": []}).encode()
-    with http_serving(("127.0.0.1", 0), {"/a/b/status": lambda: Answer("application/json", body)}) as port:
-        assert status.fetch(f"http://127.0.0.1:{port}{path}").node == "n"

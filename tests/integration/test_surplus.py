@@ -116,21 +116,3 @@ async def test_no_device_is_held_where_the_kubelet_cannot_be_asked() -> None:
     kubelet = cast("PodResources", Kubelet([], enabled=False))
     await report_once({PHONE: cast("BinderBackend", backend)}, kubelet, print)
     assert backend.held == [set()]
-
-
-async def test_a_kubelet_that_does_not_answer_is_asked_less_often() -> None:
-    """Devices stay held until it answers; then it is asked as before."""
-    backend, pauses, rescans = Backend(has_surplus=False, undecided=True), Pauses(), list[str]()
-    failed = Allocations("List at /sock failed: no answer within 2 s")
-    started = Allocations(pods_known=False)
-    answers = [*[failed] * 5, started, Allocations(), failed]
-    with pytest.raises(asyncio.CancelledError):
-        await report_allocations(
-            {PHONE: cast("BinderBackend", backend)},
-            cast("PodResources", Kubelet(answers)),
-            rescans.append,
-            sleep=pauses,
-        )
-    assert pauses == [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 10.0, 20.0]
-    assert backend.held == [set()]
-    assert rescans == []

@@ -36,12 +36,6 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first != other
 
 
-def test_the_plugin_recovers_from_all_faults() -> None:
-    results = [run(seed, steps_of(seed, LENGTH)) for seed in range(4)]
-    assert [violation for result in results for violation in result.violations] == []
-    assert sum(result.faults.total() for result in results) == 4 * LENGTH
-
-
 @pytest.mark.parametrize("seed", [3000768, 3001936, 3002973, 3003169])
 def test_nothing_is_left_of_an_ended_claim(seed: int) -> None:
     """Its spec was removed while a full disk or another plugin hid that from the plugin."""
