@@ -8,7 +8,7 @@ REQUIRE_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) a
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-unit test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
+.PHONY: help demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
   test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop simulate chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
   bench-scheduler bench-storm matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
@@ -37,6 +37,10 @@ DEMO ?=
 demo: $(RUN_VENV)/.installed ## Run the plugin with a stand-in kubelet, without Kubernetes, binder or root: DEMO=--stay
 	$(RUN_VENV)/bin/python -m aosp_plugin demo $(DEMO)
 
+# Two at a time: mypy and the unit tests each keep one processor busy. Coverage is added up, one after the other.
+ifeq ($(MAKECMDGOALS)$(COVERAGE),test)
+MAKEFLAGS += --jobs=2
+endif
 test: lint types layers tests ## Run linters, type checks, import layers and the fast tests: COVERAGE=yes
 
 lint: $(VENV)/.installed ## Run ruff
@@ -49,16 +53,19 @@ types: $(VENV)/.installed ## Check types with mypy
 layers: $(VENV)/.installed ## Check the import layers
 	$(BIN)/lint-imports
 
+tests: test-unit test-integration ## Run the fast tests: COVERAGE=yes
+
+# Otherwise each of several hundred processes compiles the plugin again.
+test-unit test-integration test-tools test-faults: export PYTHONDONTWRITEBYTECODE :=
+
+# One process: to collect the tests in several takes longer than to run them.
+test-unit: $(VENV)/.installed ## Run the unit tests
+	$(BIN)/pytest --numprocesses 0 $(if $(COVERAGE),--cov --cov-report= --cov-fail-under=0) tests/unit
+
 # Four processes also with two processors: many tests wait for other processes.
-tests: export PYTHONDONTWRITEBYTECODE :=  # otherwise each of several hundred processes compiles the plugin again
-tests: $(VENV)/.installed ## Run the fast tests: COVERAGE=yes
-	$(BIN)/pytest --numprocesses 4 --dist worksteal $(if $(COVERAGE),--cov --cov-report=term)
+test-integration: $(VENV)/.installed ## Run the plugin with a stand-in kubelet, over real sockets and files
+	$(BIN)/pytest --numprocesses 4 --dist worksteal $(if $(COVERAGE),--cov --cov-append --cov-report=term) tests/integration
 
-test-unit: export PYTHONDONTWRITEBYTECODE :=
-test-unit: $(VENV)/.installed ## Run the unit tests only, without coverage: a minute or two
-	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/unit
-
-test-tools: export PYTHONDONTWRITEBYTECODE :=
 test-tools: $(VENV)/.installed ## Test the stand-in kubelet, kubectl phones, and the tools in hack and tests
 	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/tools kubelet_standin/tests kubectl_phones/tests
 
@@ -66,7 +73,6 @@ PYTHONS ?=
 test-pythons: $(VENV)/.installed ## Run make test with each supported Python that is installed: PYTHONS="3.12 3.13"
 	$(BIN)/python -m hack.pythons $(PYTHONS)
 
-test-faults: export PYTHONDONTWRITEBYTECODE :=
 test-faults: $(VENV)/.installed ## Test real processes on file systems that hang, full disks and other faults; requires root on Debian
 	@{ command -v strace && command -v ip; } >/dev/null || apt-get install --yes --quiet strace iproute2
 	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/faults
