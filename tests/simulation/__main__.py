@@ -2,12 +2,14 @@
 
 import argparse
 import collections
+import gc
 import math
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from tests.simulation.patches import modules
 from tests.simulation.scenario import Result, Step, kind_of, run, shrunk, steps_of
 
 
@@ -18,6 +20,13 @@ def _case(arguments: tuple[int, int]) -> tuple[Result, list[Step]]:
         return result, shrunk(seed, steps_of(seed, count)[: result.faults.total()], kind_of(result))
     result.lines = []
     return result, []
+
+
+def _prepare() -> None:
+    """Import everything, and collect garbage less often: a run makes little."""
+    modules()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def main() -> int:
@@ -32,7 +41,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="write the log of the last failed run")
     options = parser.parse_args()
     report, seed = Report(time.monotonic()), options.seed
-    with ProcessPoolExecutor(options.jobs) as pool:
+    with ProcessPoolExecutor(options.jobs, initializer=_prepare) as pool:
         while report.kinds.total() < options.faults and report.elapsed < options.seconds:
             runs = min(8 * options.jobs, math.ceil((options.faults - report.kinds.total()) / options.length))
             for result, steps in pool.map(_case, ((seed + number, options.length) for number in range(runs))):

@@ -48,6 +48,9 @@ class ApiServer:
         self.throttles = False
         self.loses_events = False
         self._uids = 0
+        self._slices: list[dict[str, Any]] = []
+        self._slices_at = -1
+        """The revision of ``_slices``."""
         self._next_change = asyncio.Event()
         self._watches: list[Watch] = []
         self.store = Store(drop_fields=(), minor=NEWEST, changed=self._changed, now=host.wall_time, uid=self._next_uid)
@@ -69,8 +72,11 @@ class ApiServer:
         self.store.delete(located(path), {})
 
     def slices(self) -> list[dict[str, Any]]:
-        """Return the ResourceSlices."""
-        return self.store.list(located(RESOURCE_SLICES).kind, lambda _: True)
+        """Return the ResourceSlices, which nobody changes."""
+        if self._slices_at != self.store.revision:
+            self._slices_at = self.store.revision
+            self._slices = self.store.list(located(RESOURCE_SLICES).kind, lambda _: True)
+        return self._slices
 
     def watch(self, location: Location, field_selector: str) -> Watch:
         """Return a new watch, which begins with what exists."""

@@ -298,9 +298,8 @@ def plugin_is_killed_at_a_call(world: "World") -> None:
 
 @fault
 def plugin_is_killed_at_an_await(world: "World") -> None:
-    """The plugin is killed when one of its tasks waits, soon."""
-    process = world.process
-    process.killed_at_step = process.steps + 1 + int(world.rng.expovariate(1 / 20))
+    """The plugin is killed before one of its tasks goes on after an await, soon."""
+    world.kill_plugin_at_await()
 
 
 @fault

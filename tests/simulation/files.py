@@ -90,12 +90,20 @@ class Files:
         self.root = FileSystem(ROOT_DEVICE, "ext4", "/dev/vda", now())
         self.mounts: dict[str, list[Mount]] = {}
         """By path, the topmost last."""
+        self._found: dict[tuple[str, bool], Inode] = {}
+        """What ``lookup`` has found since the last change."""
+        self._table = ""
         self.mounts_changed: list[Callable[[], None]] = []
 
     # -- paths
 
-    def lookup(self, path: str, *, follow: bool = True, depth: int = 0) -> Inode:
+    def lookup(self, path: str, *, follow: bool = True) -> Inode:
         """Return the file at an absolute path. Raises OSError."""
+        if (inode := self._found.get((path, follow))) is None:
+            inode = self._found[path, follow] = self._lookup(path, follow=follow, depth=0)
+        return inode
+
+    def _lookup(self, path: str, *, follow: bool, depth: int) -> Inode:
         if depth > 40:
             raise _error(errno.ELOOP, path)
         inode, done = self.root.root, ""
@@ -112,7 +120,7 @@ class Files:
             if stat.S_ISLNK(child.mode) and (follow or index < len(parts) - 1):
                 target = child.target if child.target.startswith("/") else f"{os.path.dirname(done)}/{child.target}"
                 rest = "/".join(parts[index + 1 :])
-                return self.lookup(os.path.normpath(f"{target}/{rest}"), follow=follow, depth=depth + 1)
+                return self._lookup(os.path.normpath(f"{target}/{rest}"), follow=follow, depth=depth + 1)
             if stack := self.mounts.get(done):
                 child = stack[-1].system.root
             inode = child
@@ -243,9 +251,9 @@ class Files:
         self.changed(other)
         return replaced
 
-    @staticmethod
-    def changed(directory: Inode) -> None:
+    def changed(self, directory: Inode) -> None:
         """Report a change in a directory."""
+        self._found.clear()
         for watcher in [*directory.watchers]:
             watcher()
 
@@ -280,6 +288,14 @@ class Files:
         self._report_mounts()
         return system
 
+    def unmount(self, system: FileSystem) -> None:
+        """Unmount a file system wherever it is, topmost or not."""
+        for path, stack in [*self.mounts.items()]:
+            stack[:] = [mount for mount in stack if mount.system is not system]
+            if not stack:
+                del self.mounts[path]
+        self._report_mounts()
+
     def mounted(self, path: str) -> FileSystem | None:
         """Return the topmost file system at a path; None if there is none."""
         stack = self.mounts.get(path.rstrip("/"))
@@ -304,15 +320,20 @@ class Files:
 
     def mount_table(self) -> str:
         """Return the text of /proc/self/mountinfo."""
+        if self._table:
+            return self._table
         lines = ["1 0 0:1 / / rw,relatime shared:1 - ext4 /dev/vda rw"]
         for each in self.all_mounts():
             device = each.system.device
             options = "rw" if each.system.limit is None else f"rw,max={each.system.limit}"
             place = f"{os.major(device)}:{os.minor(device)} / {each.path} rw shared:2"
             lines.append(f"{each.number + 1} 1 {place} - {each.system.kind} {each.system.source} {options}")
-        return "\n".join(lines) + "\n"
+        self._table = "\n".join(lines) + "\n"
+        return self._table
 
     def _report_mounts(self) -> None:
+        self._table = ""
+        self._found.clear()
         for changed in [*self.mounts_changed]:
             changed()
 

@@ -1,6 +1,8 @@
 """What of the plugin's modules a simulation replaces: their names for the system, and three classes at its edge."""
 
+import asyncio
 import contextlib
+import functools
 import importlib
 import logging
 import pkgutil
@@ -19,6 +21,7 @@ from aosp_plugin.framework.events import file_events
 from tests.simulation.api import SimulatedApiClient
 from tests.simulation.files import Inode
 from tests.simulation.host import Host
+from tests.simulation.loop import wait
 from tests.simulation.processes import CURRENT, SimulatedOs, SimulatedTempfile, SimulatedWorker, current, simulated_open
 from tests.simulation.rpc import SimulatedGrpc
 
@@ -130,6 +133,7 @@ class _Log(logging.Handler):
                 self._host.violated(f"unexpected error: {record.exc_info[1]!r}")
 
 
+@functools.cache
 def modules() -> list[types.ModuleType]:
     """Return the modules of the plugin that a simulation runs, all of them imported."""
     for info in pkgutil.walk_packages(aosp_plugin.__path__, "aosp_plugin."):
@@ -180,6 +184,7 @@ def simulated(host: Host) -> Iterator[None]:
             (importlib.import_module("aosp_plugin.daemon.serve"), "gc", types.SimpleNamespace(collect=int)),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
+        stack.enter_context(mock.patch.object(asyncio, "wait", wait))
         stack.enter_context(warnings.catch_warnings())  # of coroutines that a killed process has not begun
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited")
         log, root = _Log(host), logging.getLogger("aosp_plugin")

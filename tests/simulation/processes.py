@@ -45,10 +45,7 @@ class Process:
         self.alive = True
         self.calls = 0
         """Host calls so far."""
-        self.steps = 0
-        """Tasks that were created so far: what they await are the places at which the process can end."""
         self.killed_at_call: int | None = None
-        self.killed_at_step: int | None = None
         self.descriptors: dict[int, Descriptor] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.at_death: list[Callable[[], None]] = []

@@ -1,6 +1,7 @@
 """The node of a simulation: host, kubelet, plugin, pods, and what should be true of them."""
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ from tests.simulation.claims import CDI, ClaimKubelet
 from tests.simulation.files import FileSystem
 from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, POD_RESOURCES, Kubelet
-from tests.simulation.loop import SimulatedTask
+from tests.simulation.loop import SimulatedLoop, SimulatedTask
 from tests.simulation.processes import CURRENT, Process, ProcessKilledError
 
 FOUND, PHONES, TABLETS = "aosp.io/binder", "aosp.io/phone", "aosp.io/tablet"
@@ -64,7 +65,10 @@ class World:
     """One node with one plugin, which is started again whenever it ends."""
 
     def __init__(self, seed: int) -> None:
-        self.host = Host(seed, asyncio.get_running_loop().time)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        self._loop = loop
+        self.host = Host(seed, loop.time)
         self.rng = random.Random(f"world {seed}")  # noqa: S311 - a simulation
         self.kubelet = Kubelet(self.host)
         self.api = self.host.api = ApiServer(self.host)
@@ -74,7 +78,6 @@ class World:
         self._changed = False
         self._pods = 0
         self._stopping = False
-        self._hidden: list[str] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.devices = [f"aosp_binder{number}" for number in range(DEVICES)]
 
@@ -82,7 +85,7 @@ class World:
 
     def set_up(self) -> None:
         """Prepare the host, and start everything."""
-        asyncio.get_running_loop().set_task_factory(_task_factory)
+        self._loop.set_task_factory(_task_factory)
         files = self.host.files
         files.make_directories(HOST_BINDERFS)
         self._mount_devices()
@@ -93,7 +96,7 @@ class World:
 
     def spawn(self, work: Any) -> None:
         """Run a task of the world."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -126,7 +129,7 @@ class World:
 
     async def _until_ended(self, process: Process, daemon: Daemon) -> None:
         def start() -> asyncio.Task[None]:
-            return asyncio.get_running_loop().create_task(daemon.run())
+            return self._loop.create_task(daemon.run())
 
         task = process.run(start)
         await asyncio.wait({task})
@@ -155,6 +158,20 @@ class World:
     def kill_plugin(self) -> None:
         """Kill the plugin."""
         self.process.kill()
+
+    def kill_plugin_at_await(self) -> None:
+        """Kill the plugin at one of the next steps of the event loop: each task of it goes on after an await."""
+        process, left = self.process, 1 + int(self.rng.expovariate(1 / 60))
+
+        def before_step(context: contextvars.Context) -> None:
+            nonlocal left
+            if context.get(CURRENT) is process:
+                left -= 1
+            if left <= 0 or not process.alive:
+                process.kill()
+                self._loop.before_step = None
+
+        self._loop.before_step = before_step
 
     def stop_plugin(self) -> None:
         """Send SIGTERM."""
@@ -267,15 +284,7 @@ class World:
             return None
 
         def uncover() -> None:
-            for mount in files.mounts.get(path, []):
-                if mount.system is system:
-                    files.mounts[path].remove(mount)
-                    files.mounts_changed[:] = files.mounts_changed
-                    if not files.mounts[path]:
-                        del files.mounts[path]
-                    for changed in [*files.mounts_changed]:
-                        changed()
-                    return
+            files.unmount(system)
 
         return uncover
 
@@ -328,14 +337,11 @@ def _leaves(error: BaseException) -> str:
     return repr(error)
 
 
-def _task_factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+def _task_factory(loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
     """Create a task that belongs to the process that creates it."""
     process = CURRENT.get()
     task = SimulatedTask(work, loop=loop, **options)
     if process is not None:
-        process.steps += 1
-        if process.killed_at_step is not None and process.steps >= process.killed_at_step:
-            process.kill()
         process.tasks.add(task)
         task.add_done_callback(partial(_done, process))
         if not process.alive:
