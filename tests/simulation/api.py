@@ -4,12 +4,13 @@ The stand-in is held to two versions of kube-apiserver by ``tests/api_contract``
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.protocol import (
     NODES,
     RESOURCE_SLICES,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 NODE = "node-1"
 BOOKMARK = 60.0
 """Seconds between two bookmarks of a watch."""
+TIMEOUT = ApiLimits().request
 LONGEST_WATCH = 1800.0
 """Seconds after which a watch ends."""
 
@@ -45,6 +47,7 @@ class ApiServer:
         self.host = host
         self.is_away = False
         self.is_slow = 0.0
+        self.is_fast_again = asyncio.Event()
         self.throttles = False
         self.loses_events = False
         self._uids = 0
@@ -92,6 +95,14 @@ class ApiServer:
         )
         self._watches.append(watch)
         return watch
+
+    def slow_down(self, seconds: float) -> None:
+        """Let requests take longer; with 0, answer all of them at once."""
+        self.is_slow = seconds
+        if seconds:
+            self.is_fast_again.clear()
+        else:
+            self.is_fast_again.set()
 
     def end_watches(self) -> None:
         """End all watches, as a server that restarts."""
@@ -175,9 +186,16 @@ class SimulatedApiClient(ApiClient):
 
     async def _sent(self, request: Request) -> None:
         """Let a request take its time, and fail if a fault says so. Its effect may come without an answer."""
-        rng = self._server.host.rng
-        await asyncio.sleep(rng.uniform(0.001, 0.01) + self._server.is_slow)
-        if not self._process.alive or self._server.is_away or self._server.is_slow > 15.0:
+        rng, server = self._server.host.rng, self._server
+        await asyncio.sleep(rng.uniform(0.001, 0.01))
+        is_late = False
+        if server.is_slow:
+            is_late = server.is_slow > TIMEOUT
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(server.is_slow, TIMEOUT)):
+                    await server.is_fast_again.wait()
+                    is_late = False
+        if not self._process.alive or server.is_away or is_late:
             self._observer(request.verb, "", "error")
             raise ApiUnavailableError(request, "cannot connect")
         if self._server.throttles and rng.random() < 0.5:

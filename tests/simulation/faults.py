@@ -188,8 +188,8 @@ def api_server_is_away(world: "World") -> Undo:
 @fault
 def api_server_is_slow(world: "World") -> Undo:
     """The API server answers late, or too late."""
-    world.api.is_slow = world.rng.uniform(0.1, 20.0)
-    return lambda: setattr(world.api, "is_slow", 0.0)
+    world.api.slow_down(world.rng.uniform(0.1, 20.0))
+    return lambda: world.api.slow_down(0.0)
 
 
 @fault

@@ -126,6 +126,14 @@ class Files:
             inode = child
         return inode
 
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file at a path."""
+        try:
+            self.lookup(path)
+        except OSError:
+            return False
+        return True
+
     def parent(self, path: str) -> tuple[Inode, str]:
         """Return the directory of a path, and the name in it. Raises OSError."""
         directory, name = os.path.split(path.rstrip("/"))

@@ -42,6 +42,9 @@ OWN = (
 )
 """Where a plugin may change files."""
 
+SAFETY = 65.0
+"""Seconds after which a change is known that no event has reported."""
+
 _ADD, _VERSION = 0xC1086201, 0xC0046209
 _SECONDS = 1_000_000_000
 
@@ -73,6 +76,7 @@ class Host:
         """The API server."""
         self.lost_events = False
         self.late_events = 0.0
+        self._lost_until = float("-inf")
         self._pids = 100
         for path in DIRECTORIES:
             self.files.make_directories(path)
@@ -106,6 +110,17 @@ class Host:
     def later(self, seconds: float, function: Callable[[], object]) -> None:
         """Call a function after some simulated time."""
         asyncio.get_running_loop().call_later(seconds, function)
+
+    def report(self, notify: Callable[[], object]) -> None:
+        """Report a file or mount event, unless it is lost."""
+        if self.lost_events:
+            self._lost_until = self._time() + SAFETY
+        else:
+            self.later(self.rng.uniform(0.0, 0.001) + self.late_events, notify)
+
+    def is_without_events(self) -> bool:
+        """Return whether an event was lost since the last scan that needs none, or may be."""
+        return self._time() < self._lost_until
 
     def stop_on_signals(self, stop: Callable[[], None], reload: Callable[[], None] | None = None) -> None:
         """Let the current process get signals."""

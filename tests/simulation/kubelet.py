@@ -45,6 +45,8 @@ class Kubelet:
         self.pods: dict[str, Pod] = {}
         self.devices: dict[str, dict[str, bool]] = {}
         """By resource: the devices, and whether they are healthy."""
+        self.lost: set[str] = set()
+        """The resources whose devices it has lost although the stream is open, until the next list."""
         self.running = False
         self.register_time = 0.0
         """Seconds that Register takes."""
@@ -95,6 +97,7 @@ class Kubelet:
         for peer in self._peers:
             self.host.close_listener(peer)
         self.devices.clear()
+        self.lost.clear()
         self._endpoints.clear()
         self._names.clear()
         self.host.log("kubelet stopped")
@@ -108,6 +111,7 @@ class Kubelet:
         """Mark all devices unhealthy although streams are open, as after the end of another plugin of the resource."""
         for resource, devices in self.devices.items():
             self.devices[resource] = dict.fromkeys(devices, False)
+            self.lost.add(resource)
 
     def healthy(self, resource: str) -> set[str]:
         """Return the healthy devices."""
@@ -141,6 +145,7 @@ class Kubelet:
                 async for message in messages:
                     found = pb.ListAndWatchResponse.FromString(message).devices
                     self.devices[resource] = {device.ID: device.health == "Healthy" for device in found}
+                    self.lost.discard(resource)
                     self.changed.set()
         except grpc.aio.AioRpcError as error:
             self.host.log("stream failed", error=error.details())

@@ -76,8 +76,8 @@ class _Watch:
     def _changed(self) -> None:
         if not self._process.alive:
             self.stop()
-        elif not self._host.lost_events:
-            self._host.later(self._host.rng.uniform(0.0, 0.001) + self._host.late_events, self._notify)
+        else:
+            self._host.report(self._notify)
 
 
 class _Inotify:
@@ -112,8 +112,8 @@ class _MountEvents:
     def _changed(self) -> None:
         if not self._process.alive:
             self.close()
-        elif not self._host.lost_events:
-            self._host.later(self._host.rng.uniform(0.0, 0.001) + self._host.late_events, self._notify)
+        else:
+            self._host.report(self._notify)
 
 
 class _Log(logging.Handler):

@@ -16,9 +16,12 @@ BOUND = 200.0
 """Seconds without a fault after which nothing may be missing: the longest interval of the plugin is 120 s, from one
 registration because of the kubelet's answer to the next one."""
 
-SILENCE = 75.0
-"""Seconds after which a signal says what is missing. Only the kubelet knows that it has lost a list: it is asked every
-30 s, and has to say so twice."""
+SILENCE = 5.0
+"""Seconds after which a signal says what is wrong, and after which no signal is left when nothing is wrong."""
+
+BLIND = 75.0
+"""The same while the plugin cannot know it yet: a host that hangs counts as such after 10 s, a change without an event
+is found after 60 s, and only the kubelet knows that it has lost a list: it is asked every 30 s, twice."""
 
 UPDATE = 5.0
 """Seconds after which the kubelet knows what the plugin knows."""
@@ -57,7 +60,9 @@ class Result:
     recoveries: dict[str, float] = field(default_factory=dict)
     """The longest recovery in simulated seconds, by the last fault before the quiet."""
     silence: float = 0.0
-    """The longest time in which something was missing and no signal said so."""
+    """The longest time in which something was wrong and no signal said so, although the plugin could know."""
+    echo: float = 0.0
+    """The longest time in which a signal was left although nothing was wrong and no fault lasted."""
     lines: list[str] = field(default_factory=list)
 
 
@@ -91,6 +96,7 @@ async def _run(result: Result, steps: list[Step]) -> None:
     with simulated(world.host):
         world.set_up()
         await _recovered(world, result, "start")
+        world.spawn(_Signals(world, result).run())
         lasting: list[Undo] = []
         for step in steps:
             await asyncio.sleep(step.pause)
@@ -131,30 +137,56 @@ def _once(world: World, name: str, undo: Undo) -> Undo:
     return end
 
 
+class _Signals:
+    """Checks at all times that a signal says what is wrong."""
+
+    def __init__(self, world: World, result: Result) -> None:
+        self._world, self._result = world, result
+        self._told = self._known = asyncio.get_running_loop().time()
+
+    async def run(self) -> None:
+        """Look every quarter of a second."""
+        while True:
+            self.check()
+            await asyncio.sleep(0.25)
+
+    def check(self) -> None:
+        """Look once."""
+        world, now = self._world, asyncio.get_running_loop().time()
+        wrong = world.missing() or world.vanished()
+        if not wrong or world.signals():
+            self._told = self._known = now
+        elif world.is_blind():
+            self._known = now
+        self._result.silence = max(self._result.silence, now - self._known)
+        if now - self._known > SILENCE or now - self._told > BLIND:
+            world.host.violated(f"no signal for {now - self._told:.0f} s: {'; '.join(wrong)}")
+
+
 async def _recovered(world: World, result: Result, name: str) -> None:
-    """Wait until nothing is missing and no signal is left; meanwhile, what is missing shows in a signal."""
+    """Wait until nothing is missing and no signal is left."""
     loop = asyncio.get_running_loop()
-    began = last_signal = loop.time()
-    last_current = began
-    recovered = False
+    began = current = loop.time()
+    recovered = None
     world.host.log("QUIET")
     while not world.host.violations:
         missing, signals = world.missing(), world.signals()
-        if not missing and not recovered:
-            recovered = True
-            result.recoveries[name] = max(result.recoveries.get(name, 0.0), loop.time() - began)
+        if missing:
+            recovered = None
+        elif recovered is None:
+            recovered = loop.time()
+            result.recoveries[name] = max(result.recoveries.get(name, 0.0), recovered - began)
         if not missing and not signals:
             _check_rest(world)
             return
         if not (outdated := world.outdated()):
-            last_current = loop.time()
-        elif loop.time() - last_current > UPDATE:
+            current = loop.time()
+        elif loop.time() - current > UPDATE:
             world.host.violated(f"not updated for {UPDATE:.0f} s: {'; '.join(outdated)}")
-        if signals or not missing:
-            last_signal = loop.time()
-        result.silence = max(result.silence, loop.time() - last_signal)
-        if loop.time() - last_signal > SILENCE:
-            world.host.violated(f"no signal for {SILENCE:.0f} s: {'; '.join(missing)}")
+        if recovered is not None:
+            result.echo = max(result.echo, loop.time() - recovered)
+            if loop.time() - recovered > SILENCE:
+                world.host.violated(f"a signal {SILENCE:.0f} s after the recovery: {'; '.join(signals)}")
         if loop.time() - began > BOUND:
             world.host.violated(f"not recovered after {BOUND:.0f} s: {'; '.join([*missing, *signals])}")
         await asyncio.sleep(0.25)

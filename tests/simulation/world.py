@@ -298,6 +298,19 @@ class World:
                 found.append(f"{resource}: the kubelet lacks {', '.join(lacking)}")
         return found + self.claims.missing()
 
+    def vanished(self) -> list[str]:
+        """Return the devices that the kubelet may give away although the host does not have them."""
+        return [
+            path
+            for resource, directory in ((FOUND, "/dev"), (PHONES, PHONE_DIRECTORY))
+            for path in (f"{directory}/{name}" for name in sorted(self.kubelet.healthy(resource)))
+            if not self.host.files.exists(path)
+        ]
+
+    def is_blind(self) -> bool:
+        """Return whether the plugin may not know yet what is wrong."""
+        return self.host.hanging or self.host.is_without_events() or bool(self.kubelet.lost)
+
     def outdated(self) -> list[str]:
         """Return the devices that the kubelet may give away although the plugin knows better.
 
