@@ -227,6 +227,19 @@ async def test_a_request_that_hangs_has_a_deadline(server: ApiServer) -> None:
     server.faults.clear()
 
 
+async def test_a_request_without_an_answer_is_a_problem_until_it_has_one(server: ApiServer) -> None:
+    server.faults.add(Hang())
+    async with client_of(server, limits=ApiLimits(slow=0.0)) as client:
+        assert client.problem == ""
+        request = asyncio.create_task(client.list(SLICES))
+        while not client.problem:
+            await asyncio.sleep(0)
+        assert client.problem == "the API server has not answered for 0 s"
+        server.faults.clear()
+        await request
+        assert client.problem == ""
+
+
 async def test_a_server_that_does_not_run_is_unavailable(server: ApiServer, client: ApiClient) -> None:
     await client.list(SLICES)
     await server.stop()

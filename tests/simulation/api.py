@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.apiserver.protocol import (
     NODES,
     RESOURCE_SLICES,
@@ -131,7 +132,8 @@ class SimulatedApiClient(ApiClient):
     """The client of the plugin without HTTP."""
 
     def __init__(self, server: ApiServer, observer: Callable[[str, str, str], None]) -> None:
-        self._server, self._observer = server, observer
+        super().__init__(Credentials(""), observer=observer)
+        self._server = server
         self._process = current()
 
     async def close(self) -> None:
@@ -191,7 +193,7 @@ class SimulatedApiClient(ApiClient):
         is_late = False
         if server.is_slow:
             is_late = server.is_slow > TIMEOUT
-            with contextlib.suppress(TimeoutError):
+            with self._until_answered(), contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(server.is_slow, TIMEOUT)):
                     await server.is_fast_again.wait()
                     is_late = False

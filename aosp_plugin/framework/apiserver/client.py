@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
@@ -61,6 +62,8 @@ class ApiLimits(NamedTuple):
     """The server ends a watch after a random time in this range."""
     grace: float = 10.0
     """A watch in which nothing arrives is broken when the server has not ended it so long after its end."""
+    slow: float = 3.0
+    """After which a request without an answer is a problem."""
 
 
 DEFAULT_LIMITS: Final = ApiLimits()
@@ -87,6 +90,15 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         self._user_agent = user_agent
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None  # requires a running event loop
+        self._waiting: tuple[float, ...] = ()
+        """When the requests without an answer began, in their order; replaced by a single assignment."""
+
+    @property
+    def problem(self) -> str:
+        """For how long a request has had no answer, if for long. May be read in any thread."""
+        waiting = self._waiting
+        seconds = time.monotonic() - waiting[0] if waiting else 0.0
+        return f"the API server has not answered for {seconds:.0f} s" if seconds > self._limits.slow else ""
 
     async def __aexit__(self, *_: object) -> None:
         """Close the client."""
@@ -198,7 +210,8 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         self, request: Request, query: Mapping[str, str], body: Body | None = None
     ) -> aiohttp.ClientResponse:
         """Send a request, and return the beginning of an answer in JSON with status 2xx, which the caller closes."""
-        response = await self._send(request, query, body)
+        with self._until_answered():
+            response = await self._send(request, query, body)
         success = 200 <= response.status < 300  # noqa: PLR2004 - HTTP's class
         if success and response.content_type == JSON:
             return response
@@ -210,6 +223,16 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
                 self._credentials.rejected()
             body_of_error, retry_after = await response.read(), response.headers.get("Retry-After", "")
             raise from_answer(request, response.status, body_of_error, retry_after)
+
+    @contextlib.contextmanager
+    def _until_answered(self) -> Iterator[None]:
+        began = time.monotonic()
+        self._waiting = (*self._waiting, began)
+        try:
+            yield
+        finally:
+            first = self._waiting.index(began)
+            self._waiting = self._waiting[:first] + self._waiting[first + 1 :]
 
     async def _send(self, request: Request, query: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
         access = await self._credentials.access(request)

@@ -138,6 +138,7 @@ class DraDriver(ResourceServer):
         return [
             self._registration.problem,
             self._publisher.problem or unconfirmed,
+            self._api.problem,
             self._scanned.problem,
             self._claims.problem,
         ]
