@@ -1,8 +1,8 @@
 """The checkpoint of earlier versions, which had the prepared claims in a file beside their CDI specs.
 
 The file is JSON: the version of its format, the SHA-256 of ``data`` as it is written there, and ``data`` with the boot
-ID of the host and the claims. It is read once, at the start of a process, and removed when each claim has a spec that
-records it.
+ID of the host and the claims. It is read once, at the start of a process. Claims that end are removed from it, and the
+file when each claim has a spec that records it.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ LOG = logging.getLogger(__name__)
 
 FILE_NAME = "checkpoint.json"
 REJECTED_SUFFIX = ".rejected"
+_MODE = 0o600
 
 
 class _Data(msgspec.Struct):
@@ -64,6 +65,16 @@ def remove_checkpoint(directory: str) -> None:
     path = os.path.join(directory, FILE_NAME)
     if atomic_file.remove(path):
         LOG.info("checkpoint of an earlier version converted", extra={"path": path})
+
+
+def forget_claim(directory: str, boot: str, uid: str) -> None:
+    """Remove a claim that has ended, so that no later process adopts it. Raises OSError and ClaimRecordError."""
+    claims = read_checkpoint(directory, boot)
+    left = [claim for claim in claims if claim.uid != uid]
+    if len(left) < len(claims):
+        data = msgspec.json.encode(_Data(boot, left))
+        envelope = _Envelope(1, hashlib.sha256(data).hexdigest(), msgspec.Raw(data))
+        atomic_file.replace(os.path.join(directory, FILE_NAME), msgspec.json.encode(envelope), _MODE)
 
 
 def checkpoint_exists(directory: str) -> bool:

@@ -36,7 +36,7 @@ from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi import CdiDevice, encode, qualified_name, spec_of, translate_errors
 from aosp_plugin.framework.devices import ContainerEdits
-from aosp_plugin.framework.dra.checkpoint import checkpoint_exists, read_checkpoint, remove_checkpoint
+from aosp_plugin.framework.dra.checkpoint import checkpoint_exists, forget_claim, read_checkpoint, remove_checkpoint
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, PreparedDevice
 from aosp_plugin.framework.dra.driver_names import claim_kind
 from aosp_plugin.framework.errors import BackendError, ClaimRecordError, PluginError
@@ -191,8 +191,9 @@ class ClaimSpecs:
         return tuple(prepared)
 
     def remove(self, uid: str) -> None:
-        """Remove the spec of a claim, whether it exists or not. Raises CdiError."""
+        """Remove the spec of a claim, whether it exists or not. Raises OSError, CdiError and ClaimRecordError."""
         path = self.path(uid)
+        forget_claim(self.state_directory, self.boot, uid)
         with translate_errors(path):
             atomic_file.remove(path)
         self._adopted.discard(uid)
