@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import stat
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 REGISTRY = "/var/lib/kubelet/plugins_registry"
 CDI = "/var/run/cdi"
 DRIVER = "tablet.aosp.io"
+STATE = f"/var/lib/kubelet/plugins/{DRIVER}"
 CLAIMS = resource_claims("default")
 SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
 DEADLINE = 45.0
@@ -41,6 +43,8 @@ class ClaimPod:
     """The CDI names that the kubelet has got; empty until the claim is prepared."""
     held: list[Inode] = field(default_factory=list)
     ends: bool = False
+    error: str = ""
+    """Why the last attempt has failed, which the kubelet reports."""
     is_damaged: bool = False
     """Whether another program has removed its spec, which is the record of the claim: a process of the plugin that did
     not see it before cannot know of the claim."""
@@ -118,6 +122,31 @@ class ClaimKubelet:
             self._release(pod)
             self._start(pod)
 
+    def become_earlier(self) -> None:
+        """Give the records of claims the form in which earlier versions have left them.
+
+        The last one had them in a checkpoint as well as in the specs, and those before it in a checkpoint alone.
+        """
+        files, claims = self.host.files, []
+        if files.exists(f"{STATE}/checkpoint.json"):
+            return
+        is_recorded = self.host.rng.random() < 0.5
+        for name, inode in [*files.lookup(CDI).entries.items()]:
+            if not name.startswith(f"{DRIVER}-claim_") or not name.endswith(".json"):
+                continue
+            spec = json.loads(inode.data)
+            claims.append(json.loads(spec["annotations"][f"{DRIVER}/claim"])["claim"])
+            if not is_recorded:
+                files.remove(f"{CDI}/{name}")
+                files.write(f"{CDI}/{name}", json.dumps({**spec, "annotations": {}}).encode())
+        boot = self.host.read("/proc/sys/kernel/random/boot_id").decode().strip()
+        data = json.dumps({"boot": boot, "claims": claims})
+        checksum = hashlib.sha256(data.encode()).hexdigest()
+        files.make_directories(STATE)
+        content = f'{{"format":1,"checksum":"{checksum}","data":{data}}}'
+        files.write(f"{STATE}/checkpoint.json", content.encode())
+        self.host.log("earlier version", claims=len(claims), is_recorded=is_recorded)
+
     def missing(self) -> list[str]:
         """Return what is not as it should be when no fault is left."""
         found = [f"claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
@@ -193,6 +222,7 @@ class ClaimKubelet:
         request = pb.NodePrepareResourcesRequest(claims=[pod.claim]).SerializeToString()
         answer = await driver.call(f"{SERVICE}NodePrepareResources", request, DEADLINE)
         result = pb.NodePrepareResourcesResponse.FromString(answer).claims[pod.claim.uid]
+        pod.error = result.error
         if result.error:
             self.host.log("claim not prepared", claim=pod.name, error=result.error)
             return False
@@ -207,6 +237,7 @@ class ClaimKubelet:
         request = pb.NodeUnprepareResourcesRequest(claims=[pod.claim]).SerializeToString()
         answer = await driver.call(f"{SERVICE}NodeUnprepareResources", request, DEADLINE)
         error = pb.NodeUnprepareResourcesResponse.FromString(answer).claims[pod.claim.uid].error
+        pod.error = error
         if error:
             self.host.log("claim not unprepared", claim=pod.name, error=error)
             return False

@@ -303,6 +303,12 @@ def plugin_is_killed_at_an_await(world: "World") -> None:
 
 
 @fault
+def version_changes(world: "World") -> None:
+    """The plugin is replaced by an earlier version for a while, which leaves its own records of claims."""
+    world.replace_version()
+
+
+@fault
 def plugin_is_stopped(world: "World") -> None:
     """The plugin gets SIGTERM, and starts again."""
     world.stop_plugin()

@@ -167,8 +167,9 @@ def simulated(host: Host) -> Iterator[None]:
             if module.__name__.split(".")[1] in {"binder", "framework", "daemon"}:
                 stack.enter_context(mock.patch.object(module, "open", simulated_open(host), create=True))
             _replace_clocks(module, SimulatedTime(host), stack)
-        worker = importlib.import_module("aosp_plugin.framework.worker")
-        stack.enter_context(mock.patch.object(worker, "time", SimulatedTime(host)))
+        for name in ("worker", "apiserver.client"):
+            module = importlib.import_module(f"aosp_plugin.framework.{name}")
+            stack.enter_context(mock.patch.object(module, "time", SimulatedTime(host)))
         for owner, name, value in (
             (binderfs, "call", host.system_call),
             (detached, "call", host.system_call),

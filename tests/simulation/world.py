@@ -74,6 +74,7 @@ class World:
         self.api = self.host.api = ApiServer(self.host)
         self.claims = ClaimKubelet(self.host, self.api)
         self.process = self.host.new_process()
+        self._others: set[Process] = set()
         self._daemon: Daemon | None = None
         self._changed = False
         self._pods = 0
@@ -173,6 +174,12 @@ class World:
 
         self._loop.before_step = before_step
 
+    def replace_version(self) -> None:
+        """Kill the plugin; the next one finds what an earlier version has left, as after a downgrade and an upgrade."""
+        if not self._others:
+            self.process.kill()
+            self.claims.become_earlier()
+
     def stop_plugin(self) -> None:
         """Send SIGTERM."""
         self.process.stop()
@@ -187,6 +194,8 @@ class World:
         process = self.host.new_process()
         daemon = process.run(partial(Daemon, lambda: configuration(changed=self._changed)))
         self.host.log("second plugin started", pid=process.pid)
+        self._others.add(process)
+        process.at_death.append(partial(self._others.discard, process))
         self.spawn(self._until_ended(process, daemon))
         return process.stop
 
@@ -336,7 +345,7 @@ class World:
         generation = None if self._daemon is None else self._daemon._generation
         if not self.process.alive or generation is None:
             return ["the plugin does not run"]
-        return [
+        return [pod.error for pod in self.claims.pods.values() if pod.error] + [
             text
             for server in generation.servers
             for text in (server.unready, *(device.why for device in server.inventory.snapshot.unhealthy))
