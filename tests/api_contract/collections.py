@@ -48,12 +48,6 @@ async def listed(server: Server) -> None:
         assert [item["metadata"]["name"] for item in found.items] == ["listed-2"]
 
 
-@check("A field that cannot be selected is a bad request.")
-async def listed_by_unknown_field(server: Server) -> None:
-    async with server.client() as client:
-        assert await refused(client.list(SLICES, field_selector="spec.allNodes=true")) == (400, "BadRequest")
-
-
 @check("A list of several pages is the list as of its first page.")
 async def listed_in_pages(server: Server) -> None:
     async with server.client() as client:
@@ -156,30 +150,12 @@ async def watch_with_bookmark(server: Server) -> None:
             assert (await next_change(events)).object["metadata"]["name"] == "after-bookmark"
 
 
-@check("A watch in which nothing changes has nothing but bookmarks, and often none.")
-async def watch_without_change(server: Server) -> None:
-    async with server.client(server.short) as client:
-        version = (await client.list(SLICES)).resource_version
-        await client.create(SLICES, a_slice("no-bookmark", node="no-bookmark"))
-        async with watching(client, "no-bookmark", version) as events, asyncio.timeout(PATIENCE):
-            assert [event.type async for event in events if event.type != "BOOKMARK"] == ["ADDED"]
-
-
 @check("A watch from a version that is too old is gone.")
 async def watched_too_late(server: Server) -> None:
     async with server.client() as client:
         await client.create(SLICES, a_slice("too-old"))
         events = client.watch(SLICES, resource_version=await server.too_old())
         assert await refused(anext(events)) == (410, "Expired")
-
-
-@check("A watch from a future version has no earlier changes.")
-async def watched_ahead(server: Server) -> None:
-    async with server.client(server.short) as client:
-        version = int((await client.list(SLICES)).resource_version) + 1_000_000
-        await client.create(SLICES, a_slice("ahead", node="ahead"))
-        async with watching(client, "ahead", str(version)) as events, asyncio.timeout(PATIENCE):
-            assert [event async for event in events] == []
 
 
 @check("A kubelet that starts deletes the slices of its node, and watches see it.")

@@ -12,7 +12,6 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiLimits
 from aosp_plugin.framework.apiserver.protocol import ApiError
 from tests.api_contract.common import (
-    DRIVER,
     PATIENCE,
     SLICES,
     TAINT,
@@ -50,15 +49,6 @@ async def created_twice(server: Server) -> None:
         assert await refused(client.create(SLICES, a_slice("created-twice"))) == (409, "AlreadyExists")
 
 
-@check("An object that is created may not have a resourceVersion.")
-async def created_with_version(server: Server) -> None:
-    async with server.client() as client:
-        body = a_slice("with-version")
-        body["metadata"]["resourceVersion"] = "7"
-        status, _ = await refused(client.create(SLICES, body))
-        assert status == 500, status
-
-
 @check("An update changes resourceVersion and generation, one without a change neither.")
 async def updated(server: Server) -> None:
     async with server.client() as client:
@@ -71,15 +61,6 @@ async def updated(server: Server) -> None:
         assert new["metadata"]["generation"] == 2
         assert new["metadata"]["uid"] == old["metadata"]["uid"]
         assert new["metadata"]["creationTimestamp"] == old["metadata"]["creationTimestamp"]
-
-
-@check("An update of the metadata does not change the generation.")
-async def updated_with_label(server: Server) -> None:
-    async with server.client() as client:
-        old = await client.create(SLICES, a_slice("labelled"))
-        old["metadata"]["labels"] = {"a": "b"}
-        new = await client.update(protocol.object_path(SLICES, "labelled"), old)
-        assert (new["metadata"]["labels"], new["metadata"]["generation"]) == ({"a": "b"}, 1)
 
 
 @check("An update of another version is a conflict; one without a resourceVersion is not.")
@@ -109,21 +90,6 @@ async def updated_missing(server: Server) -> None:
         assert await refused(client.update(path, a_slice("missing"))) == (404, "NotFound")
 
 
-@check("An update has the name of its path.")
-async def updated_under_another_name(server: Server) -> None:
-    async with server.client() as client:
-        await client.create(SLICES, a_slice("name"))
-        path = protocol.object_path(SLICES, "name")
-        assert await refused(client.update(path, a_slice("another-name"))) == (400, "BadRequest")
-
-
-@check("A body of another kind is a bad request.")
-async def of_another_kind(server: Server) -> None:
-    async with server.client() as client:
-        body = {**a_slice("kind"), "kind": "DeviceClass"}
-        assert await refused(client.create(SLICES, body)) == (400, "BadRequest")
-
-
 @check("A deletion with preconditions deletes no other object.")
 async def deleted(server: Server) -> None:
     async with server.client() as client:
@@ -135,28 +101,6 @@ async def deleted(server: Server) -> None:
         await client.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         assert await refused(client.delete(path)) == (404, "NotFound")
         assert await refused(client.get(path)) == (404, "NotFound")
-
-
-@check("An object with a finalizer exists until the finalizer is removed.")
-async def deleted_with_finalizer(server: Server) -> None:
-    async with server.client() as client:
-        body = a_slice("finalizer")
-        body["metadata"]["finalizers"] = ["example.com/keep"]
-        await client.create(SLICES, body)
-        path = protocol.object_path(SLICES, "finalizer")
-        await client.delete(path)
-        found = await client.get(path)
-        assert found["metadata"]["deletionTimestamp"]
-        found["metadata"]["finalizers"] = []
-        await client.update(path, found)
-        assert await refused(client.get(path)) == (404, "NotFound")
-
-
-@check("Fields that the server does not know are dropped.")
-async def unknown_fields(server: Server) -> None:
-    async with server.client() as client:
-        answer = await client.create(SLICES, {**a_slice("unknown"), "extra": 1})
-        assert "extra" not in answer
 
 
 @check("A token that is not valid is refused.")
@@ -177,49 +121,6 @@ async def forbidden(server: Server) -> None:
             await client.create(SLICES, a_slice("forbidden"))
         claims = protocol.object_path(protocol.resource_claims("default"), "none")
         assert await refused(client.get(claims)) == (403, "Forbidden")
-
-
-@check("An API version or a resource that the server does not have is not found.")
-async def not_served(server: Server) -> None:
-    async with server.client() as client:
-        status, _ = await refused(client.list("/apis/resource.k8s.io/v1alpha1/resourceslices"))
-        assert status == 404
-        status, _ = await refused(client.list(f"{protocol.RESOURCE_API}/nonsense"))
-        assert status == 404
-
-
-@check("The status of a claim is written by itself, and not with the claim.")
-async def claim_status(server: Server) -> None:
-    async with server.client() as client:
-        collection = protocol.resource_claims("default")
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "claim"},
-            "spec": {
-                "devices": {
-                    "requests": [
-                        {
-                            "name": "phone",
-                            "exactly": {
-                                "deviceClassName": "phone",
-                                "allocationMode": "ExactCount",
-                                "count": 1,
-                            },
-                        }
-                    ]
-                }
-            },
-        }
-        made = await client.create(collection, body)
-        path = protocol.object_path(collection, "claim")
-        result = {"request": "phone", "driver": DRIVER, "pool": "a", "device": "phone0"}
-        status = {"allocation": {"devices": {"results": [result]}}}
-        same = await client.update(path, {**made, "status": status})
-        assert not same.get("status")
-        new = await client.update(f"{path}/status", {**made, "status": status})
-        assert new["status"]["allocation"]["devices"]["results"] == [result]
-        assert (await client.get(path))["status"] == new["status"]
 
 
 @check("A dry run validates and drops fields as a creation does, and stores nothing.")

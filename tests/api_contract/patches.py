@@ -91,11 +91,3 @@ async def event(server: Server) -> None:
         assert answer["firstTimestamp"] == body["firstTimestamp"]
         found = await client.list(EVENTS, field_selector="involvedObject.kind=Node,involvedObject.name=a-node")
         assert [item["message"] for item in found.items] == ["second"]
-
-
-@check("The right to patch Nodes is a right of its own.")
-async def patch_without_right(server: Server) -> None:
-    token = await server.token("node-reader", [("get", "nodes")])
-    async with server.client() as administrator, server.client(token=token) as client:
-        path, taints = await a_node(administrator, "guarded")
-        assert await refused(client.patch(path, removal(taints))) == (403, "Forbidden")

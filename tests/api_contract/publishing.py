@@ -243,14 +243,6 @@ async def odd_names(server: Server) -> None:
         await running.publish([Device(each, "of a \u00fc-reason: " * 9 if each == "7" else "") for each in ids])
 
 
-@check("A long node name has slices too.")
-async def long_names(server: Server) -> None:
-    name = ".".join(["n" * 63, "o" * 63, "d" * 63, "e" * 52])
-    async with publishing(server, name) as running:
-        await running.publish(phones(70))
-        assert len(await running.slices()) == 2
-
-
 @check("Slices that are no longer wanted are deleted.")
 async def obsolete(server: Server) -> None:
     async with publishing(server, "obsolete") as running:

@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.browser import chromium, picture
+from tests.browser import picture
 from tests.browser.node import HOSTILE, PATIENCE, Node, running
 
 if TYPE_CHECKING:
@@ -188,21 +188,6 @@ def test_every_state_has_its_color_and_a_shape_of_its_own(page: Chrome, node: No
     assert len(shapes) == len({shape for _, shape in shapes}) == len(counts) == 4
 
 
-@pytest.mark.parametrize(("width", "pitch", "columns"), [(1500, 9, 100), (1280, 9, 80), (420, 9, 30)])
-def test_map_of_ten_thousand_cells_uses_the_width(
-    browser: Chrome, node: Node, width: int, pitch: int, columns: int
-) -> None:
-    """Cells have their minimum size, to keep scrolling short."""
-    browser.set_window_size(width, 900)
-    try:
-        page = opened(browser, node, "?view=map")
-        drawn = picture.take_screenshot(page)
-    finally:
-        browser.set_window_size(*chromium.WINDOW)
-    assert (drawn.pitch, drawn.columns) == (pitch, columns)
-    assert drawn.image.height < 1.1 * pitch * COUNT / columns
-
-
 def test_page_shows_node_counts_and_registration(page: Chrome, node: Node) -> None:
     counts = node.report()["counts"]
     shows(page, "#node", "phone-node-07")
@@ -228,15 +213,6 @@ def test_page_loads_from_the_plugin_only_and_logs_nothing(page: Chrome, node: No
     assert len(urls) >= 9
     assert all(url.startswith(node.url) for url in urls)
     assert page.get_log("browser") == []  # type: ignore[no-untyped-call]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 min"), (3599, "59 min"), (14_520, "4 h 2 min"), (86_400, "1 d 0 h"), (180_000, "2 d 2 h")],
-)
-def test_duration_has_its_two_largest_units(page: Chrome, seconds: int, text: str) -> None:
-    load = "import('/page/format.js').then(({ duration }) => arguments[1](duration(arguments[0])))"
-    assert page.execute_async_script(load, seconds) == text
 
 
 # -- times: the target is one second. The times are printed at the end of the run. Only a time of another order of
@@ -296,17 +272,6 @@ function cell(i) {
 """
 )
 """Script that defines the color and state in the middle of a cell."""
-
-
-def test_devices_that_change_at_once_are_one_change(page: Chrome, node: Node) -> None:
-    """The first device is listed by name, the others as a number."""
-    numbers = range(9000, 9020)
-    node.signal(signal.SIGSTOP)  # so that one scan finds all changes
-    node.remove(*numbers)
-    node.signal(signal.SIGCONT)
-    until(page, "return document.querySelector('#changes li').textContent.startsWith('aosp_binder9000 and 19 more')")
-    node.add(*numbers)
-    wait(lambda: {device["state"] for device in node.report()["devices"][9000:9020]} == {"free"})
 
 
 def test_selection_survives_changes_of_other_devices(page: Chrome, node: Node) -> None:
@@ -381,18 +346,6 @@ def test_click_selects_a_cell_and_shows_its_pod(page: Chrome) -> None:
     assert [text for text in ("Allocated", "phone-1", "default", "android") if text not in detail] == []
 
 
-def test_hover_describes_a_cell_without_selecting_it(page: Chrome) -> None:
-    script(
-        page,
-        CELLS
-        + """
-        const place = { clientX: box.left + left + 2, clientY: box.top + top + 2, bubbles: true };
-        canvas.dispatchEvent(new PointerEvent('pointermove', place));""",
-    )
-    shows(page, ".tip", "aosp_binder0 · allocated · default/phone-0 (android)")
-    mentions(page, "#detail", "Select a device")
-
-
 def test_leak_shows_the_process_as_text(page: Chrome, node: Node) -> None:
     """Its command line contains markup."""
     find(page, "#search").send_keys(f"aosp_binder{LEAKED[0]}", Keys.ENTER)
@@ -421,24 +374,6 @@ def test_search_finds_the_devices_of_a_pod(page: Chrome, node: Node) -> None:
     search.send_keys(Keys.ESCAPE)
     find(page, "body").send_keys(Keys.ESCAPE)
     assert drawn_states(page) == [device["state"] for device in node.report()["devices"]]
-
-
-def test_search_requires_every_word(page: Chrome) -> None:
-    search = find(page, "#search")
-    search.send_keys("MISSING binder4242")
-    shows(page, "#found", "1 found")
-    search.send_keys(" nowhere")
-    shows(page, "#found", "0 found")
-    search.send_keys(Keys.ENTER)
-    mentions(page, "#detail", "Select a device")
-
-
-def test_slash_focuses_the_search(page: Chrome) -> None:
-    """In the search itself it is a character."""
-    find(page, "body").send_keys("/")
-    assert script(page, "return document.activeElement.id") == "search"
-    find(page, "#search").send_keys("a/b")
-    assert script(page, "return document.querySelector('#search').value") == "a/b"
 
 
 def test_counts_filter_by_state(page: Chrome) -> None:
@@ -600,40 +535,6 @@ def test_address_with_unknown_values_is_harmless(browser: Chrome, node: Node) ->
     assert page.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
-def test_keys_are_listed_and_work(page: Chrome) -> None:
-    body = find(page, "body")
-    body.send_keys("?")
-    assert displayed(page, "dialog.help")
-    mentions(page, "dialog.help", "Show the devices as map, by pod, or as table")
-    find(page, "dialog.help .close").click()
-    assert not displayed(page, "dialog.help")
-    for key, view in (("t", "table"), ("p", "pods"), ("m", "map")):
-        body.send_keys(key)
-        assert attribute(page, f".tab[data-view={view}]", "aria-pressed") == "true"
-    body.send_keys("u")
-    shows(page, "#found", f"{len(MISSING) + len(LEAKED)} found")
-    body.send_keys("u")
-    shows(page, "#found", "")
-
-
-def test_colors_are_those_of_the_system_or_of_choice(page: Chrome, node: Node) -> None:
-    """The choice is kept for the next visit."""
-    theme = "return document.documentElement.dataset.theme"
-    media(page, prefers_color_scheme="dark")
-    until(page, f"{theme} === 'dark'")
-    find(page, "#theme").click()
-    assert script(page, theme) == "light"
-    page.get(node.url)
-    until(page, READY)
-    assert script(page, theme) == "light"
-    find(page, "#theme").click()
-    assert script(page, theme) == "dark"
-    find(page, "#theme").click()  # as the system again
-    assert attribute(page, "#theme", "title") == "Colors: system"
-    media(page, prefers_color_scheme="light")
-    until(page, f"{theme} === 'light'")
-
-
 @pytest.fixture
 def narrow(browser: Chrome) -> Iterator[Chrome]:
     """Return a browser with the screen of a phone."""
@@ -662,13 +563,6 @@ def test_narrow_screen_has_cards_and_a_sheet(narrow: Chrome, node: Node) -> None
     shows(page, "#detail h2", f"aosp_binder{LEAKED[0]}")
     press(page, "#detail .close")
     assert not displayed(page, "#detail")
-
-
-def test_reduced_motion_stops_animations(page: Chrome) -> None:
-    animation = "return getComputedStyle(document.querySelector('.live .dot')).animationName"
-    assert script(page, animation) == "breathe"
-    media(page, prefers_reduced_motion="reduce")
-    until(page, f"{animation} === 'none'")
 
 
 def test_hidden_page_sends_no_requests(page: Chrome) -> None:

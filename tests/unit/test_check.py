@@ -114,17 +114,6 @@ def test_without_a_variable_the_paths_are_known_from_the_configuration(
     assert "the container got nothing" in other["/dev/other*"]
 
 
-def test_a_mode_that_excludes_android_s_users_is_a_remark(
-    load: Callable[[str], keys.Config], container: Callable[..., str]
-) -> None:
-    root = container()
-    Path(root, "dev", "aosp_binder0").touch(mode=0o600)
-    (_, finding) = check.findings(
-        load("version: v1\nverify: file\n").resources[0], {"BINDER_VISIBLE_DEVICES": "aosp_binder0"}, root
-    )
-    assert finding.text.endswith("opened; mode 0600: not for all users of Android")
-
-
 def test_the_command_prints_each_check_and_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

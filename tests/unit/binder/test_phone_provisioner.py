@@ -1,12 +1,10 @@
 """The binderfs mounts of phones: mounted, found, completed, replaced and removed, with real mounts of a tmpfs."""
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -84,29 +82,6 @@ def test_replacement_is_another_file_system_and_the_old_one_stays_usable(directo
     assert os.path.samestat(os.stat(directory.path / "phone1/binder"), neighbour)
 
 
-@pytest.mark.parametrize("step", ["create_mount", "fill", "unmount", "attach"])
-def test_replacement_that_ends_at_any_step_leaves_a_complete_phone_or_none(
-    step: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever a killed process left is made whole by the next one."""
-    keeper = provisioner(directory)
-    keeper.provision(["phone0"])
-
-    def end(*_arguments: object, **_keywords: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        module = detached if step in {"create_mount", "attach"} else binderfs
-        patch.setattr(module, "device_names" if step == "fill" else step, end)
-        with pytest.raises(KeyboardInterrupt):
-            keeper.replace("phone0")
-    count = directory.mounted().get("phone0", 0)
-    assert count == (0 if step == "attach" else 1)
-    assert {*os.listdir(directory.path / "phone0")} >= ({*TRIPLE} if count else set())
-    assert provisioner(directory).provision(["phone0"]) == ([] if count else ["phone0"])
-    assert directory.mounted() == {"phone0": 1}
-
-
 def test_removal_leaves_neither_mount_nor_directory(directory: Mounts) -> None:
     keeper = provisioner(directory)
     keeper.provision(["phone0", "phone1"])
@@ -163,36 +138,6 @@ def test_second_path_to_a_phone_is_foreign(directory: Mounts) -> None:
     assert provisioner(directory).provision(["phone0", "phone1"]) == []
     keeper.provision(["phone0", "phone1"])
     assert keeper.foreign == {"phone0"}
-
-
-@pytest.mark.parametrize("failing", ["listing", "creation"])
-def test_phone_is_not_spoiled_because_descriptors_are_exhausted(
-    failing: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its container would lose it at its next start for nothing."""
-    keeper = provisioner(directory)
-    keeper.provision(["phone0"])
-    before = os.stat(directory.path / "phone0")
-    (directory.path / "phone0/binder").unlink()
-
-    name = "device_names" if failing == "listing" else "add_device"
-    function, failures = getattr(binderfs, name), [failing]
-
-    def fail_once(path: str, *arguments: str) -> Any:
-        if not failures:
-            return function(path, *arguments)
-        failures.clear()
-        with binderfs.refusals(binderfs.Step.CONTROL, path) if failing == "creation" else contextlib.nullcontext():
-            raise OSError(errno.EMFILE, "Too many open files", path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(binderfs, name, fail_once)
-        assert keeper.provision(["phone0"]) == []
-        assert f"{directory.path}/phone0: Too many open files" in keeper.problem
-    assert keeper.provision(["phone0"]) == []
-    assert keeper.problem == ""
-    assert os.path.samestat(os.stat(directory.path / "phone0"), before)
-    assert sorted(binderfs.device_names(f"{directory.path}/phone0")) == TRIPLE
 
 
 def test_failed_mount_leaves_no_directory_and_other_mounts_are_not_attempted(

@@ -4,9 +4,7 @@ import errno
 import itertools
 import os
 import posixpath
-import shutil
 import stat
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -265,30 +263,6 @@ def test_directories_that_do_not_match_the_pattern_are_not_watched(phones: Tree)
     result = scan_phones(phones, Named(["binder"], "phone-{set}/{name}"))
     assert (names(result), result.skipped) == ([f"{directory}/binder"], {})
     assert result.directories == {"/dev/phones", f"/dev/phones/{directory}"}
-
-
-@pytest.mark.parametrize(
-    ("vanishes_after", "remaining"),
-    [
-        ("/dev/phones/phone1", ["phone2/binder"]),
-        ("/dev/phones/phone1/binder", ["phone1/binder", "phone2/binder"]),
-    ],
-)
-def test_directory_may_vanish_during_a_scan(tmp_path: Path, vanishes_after: str, remaining: list[str]) -> None:
-    """The next scan finds the rest of the change."""
-    for name in ("phone1/binder", "phone1/hwbinder", "phone2/binder"):
-        path = tmp_path / "dev/phones" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-
-    class Vanishing(Host):
-        def lstat(self, path: str) -> os.stat_result:
-            status = super().lstat(path)
-            if path == vanishes_after:
-                shutil.rmtree(tmp_path / "dev/phones/phone1")
-            return status
-
-    assert names(scanner.scan_devices(Vanishing(str(tmp_path)), DRIVER, "/dev/phones", NESTED)) == remaining
 
 
 def test_named_sets_without_directories_use_matching_files_only(tree: Tree) -> None:

@@ -226,14 +226,6 @@ async def test_other_refusals_are_failed_registrations(kubelet_dir: str) -> None
             await register(path, REQUEST, 0.2)
 
 
-async def test_registration_fails_without_a_kubelet(kubelet_dir: str) -> None:
-    with pytest.raises(RegistrationFailedError, match=r"^UNAVAILABLE: .*No such file or directory"):
-        await register(f"{kubelet_dir}/kubelet.sock", REQUEST, 10.0)
-    stale(kubelet_dir, "kubelet.sock")
-    with pytest.raises(RegistrationFailedError, match=r"^UNAVAILABLE: .*Connection refused"):
-        await register(f"{kubelet_dir}/kubelet.sock", REQUEST, 10.0)
-
-
 async def test_authority_is_a_name_and_not_the_path_of_the_socket(kubelet_dir: str) -> None:
     """The kubelet's server rejects the escaped path that gRPC would send by default."""
     path, seen = f"{kubelet_dir}/kubelet.sock", bytearray()

@@ -94,22 +94,10 @@ def test_an_unhealthy_device_has_a_taint_with_the_reason() -> None:
     assert unhealthy["taints"] == [{"key": "phone.aosp.io/unhealthy", "value": "not_binder", "effect": "NoSchedule"}]
 
 
-def test_an_unhealthy_device_is_left_out_where_the_server_keeps_no_taints() -> None:
-    assert names(wanted(phones(3, phone1="missing"), taints=False)) == {
-        "00000-phone.aosp.io-node-a": ["phone0", "phone2"]
-    }
-
-
 def test_devices_that_do_not_fit_into_their_block_are_reported() -> None:
     slices = wanted([Device(f"{kind}{number}") for kind in ("tty", "usb") for number in range(40)])
     assert [len(devices) for devices in names(slices).values()] == [64]
     assert set(slices.left_out) == {f"usb{number}" for number in range(24, 40)}
-
-
-def test_the_place_of_an_unhealthy_device_is_not_given_to_another() -> None:
-    devices = [Device(f"{kind}{number}") for kind in ("tty", "usb") for number in range(40)]
-    devices[0] = Device("tty0", "missing")
-    assert "usb24" in wanted(devices, taints=False).left_out
 
 
 @given(devices=DEVICES, taints=st.booleans())

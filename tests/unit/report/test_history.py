@@ -82,19 +82,6 @@ def test_pods_get_and_return_devices(changes: ResourceHistory, history: History)
     assert [change.pod for change in history.recent] == ["games/phone-1", "shop/phone-2", "games/phone-1"]
 
 
-def test_registration_is_recorded_when_it_changes(changes: ResourceHistory, history: History) -> None:
-    changes.registration("failed")
-    changes.registration("ok")
-    changes.registration("ok")
-    changes.kubelet_restarted()
-    changes.unregistered()
-    changes.registration("failed")
-    changes.unregistered()
-    changes.registration("ok")
-    events = [change[0] for change in recorded(history)]
-    assert events == ["registered", "kubelet-restarted", "unregistered", "registered"]
-
-
 def test_kubelet_that_lacks_devices_is_recorded_once(changes: ResourceHistory, history: History) -> None:
     for allocatable, lacking in ((3, False), (0, True), (1, True), (3, False)):
         changes.kubelet_lacks(allocatable, 3, lacking=lacking)

@@ -1,8 +1,6 @@
 """Notifications to systemd, over a real socket."""
 
 import asyncio
-import os
-import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,16 +113,6 @@ async def test_nothing_is_checked_without_a_socket(environment: dict[str, str]) 
     assert state.checks == 0
 
 
-async def test_abstract_socket_is_supported() -> None:
-    name = f"aosp-plugin-test-{os.getpid()}"
-    receiver = Systemd(f"@{name}", f"\0{name}")
-    try:
-        async with background_task(State().notify(receiver.environment)):
-            assert await receiver.receive() == "STATUS=not registered yet"
-    finally:
-        receiver.close()
-
-
 async def test_full_socket_does_not_block_the_event_loop(systemd: Systemd) -> None:
     """Messages that do not fit are dropped."""
     state = State()
@@ -152,20 +140,3 @@ async def test_full_socket_does_not_block_the_event_loop(systemd: Systemd) -> No
 )
 def test_watchdog_timeout_is_that_of_this_process(environment: dict[str, str], seconds: float) -> None:
     assert watchdog_timeout(environment, 7) == seconds
-
-
-async def test_notifications_go_on_while_no_descriptor_is_free(systemd: Systemd) -> None:
-    """Otherwise, systemd would miss the watchdog notifications and kill the service."""
-    state, limits = State(), resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async with background_task(state.notify(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
-        await systemd.receive()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-        try:
-            systemd.pending()
-            state.unready = []
-            while await systemd.receive() == "WATCHDOG=1":
-                pass
-            assert await systemd.receive() == "WATCHDOG=1"
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
