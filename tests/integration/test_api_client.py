@@ -228,12 +228,11 @@ async def test_a_request_that_hangs_has_a_deadline(server: ApiServer) -> None:
 
 
 async def test_a_request_without_an_answer_is_a_problem_until_it_has_one(server: ApiServer) -> None:
-    server.faults.add(Hang())
+    hang = server.faults.add(Hang())
     async with client_of(server, limits=ApiLimits(slow=0.0)) as client:
         assert client.problem == ""
         request = asyncio.create_task(client.list(SLICES))
-        while not client.problem:
-            await asyncio.sleep(0)
+        await server.wait_for(lambda _: hang.hits)
         assert client.problem == "the API server has not answered for 0 s"
         server.faults.clear()
         await request
