@@ -8,18 +8,31 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.simulation.patches import modules
 from tests.simulation.scenario import Result, Step, kind_of, run, shrunk, steps_of
 
 
-def _case(arguments: tuple[int, int]) -> tuple[Result, list[Step]]:
+class Case(NamedTuple):
+    """A run that has ended."""
+
+    result: Result
+    cpu: float
+    """Seconds of a processor that it took."""
+    steps: list[Step]
+    """The few faults that are enough for its failure."""
+
+
+def _case(arguments: tuple[int, int]) -> Case:
     seed, count = arguments
+    began = time.process_time()
     result = run(seed, steps_of(seed, count))
+    cpu = time.process_time() - began
     if result.violations:
-        return result, shrunk(seed, steps_of(seed, count)[: result.faults.total()], kind_of(result))
+        return Case(result, cpu, shrunk(seed, steps_of(seed, count)[: result.faults.total()], kind_of(result)))
     result.lines = []
-    return result, []
+    return Case(result, cpu, [])
 
 
 def _prepare() -> None:
@@ -39,19 +52,23 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--failures", type=int, default=5, help="end after so many")
     parser.add_argument("--log", type=Path, help="write the log of the last failed run")
+    parser.add_argument("--report", type=Path, help="write the report there as well, also while it grows")
     options = parser.parse_args()
     report, seed = Report(time.monotonic()), options.seed
     with ProcessPoolExecutor(options.jobs, initializer=_prepare) as pool:
         while report.kinds.total() < options.faults and report.elapsed < options.seconds:
             runs = min(8 * options.jobs, math.ceil((options.faults - report.kinds.total()) / options.length))
-            for result, steps in pool.map(_case, ((seed + number, options.length) for number in range(runs))):
-                report.add(result, steps)
-                if steps and options.log:
-                    options.log.write_text("\n".join(run(result.seed, steps).lines) + "\n", encoding="utf-8")
+            for case in pool.map(_case, ((seed + number, options.length) for number in range(runs))):
+                report.add(case)
+                if case.steps and options.log:
+                    lines = run(case.result.seed, case.steps).lines
+                    options.log.write_text("\n".join(lines) + "\n", encoding="utf-8")
             seed += runs
-            if report.failures >= options.failures:
+            if options.report:
+                options.report.write_text(report.text(), encoding="utf-8")
+            if len(report.failures) >= options.failures:
                 break
-    report.show()
+    print(report.text(), end="")
     return 1 if report.failures else 0
 
 
@@ -61,34 +78,43 @@ class Report:
     def __init__(self, started: float) -> None:
         self._started = started
         self.kinds: collections.Counter[str] = collections.Counter()
-        self.failures = 0
+        self.failures: list[str] = []
+        """Each with the faults that are enough for it."""
         self._worst: dict[str, float] = {}
-        self._silence = 0.0
+        self._cpu = self._silence = self._echo = 0.0
 
     @property
     def elapsed(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._started
 
-    def add(self, result: Result, steps: list[Step]) -> None:
-        """Count a run; show the faults that are enough for its failure."""
+    def add(self, case: Case) -> None:
+        """Count a run."""
+        result = case.result
         self.kinds += result.faults
+        self._cpu += case.cpu
         self._silence = max(self._silence, result.silence)
+        self._echo = max(self._echo, result.echo)
         for name, seconds in result.recoveries.items():
             self._worst[name] = max(self._worst.get(name, 0.0), seconds)
         if result.violations:
-            self.failures += 1
-            print(f"seed {result.seed}: {result.violations[0]}")
-            for step in steps:
-                print(f"    {step}")
+            failure = [f"seed {result.seed}: {result.violations[0]}", *(f"    {step}" for step in case.steps)]
+            self.failures.append("\n".join(failure))
 
-    def show(self) -> None:
-        """Print the numbers."""
-        total, rate = self.kinds.total(), self.kinds.total() / self.elapsed
-        print(f"{total:,} faults in {self.elapsed:.0f} s ({rate:.0f} a second), {self.failures} failures")
-        print(f"the longest time without a signal of what was missing: {self._silence:.2f} s")
-        for name, count in sorted(self.kinds.items()):
-            print(f"  {name:<32}{count:>9,}   worst recovery {self._worst.get(name, 0.0):6.2f} s")
+    def text(self) -> str:
+        """Return the failures and the numbers."""
+        total, elapsed = self.kinds.total(), self.elapsed
+        numbers = [
+            f"{total:,} faults in {elapsed:.0f} s, {total / elapsed:.0f} a second, and {total / self._cpu:.0f} a second "
+            f"of a processor; {len(self.failures)} failures",
+            f"longest time without a signal of what was wrong: {self._silence:.2f} s",
+            f"longest time with a signal of what was no longer wrong: {self._echo:.2f} s",
+            *(
+                f"  {name:<32}{count:>9,}   worst recovery {self._worst.get(name, 0.0):6.2f} s"
+                for name, count in sorted(self.kinds.items())
+            ),
+        ]
+        return "\n".join([*self.failures, *numbers]) + "\n"
 
 
 if __name__ == "__main__":
