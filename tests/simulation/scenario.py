@@ -42,8 +42,8 @@ RARE = {
     "version_changes": 3,
     "second_plugin": 4,
 }
-"""Faults that are chosen less often, and by what factor: they start a plugin, and a start takes the processor as long as
-ten other faults."""
+"""Faults that are chosen less often, and by what factor: they start a plugin, which takes the processor as long as ten
+other faults."""
 
 LONGEST = 40.0
 """Seconds that a fault lasts, at the most."""
