@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.tables import table
+from tests.chaos.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

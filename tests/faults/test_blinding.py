@@ -131,16 +131,3 @@ async def test_descriptors_of_a_process_take_no_memory(devices: DeviceDirectory,
         with process(LARGEST_TABLE), process(OPEN + WAIT, f"{devices.directory}/aosp_binder1"):
             await serve.logged(LEAK)
             assert peak(serve.process.pid) - before < 16 * MIB
-
-
-async def test_command_line_of_a_holder_takes_no_memory(devices: DeviceDirectory, kubelet_dir: str) -> None:
-    """A process of another user holds a device, with a command line of 1.5 MB that has wide characters."""
-    async with serving(devices, kubelet_dir) as (serve, _):
-        with process(OPEN + WAIT, f"{devices.directory}/aosp_binder0"):
-            await serve.logged(LEAK)
-        await serve.logged("leaked device released")
-        before = peak(serve.process.pid)
-        words = ["\N{PILE OF POO}" + "x" * 60_000 for _ in range(24)]
-        with process(OPEN + WITHOUT_RIGHTS + WAIT, f"{devices.directory}/aosp_binder1", *words):
-            await serve.logged(LEAK)
-            assert peak(serve.process.pid) - before < 2 * MIB

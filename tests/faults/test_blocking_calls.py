@@ -17,7 +17,6 @@ from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.errors import WorkerTimeoutError
-from aosp_plugin.framework.observer import Observer
 from kubelet_standin import Behaviour, Kubelet
 from tests.support import IN_LIFE, PATIENCE, listed, problem, ready, run
 
@@ -142,20 +141,6 @@ async def test_pre_start_that_hangs_exceeds_its_deadline_and_delays_no_other_rpc
         assert things.prepared == [["thing1"], ["thing1"]]
 
 
-async def test_pre_start_goes_on_when_the_kubelet_cancels_its_call(things: LockedThings, kubelet_dir: str) -> None:
-    """The next call for the device waits for its end."""
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, 2, RESOURCE)
-        async with connected(kubelet) as stub, locked_by_another_process(things.lock("pre_start")) as release:
-            cancelled = stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["thing0"]))
-            await asyncio.wait_for(things.preparing.wait(), PATIENCE)
-            cancelled.cancel()
-            release()
-            await stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["thing1"]), timeout=PATIENCE)
-        assert things.prepared == [["thing0"], ["thing1"]]
-
-
 class FragileThings(LockedThings):
     """A device whose preparation fails is lost. The second scan, after the first update of the host, fails."""
 
@@ -203,15 +188,6 @@ async def test_scan_after_the_first_update_of_the_host_may_fail(things: LockedTh
     assert fragile.scans > 2
 
 
-async def test_sweep_of_stale_sockets_may_fail_at_the_start(things: LockedThings, kubelet_dir: str) -> None:
-    """Here because of one file in the directory. Without free descriptors, it fails as well."""
-    name = "aosp-example.com_thing-1-1.sock"
-    os.symlink(name, f"{kubelet_dir}/{name}")
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, 2, RESOURCE)
-
-
 async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
     things: LockedThings, kubelet_dir: str, tmp_path: Path
 ) -> None:
@@ -246,21 +222,6 @@ async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
         await ready(plugin)
 
 
-async def test_first_scan_that_hangs_is_refused_by_prepare_and_endured_by_run(
-    things: LockedThings, kubelet_dir: str
-) -> None:
-    async with Kubelet(kubelet_dir) as kubelet, locked_by_another_process(things.lock("scan")) as release:
-        refused = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)
-        with pytest.raises(WorkerTimeoutError, match=r"^device scan timed out after 0\.2 s$"):
-            await refused.prepare()
-        with contextlib.suppress(WorkerTimeoutError):
-            await refused.discard()
-        async with run(DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)):
-            await listed(kubelet, 0, RESOURCE)
-            release()
-            await listed(kubelet, 2, RESOURCE)
-
-
 async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
     things: LockedThings, kubelet_dir: str
 ) -> None:
@@ -288,41 +249,6 @@ def inotify_instances() -> int:
     return links.count("anon_inode:inotify")
 
 
-class Updates(Observer):
-    """Counts host updates."""
-
-    def __init__(self) -> None:
-        self.results: list[str] = []
-        self.retried = asyncio.Event()
-
-    def host_updated(self, result: str) -> None:
-        """Record the result."""
-        self.results.append(result)
-        if self.results.count("failed") == 3:
-            self.retried.set()
-
-
-async def test_failed_host_update_is_reported_and_retried_and_delays_no_publishing(
-    things: LockedThings, kubelet_dir: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A full disk, for example. It is logged once, and the devices stay as they are found."""
-    things.update_error = OSError(28, "No space left on device")
-    observer = Updates()
-    timings = IN_LIFE._replace(retry=0.05)
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=timings, observer=observer)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, 2, RESOURCE)
-        await problem(plugin, "host update failed: [Errno 28] No space left on device")
-        (things._directory / "thing1").unlink()
-        await listed(kubelet, 1, RESOURCE)
-        await asyncio.wait_for(observer.retried.wait(), PATIENCE)
-        things.update_error = None
-        await ready(plugin)
-    assert observer.results[-1] == "ok"
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages.count("host update failed, retrying") == 1
-
-
 async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
     things: LockedThings, kubelet_dir: str
 ) -> None:
@@ -337,43 +263,3 @@ async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
         release()
         await ready(plugin)
         assert things.updates
-
-
-async def test_plugin_whose_close_hangs_logs_it_and_ends(
-    things: LockedThings, kubelet_dir: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, locked_by_another_process(things.lock("close")):
-        task = asyncio.create_task(plugin.run())
-        await listed(kubelet, 2, RESOURCE)
-        plugin.stop(within=0.1)
-        await asyncio.wait_for(task, PATIENCE)
-    assert "close is overdue, leaving it" in caplog.messages
-
-
-class Fading(ListedDevices):
-    """A device whose state depends on time alone, until its third scan."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(RESOURCE, lambda: ["/dev/thing"], directories=[str(directory)])
-        self.scans = 0
-        self.scanned_three_times = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def scan(self) -> None:
-        """Count the scan."""
-        self.scans += 1
-        super().scan()
-        if self.scans == 3:
-            self._loop.call_soon_threadsafe(self.scanned_three_times.set)
-
-    def seconds_until_scan(self) -> float | None:
-        """Return a short time at first."""
-        return 0.05 if self.scans < 3 else None
-
-
-@pytest.mark.usefixtures("no_mount_events")
-async def test_scan_is_due_when_the_backend_says_so(kubelet_dir: str, tmp_path: Path) -> None:
-    backend = Fading(tmp_path)
-    async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE._replace(safety=3600.0))):
-        await asyncio.wait_for(backend.scanned_three_times.wait(), PATIENCE)

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -228,104 +227,7 @@ async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
         assert "close timed out" in "".join(serve.log)
 
 
-async def test_shared_path_on_it_is_answered_from_memory(host: Host) -> None:
-    os.mkdir(f"{host.hanging.source}/shared")
-    host.configure(shared_mounts=[f"{host.hanging.directory}/shared:/shared"])
-    async with host.serve() as serve:
-        await listed(host.kubelet, 1)
-        host.hanging.hang()
-        async with host.stub() as stub:
-            mounts = (await allocate(stub, "aosp_binder0")).mounts
-        assert [mount.container_path for mount in mounts] == ["/shared"]
-        host.devices.add(1)
-        await host.hanging.until_waiting()
-        await host.other_resource_goes_on()
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
-
-
-async def test_provisioning_on_it_delays_nothing_else(host: Host) -> None:
-    """The directory in which binder devices are to be created hangs, before anything can be mounted there."""
-    host.configure(provision={"directory": f"{host.hanging.directory}/binderfs", "count": 2})
-    host.hanging.hang()
-    async with host.serve() as serve:
-        await host.hanging.until_waiting()
-        await host.other_resource_goes_on()
-        assert (await http_get(host.port, "/healthz"))[0] == 200
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
-
-
-async def test_leak_detection_on_it_goes_on(host: Host) -> None:
-    """A process has a file of the file system open, and leak detection asks for the status of each open file."""
-    host.configure()
-    with host.config.open("a") as file:
-        file.write("leak_scan_interval: 1\n")
-    host.add_thing("open")
-    async with host.serve() as serve:
-        await host.kubelet_has({"aosp_binder0": "Healthy"})
-        with host.open_thing("open"):
-            await host.metrics_until('aosp_plugin_leak_detection{state="pending"} 0.0')
-            host.hanging.hang()
-            await host.hanging.until_waiting()
-            host.devices.add(1)
-            await host.kubelet_has(ALL)
-            await host.other_resource_goes_on()
-            assert await probes(host) == [200] * 4
-            host.hanging.release()
-            serve.signal(signal.SIGTERM)
-            assert await serve.finish() == 0
-
-
 # -- the list function of another backend
-
-PROGRAM = """\
-import os, sys
-from aosp_plugin.framework import ListedDevices, serve
-
-def list_devices():
-    return ["/dev/" + name for name in os.listdir(sys.argv[1])]
-
-serve(ListedDevices("{resource}", list_devices, directories=[sys.argv[2]]), kubelet_dir=sys.argv[3], listen=sys.argv[4])
-"""
-
-
-class Program(Serve):
-    """A device plugin of a few lines as a process."""
-
-    def __init__(self, host: Host, file: Path) -> None:
-        super().__init__(host.devices, host.kubelet.directory)
-        file.write_text(PROGRAM.format(resource=RESOURCE))
-        arguments = [host.hanging.directory, str(host.devices.directory), host.kubelet.directory]
-        self._command = [sys.executable, str(file), *arguments, f"127.0.0.1:{host.port}"]
-
-
-async def test_list_function_that_hangs(host: Host, tmp_path: Path) -> None:
-    """Devices stay published, RPCs and /healthz answer, /readyz says what hangs, and SIGTERM ends the process."""
-    for name in ("thing0", "thing1"):
-        host.add_thing(name)
-    things = {"thing0": "Healthy", "thing1": "Healthy"}
-    async with Program(host, tmp_path / "things.py") as program:
-        await host.kubelet_has(things)
-        host.hanging.hang()
-        host.devices.add(1)
-        await host.hanging.until_waiting()
-        async with host.stub() as stub:
-            assert await first_message(stub) == things
-            assert (await allocate(stub, "thing0")).devices
-        await program.logged("device scan is hanging")
-        assert await probes(host) == [200, 503, 200, 404]
-        assert "hanging for" in (await http_get(host.port, "/readyz"))[2]
-        assert host.kubelet.resource(RESOURCE).devices == things
-        host.add_thing("thing2")
-        host.hanging.release()
-        await host.kubelet_has({**things, "thing2": "Healthy"})
-        host.hanging.hang()
-        host.devices.add(2)
-        await host.hanging.until_waiting()
-        program.signal(signal.SIGTERM)
-        assert await program.finish() == 0
-        assert "close timed out" in "".join(program.log)
 
 
 async def until_written(file: Path, text: str) -> None:

@@ -6,16 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 
 from aosp_plugin.framework import DevicePlugin, ListedDevices
-from aosp_plugin.framework.api import podresources_pb2 as pb
-from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
-from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
 from tests.hanging_fs import HangingFileSystem, available
-from tests.support import IN_LIFE, PATIENCE, DeviceDirectory, listed, problem, ready, run
+from tests.support import IN_LIFE, DeviceDirectory, listed, problem, ready, run
 
 SUFFERING, OTHER = "example.com/suffering", "example.com/other"
 
@@ -80,35 +76,6 @@ def kubelet_path(kubelet_dir: str) -> Iterator[tuple[HangingFileSystem, str]]:
         yield file_system, f"{file_system.directory}/plugins"
 
 
-async def test_kubelet_view_does_not_wait_for_another_query_that_hangs(
-    kubelet_dir: str, hanging_file_system: HangingFileSystem
-) -> None:
-    """The socket is found before the hang. While the kubelet answers, a query for the page hangs at the socket."""
-    server = grpc.aio.server()
-    server.add_insecure_port(f"unix:{kubelet_dir}/real.sock")
-    os.symlink(f"{kubelet_dir}/real.sock", f"{hanging_file_system.source}/kubelet.sock")
-    client = PodResources(f"{hanging_file_system.directory}/kubelet.sock", [OTHER])
-    queries = []
-
-    class Slow(rpc.PodResourcesListerServicer):
-        async def GetAllocatableResources(self, *_: object) -> pb.AllocatableResourcesResponse:  # noqa: N802 - the RPC
-            hanging_file_system.hang()
-            queries.append(asyncio.create_task(client.current()))
-            await hanging_file_system.until_waiting()
-            return pb.AllocatableResourcesResponse()
-
-    rpc.add_PodResourcesListerServicer_to_server(Slow(), server)  # type: ignore[abstract]
-    await server.start()
-    try:
-        answer = await asyncio.wait_for(client.allocatable(), PATIENCE)
-        assert answer.problem == f"reading {hanging_file_system.directory}/kubelet.sock hangs"
-    finally:
-        hanging_file_system.release()
-        await asyncio.gather(*queries)
-        client.close()
-        await server.stop(None)
-
-
 async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
     kubelet_dir: str,
     kubelet_path: tuple[HangingFileSystem, str],
@@ -153,18 +120,3 @@ async def test_registered_plugin_stops_while_the_kubelet_directory_hangs(
             await kubelet.wait_for(lambda k: k.resource(SUFFERING).streams == 0)
         finally:
             file_system.release()
-
-
-async def test_plugin_stops_while_the_kubelet_directory_hangs(
-    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
-) -> None:
-    """Before it has registered."""
-    plugin = DevicePlugin(
-        listing(SUFFERING, str(tmp_path)), kubelet_dir=os.path.join(hanging_file_system.directory, "x"), timings=IN_LIFE
-    )
-    hanging_file_system.hang()
-    task = asyncio.create_task(plugin.run())
-    await hanging_file_system.until_waiting()
-    plugin.stop()
-    await task
-    assert not plugin.registered

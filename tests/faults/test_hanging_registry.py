@@ -51,39 +51,6 @@ async def test_registered_driver_answers_during_a_hang(
         assert len(kubelet.registrations) == 1
 
 
-async def test_hang_delays_no_other_driver(kubelet_dir: str, registry: tuple[HangingFileSystem, str]) -> None:
-    """One that registers during the hang, and one that the kubelet registers again."""
-    file_system, path = registry
-    async with (
-        DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet,
-        running_driver(path, timings=SOON) as driver,
-        running_driver(kubelet_dir, name=OTHER, timings=SOON) as other,
-    ):
-        await connected(kubelet, driver)
-        with file_system.hanging():
-            await file_system.until_waiting()
-            await kubelet.restart()
-            await connected(kubelet, driver)
-            await connected(kubelet, other, OTHER)
-            async with running_driver(kubelet_dir, name="watch.example.com", timings=SOON) as third:
-                await connected(kubelet, third, "watch.example.com")
-
-
-async def test_driver_ends_during_a_hang(kubelet_dir: str, registry: tuple[HangingFileSystem, str]) -> None:
-    """Within its time. The socket is removed when the directory answers again."""
-    file_system, path = registry
-    async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet:
-        try:
-            async with running_driver(path, timings=SOON) as driver:
-                await connected(kubelet, driver)
-                file_system.hang()
-                await file_system.until_waiting()
-        finally:
-            file_system.release()
-        await kubelet.wait_for(lambda k: not k.drivers, PATIENCE)
-        assert os.listdir(kubelet_dir) == []
-
-
 async def test_driver_that_begins_during_a_hang_registers_after_it(
     kubelet_dir: str, registry: tuple[HangingFileSystem, str]
 ) -> None:

@@ -15,18 +15,15 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
-from kubelet_standin import DraKubelet, Kubelet
-from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, running_driver
+from kubelet_standin import Kubelet
 from tests.hanging_fs import HangingFileSystem, available
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, listed, problem, ready, running, until
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, listed, problem, ready, running
 
 ERRORS = [errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOSPC]
 
 FAILED = "registration failed, retrying"
 
 OFTEN = IN_LIFE._replace(safety=0.1)
-OFTEN_DRA = PATIENT._replace(safety=0.1)
-"""Access the directory often: its recovery causes no file event."""
 
 each_error = pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
 
@@ -102,48 +99,3 @@ async def test_device_plugin_stays_registered_during_an_error(
         await listed(kubelet, 2)
         file_system.release()
         assert len(kubelet.registrations) == 1
-
-
-@each_error
-@pytest.mark.parametrize("call", ["mknod", "setattr", "rename", "lookup", "getattr"])
-async def test_dra_driver_registers_after_an_error(
-    file_system: HangingFileSystem, directory: str, call: str, error: int
-) -> None:
-    file_system.fail(call, error)
-    async with running_driver(directory, timings=OFTEN_DRA) as driver:
-        await until(lambda: FAILED in driver.service.problem)
-        assert os.strerror(error) in driver.service.problem or call == "mknod"
-        file_system.release()
-        async with DraKubelet(directory, timings=FAST_KUBELET) as kubelet:
-            await kubelet.wait_for(lambda k: k.connected(DRIVER) and not driver.service.problem, PATIENCE)
-
-
-@each_error
-@pytest.mark.parametrize("call", ["opendir", "readdir", "unlink"])
-async def test_dra_driver_serves_beside_a_stale_socket(
-    file_system: HangingFileSystem, directory: str, call: str, error: int
-) -> None:
-    """Which cannot be found or removed; nor can the driver's own socket at the end."""
-    leave_stale_socket(f"{directory}/{DRIVER}-7-1700000000000.sock")
-    async with DraKubelet(directory, timings=FAST_KUBELET) as kubelet:
-        file_system.fail(call, error)
-        async with running_driver(directory, timings=OFTEN_DRA) as driver:
-            await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
-        file_system.release()
-
-
-@each_error
-@pytest.mark.parametrize("call", ["lookup", "getattr"])
-async def test_dra_driver_stays_registered_during_an_error(
-    file_system: HangingFileSystem, directory: str, call: str, error: int
-) -> None:
-    async with (
-        DraKubelet(directory, timings=FAST_KUBELET) as kubelet,
-        running_driver(directory, timings=OFTEN_DRA) as driver,
-    ):
-        await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
-        file_system.fail(call, error)
-        await file_system.until_failed(5)
-        assert not driver.service.problem
-        file_system.release()
-        assert driver.events.seen == ["ok"]

@@ -115,18 +115,6 @@ async def test_everything_works_after_descriptors_ran_out(
         assert len(kubelet.registrations) == 1
 
 
-async def test_registration_waits_for_descriptors(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """The kubelet restarts when no descriptor is free. gRPC would abort the process if it got no new ones."""
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
-        await listed(kubelet, 1)
-        with without_descriptors(serve.process.pid):
-            await kubelet.restart()
-            await serve.logged("Too many open files: gRPC requires")
-            device_directory.add(1)
-        await listed(kubelet, 2)
-
-
 DESCRIPTORS_RUN_OUT = """\
 import os, resource, socket, sys, time
 
@@ -220,16 +208,6 @@ async def test_task_that_dies_ends_the_process(
         assert sockets(kubelet_dir) == []
 
 
-async def test_every_failure_is_reported(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path) -> None:
-    config = {"version": "v1", "resources": [{"device_dir": "/a"}, {"resource_name": "a.io/b", "device_dir": "/b"}]}
-    (tmp_path / "config.yaml").write_text(json.dumps(config))
-    flags = ["--kubelet-dir", kubelet_dir, "--listen", "", "--config", str(tmp_path / "config.yaml")]
-    async with Serve(device_directory, kubelet_dir, *flags, usual_flags=False) as serve:
-        assert await serve.finish() == 1
-    errors = [line for line in "".join(serve.log).splitlines() if line.startswith("aosp-plugin: ")]
-    assert [line.rpartition(": ")[2] for line in errors] == ["'/a'", "'/b'"]
-
-
 # -- leak scans that hang
 
 
@@ -269,36 +247,6 @@ async def test_leak_scan_that_hangs_affects_nothing_else(
 
 
 # -- host trouble is not the process's
-
-
-async def test_device_directory_that_hangs_at_the_start_does_not_end_the_process(
-    device_directory: DeviceDirectory, kubelet_dir: str, hanging_file_system: HangingFileSystem
-) -> None:
-    """It registers without devices, is alive and not ready, and has the devices as soon as the directory responds."""
-    port = free_port()
-    with open(f"{hanging_file_system.source}/aosp_binder0", "wb"):  # noqa: ASYNC230 - does not hang
-        pass
-    hanging_file_system.hang()
-    flags = ["--device-dir", hanging_file_system.directory, "--listen", f"127.0.0.1:{port}"]
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
-        await listed(kubelet, 0)
-        await serve.logged("registered")
-        assert (await http_get(port, "/readyz"))[0] == 503
-        assert (await http_get(port, "/healthz"))[0] == 200
-        hanging_file_system.release()
-        await listed(kubelet, 1)
-
-
-async def test_sigterm_ends_a_start_that_hangs(
-    device_directory: DeviceDirectory, kubelet_dir: str, hanging_file_system: HangingFileSystem
-) -> None:
-    """The configuration file is on a file system that hangs. The process is not ended by force."""
-    hanging_file_system.hang()
-    flags = ["--config", f"{hanging_file_system.directory}/config.yaml"]
-    async with Serve(device_directory, kubelet_dir, *flags) as serve:
-        await hanging_file_system.until_waiting()
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
 
 
 @pytest.mark.parametrize("fault", ["full", "file"])

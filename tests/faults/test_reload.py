@@ -6,7 +6,6 @@ import json
 import operator
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -140,14 +139,6 @@ async def test_configuration_that_cannot_be_served_changes_nothing(
     await served.check_unaffected()
 
 
-@pytest.mark.parametrize("key", ["listen", "status_listen"])
-async def test_taken_address_changes_nothing(served: Served, key: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        assert f"cannot listen on {address}: [Errno 98]" in await served.rejected(**{key: address})
-    await served.check_unaffected()
-
-
 def fill(directory: str) -> None:
     """Write a page into a directory, unless it is read-only."""
     with contextlib.suppress(OSError):
@@ -176,20 +167,6 @@ async def test_cdi_directory_that_cannot_be_written_changes_nothing(
     assert "changed=True" in await served.serve.logged(RELOADED)
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [("listen: [", "config.yaml"), (None, "No such file or directory"), ("version: v7", "version")],
-)
-async def test_file_that_cannot_be_read_changes_nothing(served: Served, text: str | None, error: str) -> None:
-    if text is None:
-        served.file.unlink()
-    else:
-        served.file.write_text(text)
-    served.serve.signal(signal.SIGHUP)
-    assert error in await served.serve.logged(REJECTED)
-    await served.check_unaffected()
-
-
 # -- file systems that hang
 
 
@@ -208,68 +185,6 @@ async def test_directory_that_hangs_changes_nothing(
     await served.check_unaffected()
     assert "timed out" in await served.serve.logged(REJECTED)
     await served.check_unaffected()
-
-
-async def test_reload_after_one_that_hangs_is_served(served: Served, hanging_file_system: HangingFileSystem) -> None:
-    """It names the directory no longer, which still hangs."""
-    hanging_file_system.hang()
-    assert "timed out" in await served.rejected(device_dir=f"{hanging_file_system.directory}/devices")
-    served.write(missing_device_ttl=60)
-    served.serve.signal(signal.SIGHUP)
-    assert "changed=True" in await served.serve.logged(RELOADED)
-
-
-@pytest.fixture
-async def served_from_hanging_file_system(
-    device_directory: DeviceDirectory, kubelet_dir: str, hanging_file_system: HangingFileSystem, tmp_path: Path
-) -> AsyncIterator[Served]:
-    """Serve a configuration file on a file system that hangs; ``file`` is where the test writes it."""
-    file = tmp_path / "config.yaml"
-    source = tmp_path / "hanging.source" / "config.yaml"
-    file.symlink_to(hanging_file_system.directory + "/config.yaml")
-    async with Served(device_directory, kubelet_dir, file, free_port()) as served:
-        served.file = source
-        yield served
-        hanging_file_system.release()
-
-
-async def test_configuration_file_that_hangs_changes_nothing(
-    served_from_hanging_file_system: Served, hanging_file_system: HangingFileSystem
-) -> None:
-    """The event loop does not read it."""
-    served = served_from_hanging_file_system
-    hanging_file_system.hang()
-    served.serve.signal(signal.SIGHUP)
-    await hanging_file_system.until_waiting()
-    await served.check_unaffected()
-    assert "reading the configuration timed out" in await served.serve.logged(REJECTED)
-
-
-async def test_sighup_during_a_reload_is_handled_after_it(
-    served_from_hanging_file_system: Served, hanging_file_system: HangingFileSystem
-) -> None:
-    served = served_from_hanging_file_system
-    hanging_file_system.hang()
-    served.serve.signal(signal.SIGHUP)
-    await hanging_file_system.until_waiting()
-    served.serve.signal(signal.SIGHUP)
-    await served.check_unaffected()
-    hanging_file_system.release()
-    for _ in range(2):
-        assert "changed=False" in await served.serve.logged(RELOADED)
-
-
-async def test_sigterm_during_a_reload_ends_the_process_in_time(
-    served_from_hanging_file_system: Served, hanging_file_system: HangingFileSystem
-) -> None:
-    """The exit code would be another one if it had been ended by force."""
-    served = served_from_hanging_file_system
-    hanging_file_system.hang()
-    served.serve.signal(signal.SIGHUP)
-    await hanging_file_system.until_waiting()
-    served.serve.signal(signal.SIGTERM)
-    assert await served.serve.finish() == 0
-    assert served.kubelet.resource(RESOURCE).last_stream_end == "EOF"
 
 
 async def test_reload_to_another_directory_leaves_one_that_hangs(
@@ -319,15 +234,6 @@ async def test_configuration_that_fails_to_start_is_replaced_by_the_one_before(
 
 def create(path: str) -> None:
     Path(path).touch()
-
-
-async def test_missing_api_server_changes_nothing(served: Served) -> None:
-    """Without its address, Events cannot be written, whatever the host has."""
-    assert "KUBERNETES_SERVICE_HOST" in await served.rejected(node_events=True, listen=f"127.0.0.1:{free_port()}")
-    await served.check_unaffected()
-    served.write()
-    served.serve.signal(signal.SIGHUP)
-    assert "changed=False" in await served.serve.logged(RELOADED)
 
 
 # -- what stays
@@ -380,25 +286,3 @@ async def test_clients_of_an_unchanged_address_are_answered_during_a_reload(serv
             await listed(served.kubelet, 2, name)
         done.set()
     assert statuses == {200}
-
-
-async def test_reload_moves_the_page_to_other_addresses(served: Served) -> None:
-    """From one address to all of the host with the same port, too."""
-    other = free_port()
-    for changes, page, probes in (
-        ({"status_listen": f"127.0.0.1:{other}"}, other, served.port),
-        ({"listen": f"0.0.0.0:{served.port}", "status_listen": ""}, 0, served.port),
-        ({"listen": f"0.0.0.0:{served.port}", "status_listen": f"0.0.0.0:{served.port}"}, served.port, served.port),
-        ({"listen": f"127.0.0.1:{other}"}, other, other),
-    ):
-        served.write(**changes)
-        served.serve.signal(signal.SIGHUP)
-        await served.serve.logged("registered")
-        assert (await http_get(probes, "/healthz"))[0] == 200
-        for port in {served.port, other} - {probes, page}:
-            with pytest.raises(ConnectionRefusedError):
-                await http_get(port, "/healthz")
-        if page:
-            assert (await http_get(page, "/"))[0] == 200
-        if page != probes:
-            assert (await http_get(probes, "/"))[0] == 404

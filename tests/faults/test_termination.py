@@ -13,7 +13,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Container, Kubelet, Pod
 from tests.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, listed, sockets
+from tests.support import PATIENCE, DeviceDirectory, Serve, listed, sockets
 
 PROGRAM = """
 import os, sys
@@ -86,19 +86,6 @@ async def test_list_function_that_hangs_does_not_keep_the_process(
     assert sockets(kubelet_dir) == []
 
 
-async def test_close_that_hangs_does_not_keep_the_process(
-    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
-) -> None:
-    async with Kubelet(kubelet_dir) as kubelet:
-        process = await start(tmp_path, kubelet_dir, "close", hanging_file_system.directory)
-        await listed(kubelet, 1, "example.com/thing")
-        hanging_file_system.hang()
-        process.terminate()
-        code, log = await finish(process)
-    assert code == 0
-    assert "WARNING close is overdue, leaving it" in log[-1]
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_event_loop_that_hangs_is_a_forced_exit(
     kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem, number: signal.Signals
@@ -144,31 +131,6 @@ async def test_allocate_that_hangs_is_a_forced_exit(
     assert "main thread in allocate (plugin.py:" in log[-1]
 
 
-async def test_standard_error_that_is_full_does_not_keep_the_process(kubelet_dir: str, tmp_path: Path) -> None:
-    """The log of a forced exit is then lost, but not the exit."""
-    reader, writer = os.pipe()
-    try:
-        process = await start(tmp_path, kubelet_dir, "stderr", "/", stderr=writer)
-        os.close(writer)
-        assert await asyncio.to_thread(os.read, reader, 1024)
-        process.terminate()
-        assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
-    finally:
-        os.close(reader)
-
-
-async def test_exit_handler_that_hangs_is_a_forced_exit(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
-    """A library may register one."""
-    (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 3600)\n")
-    async with Serve(device_directory, kubelet_dir, environment={"PYTHONPATH": str(tmp_path)}) as serve:
-        await serve.logged("waiting for kubelet")
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
-        assert "forced exit" in serve.log[-1]
-
-
 SIGNAL_AT_IMPORT = """
 import os, sys
 
@@ -192,17 +154,3 @@ async def test_signal_before_the_event_loop_is_handled_later(
             await serve.logged("configuration reloaded")
             serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0
-
-
-async def test_second_signal_does_not_postpone_the_end(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
-    """Nor does SIGHUP. The plugin ends in order, with 0."""
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
-        await listed(kubelet, 1)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-            os.kill(serve.process.pid, number)
-        assert await serve.finish() == 0
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
-    assert sockets(kubelet_dir) == []

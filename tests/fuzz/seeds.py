@@ -7,7 +7,7 @@ from typing import Final
 from aosp_plugin.config.keys import KEYS
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.documents import examples
-from tests.served import HEALTHY, UNHEALTHY
+from tests.fuzz.served import HEALTHY, UNHEALTHY
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 """The connection preface of an HTTP/2 client, and its first frame."""

@@ -1,7 +1,6 @@
 """Fuzz the socket of a running plugin: bytes as the request of an RPC, or as the start of a connection.
 
-Each response has a documented code, and the kubelet's stream stays open. ``tests/integration/test_any_request.py``
-checks the same with inputs from hypothesis.
+Each response has a documented code, and the kubelet's stream stays open.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 import atheris
 
 with atheris.instrument_imports(include=["aosp_plugin"]):
-    from tests.served import DOCUMENTED, ServedPlugin
+    from tests.fuzz.served import DOCUMENTED, ServedPlugin
     from tests.support import DeviceDirectory
 
 RPCS: Final = ("GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer")

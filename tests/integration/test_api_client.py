@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
@@ -15,7 +13,6 @@ from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.apiserver.protocol import (
     ApiError,
     ApiUnavailableError,
-    ConflictError,
     NotFoundError,
     WatchEvent,
 )
@@ -107,18 +104,6 @@ async def test_a_watch_resumes_after_the_last_event(server: ApiServer, client: A
     assert names == ["a", "b", "c"]
 
 
-async def test_a_watch_has_bookmarks() -> None:
-    async with ApiServer(bookmark_interval=0.01) as server, client_of(server) as client:
-        server.objects.create(SLICES, a_slice("a"))
-        watch = client.watch(SLICES, field_selector="spec.nodeName=worker", resource_version="1")
-        async with contextlib.aclosing(watch) as events:
-            first = await next_event(events)
-            server.objects.create(SLICES, a_slice("b", node="other"))
-            event = await next_event(events)
-        assert event.type == "BOOKMARK"
-        assert int(event.resource_version) > int(first.resource_version)
-
-
 async def test_a_watch_from_a_version_that_is_too_old_is_gone(server: ApiServer, client: ApiClient) -> None:
     server.objects.create(SLICES, a_slice())
     server.compact()
@@ -131,37 +116,6 @@ async def test_a_watch_that_the_server_does_not_end_is_broken(server: ApiServer)
         server.faults.silence_watches()
         with pytest.raises(ApiUnavailableError, match="the server did not answer in time"):
             await anext(client.watch(SLICES, resource_version="1"))
-
-
-@pytest.mark.parametrize("after", [None, 0, 0.5])
-async def test_a_watch_that_breaks_within_an_event_is_unavailable(
-    server: ApiServer, client: ApiClient, after: float | None
-) -> None:
-    server.objects.create(SLICES, a_slice())
-    server.faults.add(Cut(after), verb="watch")
-    with pytest.raises(ApiUnavailableError):
-        await anext(client.watch(SLICES, resource_version="1"))
-
-
-async def test_updating_an_object_that_has_changed_is_a_conflict(client: ApiClient) -> None:
-    old = await client.create(SLICES, a_slice())
-    path = protocol.object_path(SLICES, "a")
-    await client.update(path, {**old, "spec": {**old["spec"], "devices": []}})
-    with pytest.raises(ConflictError, match="the object has been modified"):
-        await client.update(path, old)
-
-
-async def test_a_missing_right_names_verb_and_resource(server: ApiServer, client: ApiClient) -> None:
-    server.access.forbid("update", "resourceslices")
-    created = await client.create(SLICES, a_slice())
-    rule = 'requires the verb update on resourceslices of API group "resource.k8s.io"'
-    with pytest.raises(ApiError, match=re.escape(rule)):
-        await client.update(protocol.object_path(SLICES, "a"), created)
-
-
-async def test_a_server_without_the_api_is_not_found(client: ApiClient) -> None:
-    with pytest.raises(NotFoundError, match="404 page not found"):
-        await client.list("/apis/resource.k8s.io/v1beta1/resourceslices")
 
 
 async def test_a_throttled_request_has_the_pause(server: ApiServer, client: ApiClient) -> None:
@@ -237,28 +191,6 @@ async def test_a_request_without_an_answer_is_a_problem_until_it_has_one(server:
         server.faults.clear()
         await request
         assert client.problem == ""
-
-
-async def test_a_server_that_does_not_run_is_unavailable(server: ApiServer, client: ApiClient) -> None:
-    await client.list(SLICES)
-    await server.stop()
-    with pytest.raises(ApiUnavailableError, match=r"cannot connect to 127\.0\.0\.1:\d+: Connection refused"):
-        await client.list(SLICES)
-    await server.start()
-    await client.list(SLICES)
-
-
-class _Node(msgspec.Struct):
-    class Metadata(msgspec.Struct):
-        uid: str
-
-    metadata: Metadata
-
-
-async def test_an_object_is_decoded_as_a_struct(server: ApiServer, client: ApiClient) -> None:
-    node = server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
-    found = await client.get(protocol.object_path(protocol.NODES, "worker"), _Node)
-    assert found.metadata.uid == node["metadata"]["uid"]
 
 
 async def test_each_request_is_observed(server: ApiServer) -> None:

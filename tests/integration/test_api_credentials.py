@@ -53,20 +53,6 @@ async def test_a_token_that_was_replaced_is_read_after_a_401(
     await client.list(protocol.NODES)
 
 
-async def test_the_files_are_read_again_each_minute(
-    server: ApiServer, client: ApiClient, tmp_path: Path, clock: Clock
-) -> None:
-    await client.list(protocol.NODES)
-    server.write_service_account(str(tmp_path), "second")
-    clock.now += module.REFRESH - 1
-    await client.list(protocol.NODES)
-    clock.now += 1
-    server.access.add_token("second", "another user")
-    server.access.allow([], user="another user")
-    with pytest.raises(Exception, match="403 Forbidden"):
-        await client.list(protocol.NODES)
-
-
 async def test_a_certificate_authority_that_was_replaced_is_trusted_within_a_minute(
     server: ApiServer, client: ApiClient, tmp_path: Path, clock: Clock
 ) -> None:

@@ -1,6 +1,5 @@
 """The binder backend over real directories: plain files, device nodes made with mknod, and links between them."""
 
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import BinderfsError, NotPermittedError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceNode, Mount
-from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, Clock, listed, run
@@ -141,38 +140,6 @@ def test_reset_is_applied_by_the_first_scan_that_succeeds(
     assert scan(backend) == {"aosp_binder1": "replaced"}
 
 
-def test_device_directory_that_never_existed_is_an_error(tmp_path: Path) -> None:
-    """Its path is probably wrong."""
-    backend = binder_backend(tmp_path / "none")
-    (tmp_path / "none").touch()
-    with pytest.raises(BackendError, match=f"cannot read the device directory {tmp_path}/none: .*Not a directory"):
-        backend.scan()
-    (tmp_path / "none").unlink()
-    for _ in range(2):
-        with pytest.raises(BackendError, match=f"cannot read the device directory {tmp_path}/none: .*No such file"):
-            backend.scan()
-    (tmp_path / "none").mkdir()
-    create(tmp_path / "none", 1)
-    assert scan(backend) == {"aosp_binder1": ""}
-
-
-def test_devices_of_a_vanished_device_directory_are_missing(dev: Path, tmp_path: Path) -> None:
-    """The directory is still watched. After a reset it may be absent as well."""
-    (tmp_path / "run").mkdir()
-    create(dev, 1)
-    link(dev / "aosp_binder2", tmp_path / "run" / "2")
-    backend = binder_backend(dev)
-    scan(backend)
-    away = dev.rename(tmp_path / "away")
-    assert scan(backend) == {"aosp_binder1": "missing", "aosp_binder2": "missing"}
-    assert backend.directories() == {str(dev)}
-    backend.reset()
-    assert scan(backend) == {}
-    away.rename(dev)
-    assert scan(backend) == {"aosp_binder1": "", "aosp_binder2": ""}
-    assert backend.directories() == {str(dev), str(tmp_path / "run")}
-
-
 @needs_root
 def test_allocation_of_binderfs_devices_has_all_edits_in_natural_order(
     dev: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,48 +171,6 @@ def test_allocation_of_binderfs_devices_has_all_edits_in_natural_order(
     scan(backend)
     with pytest.raises(UnhealthyDeviceError, match="replaced"):
         backend.allocate(["aosp_binder2"])
-
-
-@pytest.mark.parametrize(("replace", "reason"), [(lambda _path: None, "missing"), (os.mkfifo, "not-a-device")])
-def test_allocation_rejects_a_device_that_the_last_scan_found_unhealthy(
-    dev: Path, replace: Callable[[Path], object], reason: str
-) -> None:
-    """The whole request fails. An allocation does not read the host, so that it never hangs."""
-    create(dev, 1, 2)
-    backend = binder_backend(dev)
-    scan(backend)
-    (dev / "aosp_binder1").unlink()
-    replace(dev / "aosp_binder1")
-    assert len(backend.allocate(["aosp_binder2", "aosp_binder1"]).devices) == 2
-    scan(backend)
-    with pytest.raises(UnhealthyDeviceError, match=f"^device 'aosp_binder1' is unhealthy: {reason}$"):
-        backend.allocate(["aosp_binder2", "aosp_binder1"])
-
-
-def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One that is not found is logged when it is first missed; the container's own binderfs is no path."""
-    caplog.set_level(logging.INFO)
-    shared, device = tmp_path / "shared", tmp_path / "device"
-    create(dev, 1)
-    backend = binder_backend(
-        dev, shared_mounts=("binderfs:/dev/binderfs", f"{shared}:/in"), shared_devices=(f"{device}:/dev/in",)
-    )
-    for _ in range(2):
-        for _ in range(2):
-            scan(backend)
-        records = [vars(record) for record in caplog.records if "not mounted" in record.getMessage()]
-        assert sorted(record["path"] for record in records) == [str(device), str(shared)]
-        edits = backend.allocate(["aosp_binder1"])
-        assert (edits.mounts, len(edits.devices)) == ([], 1)
-        shared.touch()
-        device.symlink_to("/dev/null")
-        caplog.clear()
-        scan(backend)
-        edits = backend.allocate(["aosp_binder1"])
-        assert edits.mounts == [Mount(str(shared), "/in", read_only=True)]
-        assert edits.devices[1:] == [DeviceNode(str(device), "/dev/in", "rw")]
-        shared.unlink()
-        device.unlink()
 
 
 @pytest.mark.parametrize("create_file", [os.mkdir, Path.touch, os.mkfifo], ids=["directory", "file", "fifo"])

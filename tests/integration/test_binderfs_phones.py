@@ -12,7 +12,7 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
-from aosp_plugin.config.values import Isolation, Recreate
+from aosp_plugin.config.values import Isolation
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
@@ -86,37 +86,6 @@ def test_container_can_have_one_phone(directory: Mounts) -> None:
         started(directory, 2).allocate(["phone1", "phone0"])
 
 
-def test_cdi_brings_the_same_as_the_answer_to_the_kubelet(directory: Mounts) -> None:
-    plain = started(directory, 1).allocate(["phone0"])
-    backend = started(directory, 1, device_list=(DeviceList.CDI_CRI,))
-    backend.update_host()
-    edits = backend.allocate(["phone0"])
-    assert (edits.cdi_devices, edits.devices, edits.mounts) == (["aosp.io/phone=phone0"], [], [])
-    (spec,) = (directory.path.parent / "cdi").iterdir()
-    text = spec.read_text(encoding="utf-8")
-    assert all(f'"{mount.container_path}"' in text for mount in plain.mounts)
-
-
-async def test_phones_of_an_unprepared_host_are_registered_at_once(directory: Mounts, kubelet_dir: str) -> None:
-    """The first list that the kubelet gets has all phones."""
-    plugin = DevicePlugin(backend_of(directory, 120), kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, 120, RESOURCE)
-        assert {*plugin.inventory.snapshot.devices} == {f"phone{n}" for n in range(120)}
-
-
-async def test_restarted_plugin_finds_the_phones_of_running_containers(directory: Mounts, kubelet_dir: str) -> None:
-    async with Kubelet(kubelet_dir) as kubelet:
-        async with run(DevicePlugin(backend_of(directory, 3), kubelet_dir=kubelet_dir, timings=IN_LIFE)):
-            await listed(kubelet, 3, RESOURCE)
-        before = {name: os.stat(directory.path / name).st_dev for name in os.listdir(directory.path)}
-        assert len(before) == 3
-        async with run(DevicePlugin(backend_of(directory, 4), kubelet_dir=kubelet_dir, timings=IN_LIFE)):
-            await listed(kubelet, 4, RESOURCE)
-        after = {name: os.stat(directory.path / name).st_dev for name in os.listdir(directory.path)}
-        assert before.items() < after.items()
-
-
 async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kubelet(
     directory: Mounts, kubelet_dir: str
 ) -> None:
@@ -155,15 +124,6 @@ def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: 
     with pytest.raises(UnhealthyDeviceError, match="foreign-mount"):
         backend.allocate(["phone0"])
     directory.unmount("phone0")
-    backend.scan()
-    backend.update_host()
-    assert reasons(backend) == {"phone0": "", "phone1": ""}
-
-
-def test_remount_by_another_process_of_the_plugin_does_not_count_as_replaced(directory: Mounts) -> None:
-    """In a rolling update the old process may still start containers when the new one has scanned."""
-    backend = started(directory, 2)
-    started(directory, 2).pre_start(["phone0"])
     backend.scan()
     backend.update_host()
     assert reasons(backend) == {"phone0": "", "phone1": ""}
@@ -226,17 +186,6 @@ def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Moun
     clock.now += SURPLUS_INTERVAL + 1
     backend.set_allocated(Allocated(frozenset(), clock.now))
     assert not in_spec()
-
-
-def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts) -> None:
-    keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2}
-    started(directory, 3, **keys)
-    clock = Clock()
-    backend = started(directory, 1, clock, **keys)
-    clock.now += SURPLUS_INTERVAL + 1
-    backend.set_allocated(Allocated(frozenset({"phone1::1"}), clock.now))
-    backend.update_host()
-    assert directory.mounted() == {"phone0": 1, "phone1": 1}
 
 
 def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(directory: Mounts) -> None:

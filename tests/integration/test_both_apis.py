@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import cast
 
@@ -10,14 +11,15 @@ import pytest
 
 from aosp_plugin.daemon.allocations import yield_to_device_plugins
 from aosp_plugin.framework import DevicePlugin, ListedDevices
+from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.dra.driver import DraDriver
-from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.podresources_client import Allocatable, PodResources
 from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.podresources_server import PodResources as PodResourcesServer
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
-from tests.support import listed, run
+from tests.support import listed, run, until
 
 PHONE = "aosp.io/phone"
 
@@ -47,15 +49,25 @@ async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(short_dir
             pod_resources.close()
 
 
-async def test_devices_stay_published_while_the_kubelet_does_not_answer(short_directory: Path) -> None:
+async def test_devices_stay_published_while_the_kubelet_does_not_answer(
+    short_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Driver:
         resource_name = PHONE
 
         def withhold(self, reason: str) -> None:
             raise AssertionError(reason)
 
-    pod_resources = PodResources(str(short_directory / "missing.sock"), [PHONE])
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
-            await yield_to_device_plugins([cast("DraDriver", Driver())], pod_resources, interval=0.0)
-    pod_resources.close()
+    answers: list[str] = []
+    allocatable = PodResources.allocatable
+
+    async def recorded(pod_resources: PodResources) -> Allocatable:
+        answer = await allocatable(pod_resources)
+        answers.append(answer.problem)
+        return answer
+
+    monkeypatch.setattr(PodResources, "allocatable", recorded)
+    with contextlib.closing(PodResources(str(short_directory / "missing.sock"), [PHONE])) as pod_resources:
+        async with background_task(yield_to_device_plugins([cast("DraDriver", Driver())], pod_resources, interval=0.0)):
+            await until(lambda: len(answers) >= 2)
+    assert all(answers)

@@ -12,19 +12,18 @@ import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
-from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.daemon.allocations import report_allocations
-from aosp_plugin.daemon.assembly import check_overlap, create_backend
+from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
-from aosp_plugin.framework.errors import BackendError, ConfigError, UnhealthyDeviceError
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
-from tests.support import DeviceDirectory, listed, ready, run
+from tests.support import listed, ready, run
 from tests.tmpfs_binderfs import Mounts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
@@ -190,38 +189,3 @@ async def test_phones_stay_held_with_a_reason_while_the_kubelet_does_not_answer(
                 plugin.rescan()
                 await listed(kubelet, 3, "aosp.io/phone")
                 await ready(plugin)
-
-
-@pytest.mark.parametrize("api", list(Api))
-def test_found_devices_are_held_as_well(api: Api, device_directory: DeviceDirectory) -> None:
-    device_directory.add(0, 1)
-    keys: dict[str, Any] = {"device_dir": str(device_directory.directory), "verify": Verify.FILE, "shared_devices": ()}
-    backend = create_backend(Host(), Resource(api=api, **keys), cdi_dir="/none")
-    backend.scan()
-    assert backend.set_held({"aosp_binder1"})
-    assert backend.seconds_until_scan() == 0.0
-    assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": "in-use-by-other-api"}
-    assert not backend.set_held({"aosp_binder1"})
-    if isinstance(backend, ClaimsBackend):
-        with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
-            backend.prepare(["aosp_binder1"], [])
-    else:
-        with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
-            backend.allocate(["aosp_binder1"])
-    backend.set_held(())
-    assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
-
-
-def test_same_devices_by_a_link_are_not_served_by_both_apis(device_directory: DeviceDirectory, tmp_path: Path) -> None:
-    device_directory.add(0)
-    (tmp_path / "link").symlink_to(device_directory.directory)
-    plain: dict[str, Any] = {"verify": Verify.FILE, "shared_devices": ()}
-    resources = (
-        Resource(resource_name="a.io/xx", device_dir=str(device_directory.directory), **plain),
-        Resource(resource_name="b.io/xx", device_dir=str(tmp_path / "link"), api=Api.DRA, **plain),
-    )
-    backends = {each.resource_name: create_backend(Host(), each, cdi_dir="/none") for each in resources}
-    for backend in backends.values():
-        backend.scan()
-    with pytest.raises(ConfigError, match=r"belongs to both a\.io/xx and b.io/xx"):
-        check_overlap(backends)

@@ -12,8 +12,6 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.apiserver.protocol import (
-    ApiError,
-    ApiUnavailableError,
     NotFoundError,
 )
 from aosp_plugin.framework.dra.claim_records import ClaimReference, get_claim
@@ -39,13 +37,6 @@ def node(tmp_path: Path) -> Node:
 async def claims(node: Node) -> AsyncIterator[Claims]:
     async with node.claims() as claims:
         yield claims
-
-
-async def test_errors_of_the_api_server_that_may_pass_are_retried(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    node.source.errors = [ApiUnavailableError(None, "refused"), ApiError(None, "429", status=429)]
-    await prepared_devices(claims, claim)
-    assert len(node.source.requests) == 3
 
 
 async def test_a_prepare_before_the_first_scan_waits_for_it(node: Node) -> None:
@@ -96,9 +87,3 @@ async def test_missing_rights_are_named(node: Node) -> None:
         server.faults.add(Refuse(403), verb="get", resource="resourceclaims")
         text = await refusal(claims, reference("a"))
         assert "requires the verb get on resourceclaims of API group" in text
-
-
-async def test_a_claim_that_does_not_exist_is_an_error_at_once(node: Node) -> None:
-    async with ApiServer() as server, api_claims(node, server) as claims:
-        assert "404 NotFound" in await refusal(claims, reference("a"))
-        assert server.count("get", "resourceclaims") == 1

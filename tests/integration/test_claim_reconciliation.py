@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
+from tests.support import until
 
 FAST = TIMINGS._replace(claim_round=0.05, claim_ask=0.05, hang=0.5, recheck=0.05)
 """Frequent rounds."""
@@ -41,13 +42,6 @@ async def reconciled(node: Node, timings: Timings = FAST, gone: float = 0.1) -> 
             stop.set()
             await task
             files.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds that changes of files cause."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - no event in this process reports it
-            await asyncio.sleep(0.005)
 
 
 async def prepare(node: Node, claims: Claims, uid: str, *ids: str) -> None:
@@ -93,18 +87,6 @@ async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplo
 
 
 # -- after the end of a process
-
-
-async def test_a_restart_prepares_the_claims_again(node: Node) -> None:
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1", "phone2")
-    (node.backend.directory / "phone2").rmdir()
-    written = node.spec("a").stat().st_ino
-    async with node.claims() as claims:
-        await claims.repair()
-        assert node.backend.mounted == {"phone1", "phone2"}
-        assert node.spec("a").stat().st_ino != written
-        assert set(claims.prepared) == {"a"}
 
 
 async def test_the_specs_are_the_records(node: Node) -> None:
@@ -171,14 +153,6 @@ async def test_a_claim_that_is_gone_is_unprepared(node: Node, change: str) -> No
         await until(lambda: ("reconciled", "claim", "ok") in node.observer.events)
 
 
-async def test_a_claim_that_is_gone_only_once_stays(node: Node) -> None:
-    async with reconciled(node, gone=0.0) as claims:
-        await prepare(node, claims, "a", "phone1")
-        node.source.errors = [NotFoundError(None, "404", reason="NotFound", status=404)]
-        await node.source.requested("claim-a", len(node.source.requests) + 4)
-        assert set(claims.prepared) == {"a"}
-
-
 @pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
 async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fault: str) -> None:
     async with reconciled(node, gone=0.0) as claims:
@@ -211,18 +185,6 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
 
 
 # -- two processes, as in a rolling update
-
-
-async def test_either_of_two_processes_answers(node: Node) -> None:
-    async with node.claims() as old, node.claims() as new:
-        await prepare(node, old, "a", "phone1")
-        await prepare(node, new, "b", "phone2")
-        await prepare(node, new, "a", "phone1")
-        await old.unprepare(reference("b"), PATIENCE)
-        await new.unprepare(reference("a"), PATIENCE)
-        await old.repair()
-        assert not old.prepared
-        assert node.specs == node.backend.mounted == set()
 
 
 async def test_a_process_with_an_outdated_memory_reads_what_the_other_one_has_done(node: Node) -> None:

@@ -9,12 +9,10 @@ import pytest
 from aosp_plugin.framework.dra.claims import Claims
 from tests.claims import (
     PATIENCE,
-    TIMINGS,
     Node,
     claim_object,
     make_node,
     nothing_left,
-    prepare,
     prepared_devices,
     reference,
     refusal,
@@ -46,15 +44,6 @@ async def test_a_device_of_another_claim_is_waited_for(node: Node, claims: Claim
     assert ("waited",) in node.observer.events
 
 
-async def test_a_device_that_is_not_released_in_time_is_refused(node: Node) -> None:
-    async with node.claims(timings=TIMINGS._replace(claim_conflict=0.2)) as claims:
-        first = await prepared_devices(claims, node.source.add("a", "phone1"))
-        text = await refusal(claims, node.source.add("b", "phone1", "phone2"))
-        assert "device phone1 is still prepared for claim default/claim-a (UID a)" in text
-        assert node.backend.mounted == {"phone1"}
-        assert await prepared_devices(claims, reference("a")) == first
-
-
 @pytest.mark.parametrize("change", ["deleted", "replaced", "deallocated", "moved"])
 async def test_a_claim_that_is_gone_is_unprepared_for_the_next_one(node: Node, claims: Claims, change: str) -> None:
     await prepared_devices(claims, node.source.add("a", "phone1"))
@@ -71,29 +60,9 @@ async def test_a_claim_that_is_gone_is_unprepared_for_the_next_one(node: Node, c
     assert ("reconciled", "claim", "ok") in node.observer.events
 
 
-async def test_a_claim_is_not_unprepared_while_the_api_server_is_away(node: Node) -> None:
-    async with node.claims(timings=TIMINGS._replace(claim_conflict=0.3)) as claims:
-        await prepared_devices(claims, node.source.add("a", "phone1"))
-        claim = node.source.add("b", "phone1")
-        node.source.remove("a")
-        task = asyncio.create_task(refusal(claims, claim))
-        await node.source.requested("claim-b")
-        node.source.down = True
-        assert "still prepared for claim" in await task
-
-
 async def test_a_claim_with_one_device_twice_is_refused(node: Node, claims: Claims) -> None:
     node.source.objects["claim-a"] = claim_object("a", {"x": ["phone1"], "y": ["phone1"]})
     assert "allocated twice, for the requests x and y" in await refusal(claims, reference("a"))
-
-
-def test_a_claim_that_has_changed_meanwhile_is_not_released(node: Node) -> None:
-    host = node.host()
-    prepare(node, host, "a", "phone1")
-    outdated = dict(host.specs.records)
-    prepare(node, host, "a", "phone2")
-    assert not host.repair(outdated).failed
-    assert node.backend.mounted == {"phone2"}
 
 
 # -- calls that end early

@@ -62,14 +62,6 @@ def nodes_of(edits: Sequence[ContainerEdits]) -> list[list[str]]:
     return [[node.container_path for node in part.devices] for part in edits]
 
 
-def test_phones_are_healthy_although_nothing_is_mounted(directory: Mounts) -> None:
-    backend = started(directory, 12)
-    assert [device.id for device in backend.devices()] == [f"phone{number}" for number in range(12)]
-    assert all(device.healthy for device in backend.devices())
-    assert not directory.path.exists()
-    assert not backend.pre_start_required
-
-
 def test_claim_gets_a_binderfs_of_its_own_and_nothing_else_is_mounted(directory: Mounts) -> None:
     backend = started(directory)
     (edits,) = backend.prepare(["phone1"], [])
@@ -88,36 +80,6 @@ def test_claim_gets_a_binderfs_of_its_own_and_nothing_else_is_mounted(directory:
         "PATH": "/system/bin:/system/xbin",
     }
     assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
-
-
-def test_prepare_again_leaves_the_phone_as_it_is(directory: Mounts) -> None:
-    backend = started(directory)
-    edits = backend.prepare(["phone1"], [])
-    before = os.stat(directory.path / "phone1")
-    assert backend.prepare(["phone1"], []) == edits
-    assert started(directory).prepare(["phone1"], []) == edits  # by a process that was started later
-    assert os.path.samestat(os.stat(directory.path / "phone1"), before)
-
-
-def test_unprepare_removes_the_phone_and_its_directory(directory: Mounts) -> None:
-    backend = started(directory)
-    backend.prepare(["phone0"], [])
-    backend.prepare(["phone1"], [])
-    for _ in range(2):
-        backend.unprepare(["phone1", "phone2", "unknown"])
-        assert os.listdir(directory.path) == ["phone0"]
-        assert directory.mounted() == {"phone0": 1}
-        assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
-
-
-def test_each_claim_gets_a_fresh_phone(directory: Mounts) -> None:
-    backend = started(directory)
-    backend.prepare(["phone0"], [])
-    (directory.path / "phone0/binder").unlink()
-    (directory.path / "phone0/left").touch()
-    backend.unprepare(["phone0"])
-    backend.prepare(["phone0"], [])
-    assert sorted(binderfs.device_names(str(directory.path / "phone0"))) == sorted(TRIPLE)
 
 
 def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) -> None:
@@ -159,25 +121,6 @@ def test_claim_keeps_a_phone_beyond_the_count_which_is_not_offered(directory: Mo
     assert reasons(backend) == {"phone0": "", "phone2": "surplus"}
     backend.unprepare(["phone2"])
     assert reasons(backend) == {"phone0": ""}
-
-
-def test_something_foreign_in_the_place_of_a_phone_is_never_touched(directory: Mounts) -> None:
-    directory.path.mkdir()
-    (directory.path / "phone0").touch()
-    (directory.path / "phone1").mkdir()
-    directory.mount_tmpfs_with("phone1", *TRIPLE)
-    backend = started(directory)
-    assert reasons(backend) == {"phone0": "foreign-mount", "phone1": "foreign-mount", "phone2": ""}
-    for phone in ("phone0", "phone1"):
-        with pytest.raises(UnhealthyDeviceError, match=rf"phone.*{phone}"):
-            backend.prepare([phone], [])
-    backend.unprepare(["phone0", "phone1"])
-    backend.retain([])
-    assert directory.mounted() == {"phone1": 1}
-    (directory.path / "phone0").unlink()
-    directory.unmount("phone1")
-    assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
-    backend.prepare(["phone0"], [])
 
 
 def test_phones_are_unhealthy_while_the_kernel_has_no_binderfs(
@@ -277,11 +220,3 @@ def test_devices_of_parameters_must_be_devices_of_the_node(directory: Mounts) ->
     ):
         backend.prepare(["phone0"], parameters("class", devices=["/dev/none"]))
     assert directory.mounted() == {"phone1": 1}
-
-
-def test_attributes_of_a_phone(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(binderfs.MAGIC, 0x01021994, binderfs.RUST)
-    attributes = started(directory).attributes("phone2")
-    kernel = ".".join(os.uname().release.partition("-")[0].split(".")[:3])
-    assert attributes == {"number": 2, "binderDevices": 3, "driver": "rust", "kernelVersion": kernel}
-    assert started(directory).attributes("phone7") == {}

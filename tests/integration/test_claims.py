@@ -67,13 +67,6 @@ async def test_only_root_can_read_the_parameters_of_a_claim(node: Node, claims: 
     assert node.spec("a").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_new_claim_gets_fresh_devices(node: Node, claims: Claims) -> None:
-    (node.backend.directory / "phone1").mkdir()
-    (node.backend.directory / "phone1" / "old").touch()
-    await prepared_devices(claims, node.source.add("a", "phone1"))
-    assert not (node.backend.directory / "phone1" / "old").exists()
-
-
 async def test_a_second_prepare_changes_no_device_and_writes_the_spec_again(node: Node, claims: Claims) -> None:
     claim = node.source.add("a", "phone1")
     first = await prepared_devices(claims, claim)
@@ -102,13 +95,6 @@ async def test_a_prepared_claim_that_does_not_exist_any_more_is_refused(node: No
     assert set(claims.prepared) == {"a"}
 
 
-async def test_a_claim_that_was_allocated_again_gets_its_new_devices(node: Node, claims: Claims) -> None:
-    await prepared_devices(claims, node.source.add("a", "phone1"))
-    (device,) = await prepared_devices(claims, node.source.add("a", "phone2"))
-    assert device.device == "phone2"
-    assert node.backend.mounted == {"phone2"}
-
-
 async def test_unprepare_removes_everything_without_the_claim_object(node: Node, claims: Claims) -> None:
     await prepared_devices(claims, node.source.add("a", "phone1"))
     node.source.remove("a")
@@ -129,12 +115,6 @@ async def test_a_failed_unprepare_keeps_the_record_and_can_be_repeated(node: Nod
     node.backend.fail = set()
     assert await unprepare(claims, "a") == {"a": ""}
     assert nothing_left(node, claims)
-
-
-async def test_a_claim_that_fails_does_not_affect_another(node: Node, claims: Claims) -> None:
-    good, bad = node.source.add("a", "phone1"), reference("b")
-    _, error = await asyncio.gather(prepared_devices(claims, good), refusal(claims, bad))
-    assert "not found" in error
 
 
 # -- what is refused
@@ -210,28 +190,7 @@ async def test_parameters_of_the_class_come_before_those_of_the_claim(node: Node
     ]
 
 
-async def test_parameters_of_a_claim_are_limited_in_all(node: Node, claims: Claims) -> None:
-    """The API server limits each entry to 10 KiB, of which there may be 32. Those of another driver do not count."""
-    foreign = [parameters("FromClaim", {"a": "x" * 10_000}, driver="gpu.example.com") for _ in range(29)]
-    entries = [parameters("FromClaim", {"a": "x" * 10_000}) for _ in range(32)]
-    text = await refusal(claims, node.source.add("a", "phone1", config=entries))
-    assert text.startswith("the parameters for phone.aosp.io are too long: with those of all requests, the record of")
-    assert text.endswith("bytes; allowed: up to 65536")
-    assert nothing_left(node, claims)
-    await prepared_devices(claims, node.source.add("b", "phone1", config=[*entries[:6], *foreign]))
-
-
 # -- health
-
-
-async def test_health_has_the_devices_of_prepared_claims(node: Node, claims: Claims) -> None:
-    await prepared_devices(claims, node.source.add("a", "phone1", "phone2"))
-    node.backend.ids.remove("phone2")
-    claims._inventory.publish(node.backend.devices())
-    assert [(each.device, each.problem) for each in claims.health()[0]] == [
-        ("phone1", ""),
-        ("phone2", "the device does not exist any more"),
-    ]
 
 
 async def test_a_change_of_the_prepared_claims_is_a_change_of_health(node: Node, claims: Claims) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from aosp_plugin import __version__
 from aosp_plugin.cli import main
-from aosp_plugin.config import keys, sources
+from aosp_plugin.config import keys
 from tests.support import run_command
 
 COMMAND = [sys.executable, "-m", "aosp_plugin"]
@@ -84,24 +84,6 @@ def test_commands_load_only_the_modules_that_they_use(modules: str, unused: str)
     assert result.stdout == "set()\n"
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (FileNotFoundError(2, "No such file or directory", "/dev/x"), "/dev/x: No such file or directory"),
-        (OSError("no\ndescriptors"), "no descriptors"),
-    ],
-)
-def test_error_of_the_operating_system_is_one_line(
-    error: OSError, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(sources, "load", fail)
-    assert main.main(["config"]) == 1
-    assert capsys.readouterr().err == f"aosp-plugin: {line}\n"
-
-
 @pytest.fixture(scope="module")
 def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the package as the image has it: without the other distributions of the checkout."""
@@ -111,7 +93,7 @@ def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("serve", "--help"), ("config",), ("demo", "--help")])
+@pytest.mark.parametrize("arguments", [("serve", "--help"), ("config",)])
 def test_image_without_the_stand_in_kubelet_has_the_other_commands(
     image_tree: Path, arguments: tuple[str, ...]
 ) -> None:

@@ -1,7 +1,6 @@
 """Serves the examples of docs/phones.md."""
 
 import asyncio
-import json
 import re
 import socket
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.cli.status import fetch
-from kubelet_standin import Container, ContainerAllocation, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.documents import examples, status
 from tests.support import PATIENCE, DeviceDirectory, ServeHere, listed
@@ -18,7 +17,6 @@ from tests.support import PATIENCE, DeviceDirectory, ServeHere, listed
 EXAMPLES = examples()
 PHONE = "aosp.io/phone"
 BINDER = "aosp.io/binder"
-PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 COUNT = 361
 
 EXPECTED = {
@@ -65,11 +63,6 @@ def served(devices: DeviceDirectory, kubelet_dir: str, example: str) -> ServeHer
     return ServeHere(devices, kubelet_dir, "--config", str(file), *device_dir, environment=environment)
 
 
-async def first_container(kubelet: Kubelet, resource: str) -> ContainerAllocation:
-    admitted = await kubelet.admit(Pod("phone", [Container("main", {resource: 1})]))
-    return admitted.containers["main"]
-
-
 def test_every_example_is_expected_here() -> None:
     assert EXAMPLES.keys() == EXPECTED.keys()
 
@@ -85,45 +78,6 @@ def counts(kubelet: Kubelet, resource: str) -> tuple[int, int] | None:
     """Return the numbers of healthy and of all devices, or None before the first list."""
     view = kubelet.resource(resource)
     return (view.allocatable, view.capacity) if view.connected else None
-
-
-@pytest.mark.parametrize(
-    ("example", "first_phone"),
-    [
-        ("One device, one phone", ["aosp_binder0", "aosp_binder1", "aosp_binder2"]),
-        ("Phones of found devices", ["aosp_binder1", "aosp_binder121", "aosp_binder241"]),
-        ("One device, one phone 2", ["phone1/binder", "phone1/hwbinder", "phone1/vndbinder"]),
-    ],
-)
-async def test_a_phone_gets_its_devices_at_android_s_paths(
-    devices: DeviceDirectory, kubelet_dir: str, example: str, first_phone: list[str]
-) -> None:
-    async with Kubelet(kubelet_dir) as kubelet, served(devices, kubelet_dir, example):
-        await kubelet.wait_for(lambda k: k.resource(PHONE).allocatable > 0)
-        container = await first_container(kubelet, PHONE)
-        at = {mount.container_path: mount.host_path for mount in container.mounts}
-        assert at == {path: f"{devices.directory}/{name}" for path, name in zip(PATHS, first_phone, strict=True)}
-
-
-async def test_the_cdi_example_allocates_names_that_the_spec_file_defines(
-    devices: DeviceDirectory, kubelet_dir: str
-) -> None:
-    async with Kubelet(kubelet_dir) as kubelet, served(devices, kubelet_dir, "CDI"):
-        await kubelet.wait_for(lambda k: k.resource(PHONE).allocatable > 0)
-        container = await first_container(kubelet, PHONE)
-        assert (container.cdi_devices, container.devices, container.mounts) == (("aosp.io/phone=aosp_binder0",), (), ())
-        spec = json.loads((devices.directory.parent / "cdi/aosp.io_phone.json").read_bytes())
-        assert len(spec["devices"]) == 120
-
-
-async def test_the_numa_example_keeps_a_container_on_one_numa_node(devices: DeviceDirectory, kubelet_dir: str) -> None:
-    """After 100 devices, NUMA node 0 has 80 left, so 150 come from NUMA node 1."""
-    async with Kubelet(kubelet_dir) as kubelet, served(devices, kubelet_dir, "NUMA"):
-        await kubelet.wait_for(lambda k: k.resource(BINDER).allocatable == COUNT)
-        for count, first in ((100, 0), (150, 180)):
-            admitted = await kubelet.admit(Pod(f"with-{count}", [Container("main", {BINDER: count})]))
-            ids = admitted.containers["main"].device_ids[BINDER]
-            assert set(ids) == {f"aosp_binder{number}" for number in range(first, first + count)}
 
 
 async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_path: Path) -> None:

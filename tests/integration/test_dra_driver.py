@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from aosp_plugin.framework.dra.driver import TIMINGS, DraDriver
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_claims import ClaimsError
 from kubelet_standin.dra_kubelet import DraPod, DraVersion
-from tests.claims import DRIVER, PATIENCE, DirectoryBackend
+from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_node import DraNode
 from tests.support import until
 
@@ -66,19 +64,6 @@ async def test_a_restarted_driver_keeps_prepared_claims(node: DraNode, backend: 
         assert backend.mounted == set()
 
 
-async def test_the_driver_is_ready_only_when_its_slices_are_confirmed(node: DraNode, backend: DirectoryBackend) -> None:
-    await node.server.stop()
-    driver = node.driver(backend)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(driver.run())
-        await node.kubelet.wait_for(lambda kubelet: kubelet.connected(DRIVER))
-        assert driver.registered
-        assert driver.unready
-        await node.server.restart()
-        await node.ready(driver)
-        driver.stop()
-
-
 async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
     node: DraNode, backend: DirectoryBackend
 ) -> None:
@@ -121,16 +106,6 @@ async def test_a_device_that_turns_unhealthy_gets_a_taint_and_its_pod_is_informe
     )
 
 
-async def test_withheld_devices_are_in_no_slice_until_they_are_published_again(
-    node: DraNode, driver: DraDriver
-) -> None:
-    driver.withhold("a device plugin serves them")
-    await node.server.wait_for(lambda _: not node.devices)
-    assert "a device plugin serves them" in driver.unready
-    driver.withhold("")
-    await node.server.wait_for(lambda _: len(node.devices) == 4)
-
-
 async def test_while_devices_are_withheld_only_prepared_claims_are_prepared(
     node: DraNode, driver: DraDriver, backend: DirectoryBackend
 ) -> None:
@@ -144,17 +119,3 @@ async def test_while_devices_are_withheld_only_prepared_claims_are_prepared(
     driver.withhold("")
     await node.kubelet.prepare(DraPod("late", (other,)))
     assert backend.mounted == {"phone1", "phone2"}
-
-
-async def test_a_driver_that_ended_leaves_no_thread_and_no_descriptor(node: DraNode, backend: DirectoryBackend) -> None:
-    async with node.running(backend):
-        pass
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(2):
-        async with node.running(backend):
-            pass
-    for thread in threading.enumerate():
-        if thread.name.startswith(DRIVER):
-            await asyncio.to_thread(thread.join, PATIENCE)
-            assert not thread.is_alive()
-    assert len(os.listdir("/proc/self/fd")) <= before

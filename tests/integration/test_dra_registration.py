@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
@@ -14,7 +13,6 @@ import pytest
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import pluginregistration_pb2 as pb
 from aosp_plugin.framework.sockets import listener
-from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraKubelet, DraVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
 from tests.support import PATIENCE, until
@@ -166,18 +164,6 @@ async def test_lost_confirmation_is_repeated(registry: str, version: DraVersion)
             await connected(kubelet, driver)
 
 
-async def test_two_instances_of_a_driver_register_side_by_side(registry: str) -> None:
-    """As during a rolling update: the end of the first one leaves the second one connected."""
-    async with kubelet_at(registry) as kubelet, running_driver(registry) as second:
-        async with running_driver(registry) as first:
-            await kubelet.wait_for(lambda k: len(k.drivers.get(DRIVER, ())) == 2, PATIENCE)
-            await connected(kubelet, first)
-        await kubelet.wait_for(lambda k: len(k.drivers[DRIVER]) == 1, PATIENCE)
-        await connected(kubelet, second)
-        await kubelet.prepare(pod("game"))
-        assert second.handler.prepared == ["game"]
-
-
 def stale(directory: str, name: str) -> None:
     """Leave a socket behind, as a killed process does."""
     with socket.socket(socket.AF_UNIX) as server:
@@ -197,14 +183,6 @@ async def test_stale_sockets_are_removed_at_the_start(registry: str) -> None:
             remaining = {f"{DRIVER}-8-1700000000000.sock", "other.example.com-7-17.sock", driver.service.endpoint}
             assert set(os.listdir(registry)) == remaining
             assert listener(f"{registry}/{driver.service.endpoint}") == os.getpid()
-
-
-async def test_driver_ends_while_it_waits_for_the_kubelet(registry: str) -> None:
-    os.mkdir(registry)
-    async with running_driver(registry, timings=Timings(patience=3600.0, stop=0.8)) as driver:
-        await asyncio.sleep(0)
-        assert driver.service.problem == "not registered yet"
-    assert os.listdir(registry) == []
 
 
 async def test_calls_on_a_given_up_socket_are_ignored(registry: str) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 
-from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
-from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
 from aosp_plugin.framework.dra.claim_servicer import CLAIM_SERVICES
 from aosp_plugin.framework.dra.claims import DeviceHealth
 from aosp_plugin.framework.errors import PluginError
@@ -72,18 +70,6 @@ async def test_answer_has_an_entry_for_each_claim(kubelet_dir: str, service: str
         assert driver.handler.prepared == ["a", "b"]
 
 
-async def test_errors_are_those_of_their_claims(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer(reference: ClaimReference, _seconds: float) -> Sequence[PreparedDevice]:
-        if reference.uid == "uid-a":
-            raise PluginError("no phone is left")
-        return ()
-
-    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
-        monkeypatch.setattr(driver.handler, "prepare", answer)
-        claims = (await prepare(channel, "a", "b")).claims
-        assert {uid: each.error for uid, each in claims.items()} == {"uid-a": "no phone is left", "uid-b": ""}
-
-
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -118,14 +104,6 @@ async def test_error_of_the_handler_is_the_answer(
     assert all(record.exc_info for record in tracebacks)
     failed = [vars(record) for record in caplog.records if record.message == "claim failed"]
     assert {(each["claim"], each["uid"]) for each in failed} == {("default/a", "uid-a"), ("default/b", "uid-b")}
-
-
-async def test_handler_has_the_time_of_the_kubelet(kubelet_dir: str) -> None:
-    """Less a margin to answer; a client without a deadline does not count, nor does one that waits for longer."""
-    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
-        for timeout in (None, 3600.0, 45.0, 5.0):
-            await prepare(channel, "a", timeout=timeout)
-        assert [round(seconds) for seconds in driver.handler.seconds] == [43, 43, 43, 4]
 
 
 async def test_handler_that_hangs_is_answered_for_and_goes_on(kubelet_dir: str) -> None:
@@ -163,40 +141,6 @@ async def test_client_that_cancels_does_not_end_the_work(kubelet_dir: str) -> No
         assert driver.handler.prepared == ["a", "b"]
 
 
-async def test_work_that_goes_on_is_cancelled_at_the_end(kubelet_dir: str) -> None:
-    """A handler leaves no claim half prepared when it is cancelled."""
-    begun, cancelled = asyncio.Event(), []
-
-    async def wait() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.append(True)
-
-    async with registered(kubelet_dir) as (kubelet, driver):
-        driver.handler.hook = wait
-        running = asyncio.create_task(kubelet.prepare(pod("game")))
-        await begun.wait()
-        await kubelet.stop()
-        await asyncio.wait({running})
-    assert cancelled == [True]
-
-
-async def test_requests_run_side_by_side(kubelet_dir: str) -> None:
-    begun, both = [], asyncio.Event()
-
-    async def wait() -> None:
-        begun.append(True)
-        if len(begun) == 2:
-            both.set()
-        await both.wait()
-
-    async with registered(kubelet_dir) as (kubelet, driver):
-        driver.handler.hook = wait
-        await asyncio.gather(kubelet.prepare(pod("a")), kubelet.prepare(pod("b")))
-
-
 SICK = DeviceHealth("node/00000", "game", "the node is gone")
 
 
@@ -212,31 +156,6 @@ async def test_health_reaches_the_kubelet_at_once_and_after_changes(kubelet_dir:
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
         await kubelet.restart()
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
-
-
-def watch(channel: grpc.aio.Channel, service: str) -> grpc.aio.UnaryStreamCall[object, object]:
-    """Call NodeWatchResources."""
-    return channel.unary_stream(
-        f"/{service}/NodeWatchResources",
-        request_serializer=health_pb.NodeWatchResourcesRequest.SerializeToString,
-        response_deserializer=health_pb.NodeWatchResourcesResponse.FromString,
-    )(health_pb.NodeWatchResourcesRequest())
-
-
-async def test_any_number_of_health_streams_is_served(kubelet_dir: str) -> None:
-    """In both versions side by side; the end of one does not end the others, and the end of the driver ends all."""
-    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
-        streams = [watch(channel, service) for service in ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth") * 2]
-        for stream in streams:
-            assert await stream.read() == health_pb.NodeWatchResourcesResponse()
-        streams.pop().cancel()
-        driver.handler.report(SICK)
-        for stream in streams:
-            (device,) = (await stream.read()).devices  # type: ignore[attr-defined]
-            assert (device.health, device.health_check_timeout_seconds) == (health_pb.UNHEALTHY, 30)
-        ended = asyncio.gather(*(stream.read() for stream in streams))
-        driver.service._stop.set()
-        assert await ended == [grpc.aio.EOF] * 3  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,12 @@ import contextlib
 import json
 import threading
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.config.keys import Config, NumberedSets, Resource
+from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.events.file_events import FileEvents
@@ -23,7 +22,7 @@ from aosp_plugin.report.leak_detector import LeakDetector
 from aosp_plugin.report.observation import Observation
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as PodResourcesServer
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, until
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, problem, until
 
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 ALLOCATED = f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0'
@@ -104,18 +103,6 @@ async def test_status_has_problems_and_changes(device_directory: DeviceDirectory
         assert report["changes"][0]["time"] >= report["problems"][1]["since"] - 1
 
 
-async def test_status_has_another_tag_after_a_change(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    device_directory.add(0, 1)
-    async with running(device_directory, kubelet_dir) as daemon:
-        await problem(daemon.plugins[0], "waiting")
-        before = await daemon.get("/status")
-        assert (await daemon.get("/status")).tag == before.tag
-        device_directory.add(2)
-        await daemon.healthy(3)
-        assert (await daemon.get("/status")).tag != before.tag
-        assert len((await daemon.report())["resources"][0]["devices"]) == 3
-
-
 async def test_status_follows_registration_leaks_and_polling(
     device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
@@ -138,23 +125,6 @@ async def test_status_follows_registration_leaks_and_polling(
             assert report["watching"] == "inotify"
             plugin._scanned._changes.polling = True  # as if inotify had become unavailable
             assert (await daemon.report())["watching"] == "polling"
-
-
-async def test_status_names_the_binder_devices_of_sets_and_replicas(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It also names the Kubernetes node, and says if leak detection is off."""
-    monkeypatch.setenv("NODE_NAME", "node-7")
-    device_directory.add(0, 1, 2, 3)
-    directory = str(device_directory.directory)
-    resource = Resource(device_dir=directory, verify=Verify.FILE, sets=NumberedSets(size=2), replicas=2)
-    async with running(device_directory, kubelet_dir, resource) as daemon:
-        report = await daemon.report()
-    assert report["node"] == "node-7"
-    (resource_report,) = report["resources"]
-    assert resource_report["leaks_problem"] == "leak detection is off (leak_scan_interval: 0)"
-    first, second = names([0, 1]), names([2, 3])
-    assert [device["binder_devices"] for device in resource_report["devices"]] == [first, first, second, second]
 
 
 # -- allocations and metrics
@@ -180,17 +150,6 @@ async def test_status_and_metrics_show_the_allocations_of_the_kubelet(
         assert report["resources"][0]["counts"]["allocated"] == 2
 
 
-async def test_allocations_are_unknown_without_podresources(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
-    device_directory.add(0, 1, 2)
-    async with running(device_directory, kubelet_dir, pod_resources_socket=str(tmp_path / "none")) as daemon:
-        report = await daemon.report()
-        assert report["allocations"]["problem"].startswith(f"{tmp_path}/none does not exist")
-        assert report["resources"][0]["counts"]["unknown"] == 3
-        assert "aosp_plugin_devices_allocated{" not in await daemon.text("/metrics")
-
-
 async def test_while_the_loop_is_stuck_metrics_are_served_and_liveness_fails(
     device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,19 +169,4 @@ async def test_while_the_loop_is_stuck_metrics_are_served_and_liveness_fails(
         thread.join()  # blocks the loop
         assert b"aosp_plugin_build_info" in cast("Answer", results[0]).body
         assert isinstance(results[1], TimeoutError)
-        assert (await daemon.get("/healthz")).status == 200
-
-
-# -- probes
-
-
-async def test_probes_name_each_of_several_resources(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    device_directory.add(0)
-    directory = str(device_directory.directory)
-    first = Resource(resource_name="x.io/a", device_dir=directory, verify=Verify.FILE)
-    second = Resource(resource_name="x.io/b", device_dir=directory, device_prefix="other", verify=Verify.FILE)
-    async with running(device_directory, kubelet_dir, first, second) as daemon:
-        await until(lambda: all(plugin.unready.startswith("waiting") for plugin in daemon.plugins))
-        problem = daemon.plugins[0].unready
-        assert await daemon.text("/readyz") == f"x.io/a: {problem}; x.io/b: {problem}\n"
         assert (await daemon.get("/healthz")).status == 200

@@ -109,23 +109,6 @@ async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: s
     assert sockets(kubelet_dir) == []
 
 
-@pytest.mark.parametrize("name", ["serial_ports.py", "kvm_slots.py"])
-async def test_example_without_a_kubelet_exits_with_one_line(name: str, devices: Path) -> None:
-    missing = devices / "none"
-    path = devices / name
-    text = (EXAMPLES / name).read_text()
-    assert text.count("    serve(") == 1
-    path.write_text(
-        text.replace("    serve(", f"    import functools\n    functools.partial(serve, kubelet_dir='{missing}')(")
-    )
-    process = await asyncio.create_subprocess_exec(sys.executable, str(path), stderr=asyncio.subprocess.PIPE)
-    _, output = await asyncio.wait_for(process.communicate(), PATIENCE)
-    lines = [line for line in output.decode().splitlines() if " INFO " not in line]
-    (line,) = lines
-    assert line.startswith(f"{name}: the kubelet's plugin directory {missing} does not exist")
-    assert process.returncode == 1
-
-
 async def test_serial_ports_dra_example_publishes_ports_with_their_vendor(
     devices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,13 +3,9 @@
 import asyncio
 import collections
 import contextlib
-import json
 import logging
 import os
 import resource
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -23,7 +19,6 @@ from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.events.inotify import DirectoryWatch
 from aosp_plugin.framework.timings import DEFAULT
 
-ROOT = os.geteuid() == 0
 TIMEOUT = 20
 
 
@@ -194,18 +189,6 @@ async def test_missing_directory_is_polled_until_it_exists(
     assert caplog.records == []
 
 
-async def test_closed_subscription_frees_its_thread_and_is_not_notified(events: FileEvents, directory: Path) -> None:
-    threads = set(threading.enumerate())
-    subscription = subscribe(events, directory)
-    events.unsubscribe(subscription)
-    subscription.close()
-    subscription.changed.clear()
-    (directory / "a").touch()
-    await asyncio.sleep(0)
-    assert not subscription.changed.is_set()
-    assert set(threading.enumerate()) <= threads
-
-
 def fds() -> collections.Counter[str]:
     """Count the open files of this process by target."""
     targets: collections.Counter[str] = collections.Counter()
@@ -263,82 +246,3 @@ async def test_directories_are_polled_until_inotify_is_available(
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     (directory / "a").touch()
     await change(subscription)
-
-
-PREAMBLE = """
-import asyncio, gc, json, logging, os, subprocess, sys
-from aosp_plugin.framework.events.file_events import FileEvents
-
-logged = []
-intervals = []
-
-class Keep(logging.Handler):
-    def emit(self, record):
-        logged.append([record.levelname, getattr(record, "error", "")])
-
-logging.getLogger("aosp_plugin").addHandler(Keep())
-logging.getLogger("aosp_plugin").setLevel("INFO")
-
-def limit(name, number):
-    with open(f"/proc/sys/user/max_inotify_{name}", "w") as file:
-        file.write(str(number))
-
-async def changed(subscription):
-    await asyncio.wait_for(subscription.changed.wait(), 20)
-    subscription.changed.clear()
-
-def watch(subscription, *directories):
-    subscription.watch(directories)
-    intervals.append(subscription.interval)
-"""
-
-
-def in_process(script: str, *arguments: str, wrapper: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Run a script in a process, optionally in namespaces that ``wrapper`` creates; return the JSON that it prints."""
-    if wrapper and subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode:  # noqa: S603
-        pytest.skip(f"{' '.join(wrapper)} is not allowed here")
-    body = textwrap.dedent(script)
-    done = subprocess.run(  # noqa: S603 - this interpreter
-        [*wrapper, sys.executable, "-W", "error", "-c", f"{PREAMBLE}\n{body}", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-OWN_LIMITS = ("unshare", "--user", "--map-root-user")
-OWN_MOUNTS = ("unshare", "--mount") if ROOT else (*OWN_LIMITS, "--mount")
-
-
-def test_mount_over_a_watched_directory_is_a_change(directory: Path) -> None:
-    """The next call watches the mounted file system, and after the unmount the original directory again."""
-    script = """
-        async def main():
-            directory, = sys.argv[1:]
-            events = FileEvents()
-            first = events.subscribe()
-            watch(first, directory)
-            subprocess.run(["mount", "-t", "tmpfs", "none", directory], check=True)
-            await changed(first)
-            watch(first, directory)
-            os.mkdir(directory + "/on-the-mount")
-            await changed(first)
-            os.rmdir(directory + "/on-the-mount")
-            await changed(first)
-            subprocess.run(["umount", directory], check=True)
-            await changed(first)
-            watch(first, directory)
-            await asyncio.sleep(0)
-            first.changed.clear()
-            os.mkdir(directory + "/below")
-            await changed(first)
-            events.close()
-
-        asyncio.run(main())
-        print(json.dumps({"logged": logged, "intervals": intervals}))
-    """
-    assert in_process(script, str(directory), wrapper=OWN_MOUNTS) == {"logged": [], "intervals": [DEFAULT.safety] * 3}
-    assert os.listdir(directory) == ["below"]

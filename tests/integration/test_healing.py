@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import os
 import shutil
 import socket
-import threading
 from typing import TYPE_CHECKING
 
 import grpc
@@ -15,18 +12,17 @@ import pytest
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.errors import RegistrationRefusedError
 from kubelet_standin import Behaviour, Kubelet
 from tests.support import (
     FAST,
     IN_LIFE,
-    PATIENCE,
     RESOURCE,
     DeviceDirectory,
     listed,
     make_plugin,
     problem,
+    ready,
     running,
     sockets,
 )
@@ -126,6 +122,19 @@ async def test_kubelet_restart_ends_the_pause(device_directory: DeviceDirectory,
             await listed(kubelet, 1)
 
 
+async def test_missing_kubelet_socket_ends_no_registration(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    """The stream shows that the kubelet is there."""
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
+        await listed(kubelet, 1)
+        await ready(plugin)
+        endpoint = plugin.endpoint
+        os.unlink(f"{kubelet_dir}/kubelet.sock")
+        device_directory.add(1)
+        await listed(kubelet, 2)
+        assert (plugin.endpoint, kubelet.resource(RESOURCE).streams_opened) == (endpoint, 1)
+
+
 async def test_recreated_kubelet_directory(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """A kubelet that is reinstalled removes and creates the directory."""
     device_directory.add(0, 1)
@@ -199,73 +208,3 @@ async def test_permanent_refusal_ends_the_plugin(
         with pytest.raises(RegistrationRefusedError, match=error):
             await make_plugin(device_directory, kubelet_dir, resource=resource).run()
     assert sockets(kubelet_dir) == []
-
-
-async def test_socket_that_cannot_be_bound_is_retried_under_another_name(
-    device_directory: DeviceDirectory,
-    kubelet_dir: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It is logged once."""
-    device_directory.add(0)
-    real = PluginDirectory.next_endpoint
-    fails = [True]
-    attempts = itertools.count(1)
-    third = asyncio.Event()
-
-    def next_endpoint(directory: PluginDirectory, now: float) -> str:
-        if (attempt := next(attempts)) == 3:
-            third.set()
-        return f"nowhere/{attempt}.sock" if fails[0] else real(directory, now)
-
-    monkeypatch.setattr(PluginDirectory, "next_endpoint", next_endpoint)
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
-        await problem(plugin, "cannot listen in")
-        await asyncio.wait_for(third.wait(), PATIENCE)
-        assert [record.message for record in caplog.records].count("registration failed, retrying") == 1
-        fails[0] = False
-        await listed(kubelet, 1)
-
-
-async def test_stale_sockets_of_the_same_resource_are_removed_at_start(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    for name in ("aosp-aosp.io_binder-1-1.sock", "aosp-aosp.io_binderx-1-1.sock", "other.sock"):
-        with socket.socket(socket.AF_UNIX) as stale:
-            stale.bind(os.path.join(kubelet_dir, name))
-    async with running(device_directory, kubelet_dir) as plugin:
-        await problem(plugin, "there is no")
-        assert sorted(os.listdir(kubelet_dir)) == ["aosp-aosp.io_binderx-1-1.sock", "other.sock"]
-
-
-async def test_ended_plugin_leaves_no_thread_and_no_open_file(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet:
-        async with running(device_directory, kubelet_dir):  # gRPC starts what it keeps for good with its first server
-            await listed(kubelet, 1)
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
-        before = threads_and_files()
-        async with running(device_directory, kubelet_dir):
-            await listed(kubelet, 1)
-            os.unlink(plugin_socket(kubelet))
-            await kubelet.wait_for(lambda k: len(k.registrations) == 3)
-            await listed(kubelet, 1)
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
-        assert threads_and_files() == before
-
-
-def threads_and_files() -> tuple[list[str], int]:
-    """Return the threads of scans and of inotify, and the number of pipes, inotify and epoll descriptors."""
-    links = [f"/proc/self/fd/{descriptor}" for descriptor in os.listdir("/proc/self/fd")]
-    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
-    threads = sorted(
-        type(thread).__name__
-        for thread in threading.enumerate()
-        if thread.name == "scan" or "Inotify" in type(thread).__name__
-    )
-    return threads, sum(
-        target.startswith(("pipe:", "anon_inode:inotify", "anon_inode:[eventpoll]")) for target in targets
-    )

@@ -1,7 +1,6 @@
 """Updates of the host, recreation and provisioning, with a binderfs made of plain files."""
 
 import asyncio
-import logging
 import os
 import stat
 import threading
@@ -21,7 +20,7 @@ from aosp_plugin.framework.worker import Worker
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.fake_binderfs import FakeBinderfs
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, run, until
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, run
 
 DEVICES = ("aosp_binder0", "aosp_binder1")
 
@@ -112,31 +111,3 @@ async def test_kubelet_gets_provisioned_devices_with_the_first_list(place: Place
     async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
         assert kubelet.resource(RESOURCE).allocatable == 3
-
-
-async def test_provisioning_error_is_logged_again_after_a_silent_recovery(
-    place: Place, kubelet_dir: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A file is in the way, then an administrator mounts the binderfs with all devices, then the file is back."""
-    caplog.set_level(logging.INFO)
-    directory = place.root / "provisioned"
-    directory.mkdir()
-    (directory / "file").touch()
-
-    def logged(message: str) -> int:
-        return [record.getMessage() for record in caplog.records].count(message)
-
-    backend = binder_backend("/none", host=BinderfsHost(), provision=Provision(count=1, directory=str(directory)))
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir), run(plugin):
-        for round_ in (1, 2):
-            await until(lambda: logged("host update failed, retrying") == round_)  # noqa: B023 - awaited here
-            assert "is neither empty nor a binderfs" in plugin.unready
-            (directory / "file").unlink()
-            place.kernel.mount(str(directory))
-            place.kernel.add_device(str(directory), "aosp_binder0")
-            (directory / "aosp_binder0").chmod(0o666)
-            await until(lambda: logged("host update recovered") == round_)  # noqa: B023 - awaited here
-            place.kernel.unmount(str(directory))
-            (directory / "file").touch()
-    assert logged("provisioned binder devices") == 0

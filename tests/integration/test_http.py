@@ -15,9 +15,7 @@ import pytest
 
 from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service import http as plugin_http
-from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe
-from aosp_plugin.framework.service.http import serving as serving_socket
 from aosp_plugin.report import page
 from tests.support import http_serving as serving
 
@@ -84,15 +82,6 @@ def port() -> Iterator[int]:
 # -- probes
 
 
-def test_probe_without_a_problem_is_200(port: int) -> None:
-    """The header Server does not name the interpreter."""
-    response = get(port, "/healthz?verbose=1")
-    assert (response.status, response.text) == (200, "ok\n")
-    assert response.headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert response.headers["Content-Length"] == "3"
-    assert response.headers["Server"] == "aosp-plugin"
-
-
 def test_probe_with_a_problem_is_503() -> None:
     """Each path has its own problem, evaluated at each request."""
     problems = {"/healthz": "", "/readyz": "not registered: é"}
@@ -138,13 +127,6 @@ def test_unknown_path_is_404_and_other_method_is_405(port: int, method: str, pat
     response = get(port, path, method)
     assert (response.status, response.text) == (status, text)
     assert response.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
-
-
-def test_head_has_the_headers_of_get_and_no_body(port: int) -> None:
-    get_response, head_response = get(port, "/"), get(port, "/", "HEAD")
-    assert raw(port, b"HEAD / HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\n")
-    assert head_response.status == 200
-    assert {**head_response.headers, "Date": ""} == {**get_response.headers, "Date": ""}
 
 
 @pytest.mark.parametrize(
@@ -290,15 +272,6 @@ def test_error_in_a_route_is_500_and_logged_with_traceback(error: Exception, cap
     assert str(error) in caplog.text
 
 
-def test_requests_are_not_logged(
-    port: int, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    for path, method in (("/", "GET"), ("/other", "GET"), ("/", "POST")):
-        get(port, path, method)
-    assert capsys.readouterr() == ("", "")
-    assert caplog.text == ""
-
-
 # -- start and end
 
 
@@ -310,18 +283,6 @@ def test_unavailable_address_is_an_error() -> None:
             pass
     with pytest.raises(ServiceError, match=r"cannot listen on 192\.0\.2\.1:0"), serving(("192.0.2.1", 0), {}):
         pass
-
-
-def test_socket_passes_from_one_server_to_the_next_without_losing_a_client() -> None:
-    """A client that connects while there is no server is answered by the next one."""
-    listener = listen(LOCAL)
-    successor = listener.dup()
-    with serving_socket(listener, {"/": lambda: plugin_http.text(HTTPStatus.OK, "first")}) as port:
-        assert get(port, "/").text == "first\n"
-    with connected(port) as client:
-        client.sendall(REQUEST)
-        with serving_socket(successor, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
-            assert client.makefile().read().endswith("second\n")
 
 
 # -- the files of the page
@@ -345,14 +306,6 @@ def test_page_refers_to_exactly_its_files(page_port: int) -> None:
         pending += [f"/{link}" for link in links if f"/{link}" not in visited]
     icons = {path for path in page.routes() if path.startswith("/page/icon-")}
     assert visited == set(page.routes()) - icons
-
-
-def test_icon_has_the_number_of_problems(page_port: int) -> None:
-    """The page replaces its icon by one of these."""
-    numbers = {name: get(page_port, f"/page/icon-{name}.svg").text for name in (*range(1, 10), "many")}
-    texts = {name: re.findall(r"<text[^>]*>([^<]*)</text></svg>\s*$", text) for name, text in numbers.items()}
-    assert list(texts.values()) == [[str(number)] for number in range(1, 10)] + [["9+"]]
-    assert get(page_port, "/page/icon-0.svg").status == HTTPStatus.NOT_FOUND
 
 
 def test_files_have_content_type_and_entity_tag(page_port: int) -> None:
@@ -379,34 +332,3 @@ def test_page_complies_with_its_security_policy(page_port: int) -> None:
         text = get(page_port, path).text.replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|//cdn|@import", text)
         assert not re.search(r"<script>|<style|\sstyle=|\son\w+=|innerHTML|insertAdjacentHTML|eval\(", text), path
-
-
-def luminance(color: str) -> float:
-    """Return the relative luminance of a color according to WCAG 2."""
-    digits = color.removeprefix("#")
-    parts = [
-        int(part, 16) / 255 for part in re.findall("..", digits if len(digits) == 6 else re.sub("(.)", r"\1\1", digits))
-    ]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colors, from 1 to 21."""
-    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_colors_have_sufficient_contrast(page_port: int, theme: int) -> None:
-    """WCAG 2 AA requires 4.5 for text, and 3 for graphics."""
-    style = get(page_port, "/page/page.css").text
-    themes = re.findall(r":root[^{]* \{(.*?)\}", style, re.DOTALL)
-    color = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6});", themes[theme]))
-    for text in ("text", "muted", "accent", "unhealthy-text"):
-        for ground in ("surface", "ground", "raised", "selected"):
-            assert contrast(color[text], color[ground]) >= 4.5, (text, ground)
-    for kind in ("good", "bad", "note"):
-        assert contrast(color[kind], color[f"{kind}-soft"]) >= 4.5, kind
-    for state in ("allocated", "unhealthy", "leaked", "unknown"):
-        assert contrast(color[state], color["surface"]) >= 3, state

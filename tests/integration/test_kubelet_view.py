@@ -153,25 +153,6 @@ async def test_lost_devices_are_published_again(
 
 
 @new_kubelet
-async def test_kubelet_that_always_has_fewer_devices_gets_few_registrations(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """In the pause between two of them, the plugin is registered, and says when it tries again."""
-    device_directory.add(0, 1, 2)
-    answers = Answers(2)
-    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
-        await kubelet.wait_for(lambda k: len(k.registrations) == 3)
-        requests = answers.requests
-        assert requests > 2 * 2  # two for each registration, and those in the pauses
-        await listed(kubelet, 3)
-        await view.until(lambda: ", next registration in " in view.plugin.unready)
-        assert view.plugin.registered
-        answers.answers = [3]
-        await until(lambda: not view.plugin.unready)
-        await view.confirmed(3)
-
-
-@new_kubelet
 async def test_one_answer_with_fewer_devices_changes_nothing(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
@@ -180,26 +161,6 @@ async def test_one_answer_with_fewer_devices_changes_nothing(
     async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
         await listed(kubelet, 3)
         await view.until(lambda: answers.requests >= 12)
-        assert (view.plugin.unready, len(kubelet.registrations)) == ("", 1)
-
-
-@new_kubelet
-async def test_round_in_which_devices_change_does_not_count(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """The kubelet may have answered before it got the new list."""
-    device_directory.add(0, 1, 2)
-    answers = Answers(0, 0, 0, 0, 0, 3)
-
-    async def flap() -> None:
-        revision = view.plugin.inventory.snapshot.revision
-        if len(answers.answers) > 1:
-            device_directory.remove(0) if revision % 2 else device_directory.add(0)
-            await view.plugin.inventory.superseded(revision).wait()
-
-    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
-        answers.before = flap  # type: ignore[method-assign]
-        await view.confirmed(3)
         assert (view.plugin.unready, len(kubelet.registrations)) == ("", 1)
 
 

@@ -12,13 +12,12 @@ import pytest
 
 from aosp_plugin.binder.devices.scanner import BinderDevice
 from aosp_plugin.config.values import Api
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.report import leaks
 from aosp_plugin.report.leak_detector import CHECKPOINT, CLAIMS_CHECKPOINT, LeakDetector
-from aosp_plugin.report.leaks import Gap, Leaks
+from aosp_plugin.report.leaks import Leaks
 from kubelet_standin.checkpoint import Checkpoint, CheckpointEntry, encode
 from tests.backends import binder_backend
-from tests.support import RESOURCE, DeviceDirectory, until
+from tests.support import RESOURCE, DeviceDirectory
 
 APPEARED, RELEASED = "leaked device: held open by a process outside its pod", "leaked device released"
 
@@ -81,13 +80,6 @@ async def test_leak_is_logged_when_it_appears_and_when_it_is_released(
     assert [{name: vars(record)[name] for name in expected} for record in records] == [expected] * 2
 
 
-async def test_detector_scans_at_every_interval(detector: LeakDetector, devices: DeviceDirectory) -> None:
-    assert (detector.latest, detector.scanned) == ({}, None)
-    async with holding(devices.directory / "aosp_binder2"), background_task(detector.run()):
-        await until(lambda: bool(detector.latest and detector.latest[RESOURCE].leaked))
-        assert detector.scanned is not None
-
-
 @pytest.fixture
 def owners(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return the owners that the detector passes to each scan."""
@@ -144,16 +136,3 @@ async def test_owners_by_claim_count_as_well(
     await detector.scan()
     both = {"aosp_binder0": {"one"}, "aosp_binder1": {"two"}, "aosp_binder2": frozenset()}
     assert owners == [None, None, both]
-
-
-async def test_each_cause_of_incomplete_detection_is_logged_when_it_begins(
-    detector: LeakDetector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    few, many = Gap("Permission denied", "1 process such as 7"), Gap("Permission denied", "2 processes such as 7")
-    hidden = Gap("no kernel thread is visible")
-    gaps = [((), 0), ((few,), 1), ((many,), 1), ((many, hidden), 2), ((), 2), ((few,), 3)]
-    scans = [(Leaks((), (), frozenset(), each), warnings) for each, warnings in gaps]
-    for found, warnings in scans:
-        monkeypatch.setattr(leaks, "scan", lambda *_, found=found, **__: found)
-        await detector.scan()
-        assert caplog.text.count("leak detection incomplete") == warnings

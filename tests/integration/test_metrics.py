@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -21,23 +20,19 @@ from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.errors import AllocationError, BackendError, RegistrationRefusedError
+from aosp_plugin.framework.errors import AllocationError, BackendError
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.metrics import Metrics
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.support import (
-    FAST,
     IN_LIFE,
     PATIENCE,
     RESOURCE,
     DeviceDirectory,
-    Serve,
     listed,
     ready,
     run,
-    until,
 )
 
 if TYPE_CHECKING:
@@ -246,51 +241,6 @@ async def test_each_device_change_is_a_scan_a_message_and_an_update(
         assert observer.values("scans_total", "result") == {"ok": 3}
 
 
-@pytest.mark.usefixtures("no_inotify")
-async def test_polling_is_reported_and_has_no_update_latency(
-    device_directory: DeviceDirectory, kubelet: Kubelet
-) -> None:
-    """Without inotify the time of a change is unknown."""
-    async with registered(binder(device_directory), kubelet, 0, timings=IN_LIFE._replace(poll=0.05)) as observer:
-        device_directory.add(0)
-        await listed(kubelet, 1)
-        assert observer.polling() == 1
-        assert observer.value("update_latency_seconds_count") == 0
-
-
-async def test_directory_without_inotify_is_polled_until_it_has_one(tmp_path: Path) -> None:
-    """One directory is enough for the metric. A missing directory does not count."""
-    with contextlib.closing(FileEvents()) as files:
-        subscription, other = files.subscribe(), files.subscribe()
-        other.watch([str(tmp_path)])
-        loop = tmp_path / "loop"
-        loop.symlink_to(loop)
-        subscription.watch([str(tmp_path), str(loop)])
-        before = files.polling
-        loop.unlink()
-        subscription.watch([str(tmp_path), str(loop)])
-        assert (before, files.polling) == (True, False)
-
-
-async def test_first_change_is_the_time_of_the_first_event(tmp_path: Path) -> None:
-    """It is reported once for any number of events."""
-    with contextlib.closing(FileEvents()) as files:
-        subscription = files.subscribe()
-        subscription.watch([str(tmp_path)])
-        assert subscription.first_change() is None
-        started = time.monotonic()
-        (tmp_path / "a").touch()
-        await subscription.changed.wait()
-        subscription.changed.clear()
-        between = time.monotonic()
-        (tmp_path / "b").touch()
-        await subscription.changed.wait()
-        first = subscription.first_change()
-        assert first is not None
-        assert started <= first <= between
-        assert subscription.first_change() is None
-
-
 # -- requests
 
 
@@ -384,39 +334,6 @@ async def test_failing_requests_are_counted_and_logged(
 # -- registration
 
 
-@pytest.mark.parametrize(("fault", "value"), [("refuse_register", "not today"), ("never_open_stream", True)])
-async def test_each_failed_registration_is_counted(
-    device_directory: DeviceDirectory, kubelet: Kubelet, fault: str, value: object
-) -> None:
-    """A registration without a stream has failed, too."""
-    setattr(kubelet.faults, fault, value)
-    async with observed(binder(device_directory), kubelet.directory, FAST) as observer:
-        await until(lambda: observer.values("registrations_total", "result").get("failed", 0) >= 1)
-        assert observer.value("registered") == 0
-        assert observer.value("messages_sent_total") == 0
-        setattr(kubelet.faults, fault, None)
-        await ready(observer.plugin)
-        failed = len(kubelet.registrations) - 1
-        assert observer.values("registrations_total", "result") == {"ok": 1, "failed": failed}
-        assert observer.value("registered") == 1
-
-
-async def test_refused_registration_is_counted_and_a_cancelled_one_is_not(
-    device_directory: DeviceDirectory, kubelet: Kubelet
-) -> None:
-    """A registration is cancelled if the plugin stops before the kubelet answers."""
-    kubelet.faults.hang_register = True
-    async with observed(binder(device_directory), kubelet.directory) as observer:
-        await kubelet.wait_for(lambda k: len(k.registrations) == 1)
-    assert observer.values("registrations_total", "result") == {}
-    kubelet.faults.release_register()
-    kubelet.faults.refuse_register = f'the ResourceName "{RESOURCE}" is invalid'
-    async with observed(binder(device_directory), kubelet.directory) as observer:
-        with pytest.raises(RegistrationRefusedError):
-            await observer.task
-        assert observer.values("registrations_total", "result") == {"refused": 1}
-
-
 async def test_stopped_kubelet_makes_the_plugin_unready(
     device_directory: DeviceDirectory, kubelet: Kubelet, log: LogLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,49 +361,6 @@ async def test_stopped_kubelet_makes_the_plugin_unready(
         assert observer.value("kubelet_restarts_total") == 1
         assert observer.value("update_latency_seconds_count") == 0
         assert log.take()[-1] == ("info", "registered")
-
-
-async def test_lost_stream_makes_the_plugin_unready_until_the_next_one(
-    device_directory: DeviceDirectory, kubelet: Kubelet, log: LogLines
-) -> None:
-    """It is not a kubelet restart."""
-    device_directory.add(0)
-    async with registered(binder(device_directory), kubelet, 1, log) as observer:
-        kubelet.faults.hang_register = True
-        await kubelet.drop_streams()
-        await until(lambda: observer.plugin.unready != "")
-        unready = observer.plugin.unready
-        assert unready.partition(":")[0] == LOST
-        assert observer.value("registered") == 0
-        assert observer.value("streams_open") == 0
-        assert [entry[:2] for entry in log.take()] == [("warning", LOST)]
-        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-        assert observer.plugin.unready == unready
-        kubelet.faults.release_register()
-        await ready(observer.plugin)
-        assert observer.plugin.unready == ""
-        assert observer.value("registered") == 1
-        assert observer.value("streams_open") == 1
-        assert observer.values("registrations_total", "result") == {"ok": 2}
-        assert observer.value("kubelet_restarts_total") == 0
-        assert log.take() == [("info", "registered")]
-
-
-async def test_lost_stream_is_reported_before_the_old_server_stops(
-    device_directory: DeviceDirectory, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Requests in progress may delay the stop by a second, in which /readyz must fail."""
-    async with registered(binder(device_directory), kubelet, 0) as observer:
-        old_socket = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
-        serving: list[bool] = []
-        monkeypatch.setattr(
-            observer.plugin._registration._observer,
-            "unregistered",
-            lambda: serving.append(os.path.exists(old_socket)),
-        )
-        await kubelet.drop_streams()
-        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-        assert serving == [True]
 
 
 # -- scans
@@ -535,27 +409,6 @@ async def test_failing_scan_makes_the_plugin_unhealthy(
 # -- processes and several resources
 
 
-async def test_every_line_of_the_process_is_an_event(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
-    """Broken connections, of which gRPC would log details itself, do not change that."""
-    device_directory.add(0)
-    async with Serve(device_directory, kubelet.directory, "--log-format", "json") as serve:
-        await listed(kubelet, 1)
-        for _ in range(3):
-            kubelet.faults.hang_register = True
-            count = len(kubelet.registrations)
-            await kubelet.restart()
-            await kubelet.wait_for(lambda k, count=count: len(k.registrations) > count)  # type: ignore[misc]
-            await kubelet.restart()
-            kubelet.faults.release_register()
-            await listed(kubelet, 1)
-        serve.process.terminate()
-        assert await serve.finish() == 0
-    events = [json.loads(line) for line in "".join(serve.log).splitlines()]
-    assert {event["message"] for event in events if "resource" not in event} == {"starting", "stopped"}
-    assert {event["resource"] for event in events if "resource" in event} == {RESOURCE}
-    assert {event["resources"] for event in events if "resources" in event} == {RESOURCE}
-
-
 class ExhaustedError(AllocationError):
     """An error of a backend, with a code that no error of the framework has."""
 
@@ -570,16 +423,14 @@ class Exhausted(ListedDevices):
         raise ExhaustedError(f"{ids[0]} has no memory left")
 
 
-@pytest.mark.parametrize("with_metrics", [True, False])
-async def test_code_of_a_backends_own_error_reaches_the_kubelet(kubelet: Kubelet, *, with_metrics: bool) -> None:
-    """With metrics and without. It gets a series of its own."""
+async def test_code_of_a_backends_own_error_reaches_the_kubelet(kubelet: Kubelet) -> None:
+    """It gets a series of its own."""
     metrics = Metrics()
-    observer = metrics.observer(RESOURCE) if with_metrics else NULL_OBSERVER
+    observer = metrics.observer(RESOURCE)
     plugin = DevicePlugin(Exhausted(RESOURCE, lambda: ["/dev/a"]), kubelet_dir=kubelet.directory, observer=observer)
     async with run(plugin):
         await listed(kubelet, 1)
         with pytest.raises(AdmissionError, match="code = ResourceExhausted desc = a has no memory left"):
             await kubelet.admit(Pod("game", [Container("main", {RESOURCE: 1})]))
-    if with_metrics:
-        labels = {"resource": RESOURCE, "code": "RESOURCE_EXHAUSTED"}
-        assert series(metrics)["aosp_plugin_allocations_total", frozenset(labels.items())] == 1
+    labels = {"resource": RESOURCE, "code": "RESOURCE_EXHAUSTED"}
+    assert series(metrics)["aosp_plugin_allocations_total", frozenset(labels.items())] == 1

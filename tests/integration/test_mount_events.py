@@ -53,17 +53,6 @@ async def test_each_change_of_a_mount_wakes_every_subscription(top: Path) -> Non
                 subscription.changed.clear()
 
 
-async def test_mount_during_a_scan_wakes_its_subscriber_again(top: Path) -> None:
-    """The scan may have seen what was mounted for a moment only."""
-    with contextlib.closing(FileEvents()) as events:
-        subscription = events.subscribe()
-        subscription.watch([str(top)])
-        subscription.changed.clear()
-        await asyncio.to_thread(run, "mount", "-t", "tmpfs", "none", top)
-        await asyncio.to_thread(run, "umount", top)
-        await asyncio.wait_for(subscription.changed.wait(), PATIENCE)
-
-
 async def test_missing_table_is_an_error_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise no mount would be reported."""
     before = len(os.listdir("/proc/self/fd"))

@@ -69,17 +69,6 @@ async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
             yield Node(server, events, clock, problems)
 
 
-async def test_an_event_refers_to_the_node_as_a_kubelet_does(node: Node) -> None:
-    node.lost("2 devices lost")
-    (event,) = await node.counted(1)
-    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "worker", "uid": "worker"}
-    assert event["metadata"]["namespace"] == "default"
-    assert event["metadata"]["name"].startswith("worker.")
-    assert (event["type"], event["reason"], event["message"]) == ("Warning", "DevicesLost", "2 devices lost")
-    assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-01-02T03:04:05Z"
-    assert event["source"] == {"component": "aosp-device-plugin", "host": "worker"}
-
-
 async def test_a_repetition_is_counted_in_the_same_event_with_the_latest_message(node: Node) -> None:
     node.lost("2 devices lost")
     await node.counted(1)
@@ -88,21 +77,6 @@ async def test_a_repetition_is_counted_in_the_same_event_with_the_latest_message
     (event,) = await node.counted(2)
     assert event["message"] == "3 devices lost"
     assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-01-02T03:04:05Z", "2026-01-02T03:09:05Z")
-
-
-async def test_another_resource_has_an_event_of_its_own(node: Node) -> None:
-    node.lost("a")
-    node.lost("b", "aosp.io/phone")
-    events = await node.counted(1, 1)
-    assert {event["message"] for event in events} == {"a", "b"}
-
-
-async def test_a_flood_becomes_one_event(node: Node) -> None:
-    for number in range(1000):
-        node.lost(f"{number} devices lost")
-    (event,) = await node.counted(1000)
-    assert event["message"] == "999 devices lost"
-    assert node.server.count("*", "events") == 1
 
 
 @pytest.mark.parametrize("node", [3600.0], indirect=True)

@@ -15,7 +15,7 @@ import pytest
 
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.inventory import Inventory, Snapshot
+from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.node_features import Feature, FeatureFile, labels
@@ -181,10 +181,3 @@ def test_a_driver_whose_claims_have_no_phone_yet_is_named_by_its_attributes() ->
         "aosp.io/phone.driver=rust",
         f"aosp.io/phone.selinux={SELINUX}",
     ]
-
-
-def test_without_devices_the_kind_and_the_driver_are_not_written(device_directory: DeviceDirectory) -> None:
-    server: Any = SimpleNamespace(resource_name="aosp.io/binder", driver=None)
-    feature = Feature(server, binder_backend(device_directory.directory), Host())
-    expected = ["aosp.io/binder.count=0", "aosp.io/binder.healthy=0", f"aosp.io/binder.selinux={SELINUX}"]
-    assert labels(feature, Snapshot(1, [])) == expected

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -140,16 +139,6 @@ async def test_the_taint_stays_until_the_node_object_has_devices(node: Node) -> 
     await node.api.wait_for(lambda _: node.taints == [])
 
 
-async def test_a_taint_that_is_added_later_stays(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    node.create(STARTUP)
-    await node.api.wait_for(lambda _: node.taints == [])
-    node.taint(STARTUP)
-    await node.asked(3)
-    assert node.taints == [STARTUP]
-    assert [record.message for record in caplog.records] == ["startup taint removed"]
-
-
 async def test_a_registration_makes_the_plugin_read_the_node_again_at_once() -> None:
     plugin = ready_server()
     async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
@@ -195,12 +184,3 @@ async def test_taints_that_change_between_read_and_patch_are_read_again(node: No
 )
 def test_a_resource_is_not_ready(changes: dict[str, Any]) -> None:
     assert not is_ready(ready_server(**changes))
-
-
-def test_a_resource_is_ready_when_the_kubelet_has_devices_of_it_or_cannot_be_asked() -> None:
-    plugin = ready_server()
-    assert is_ready(plugin)
-    plugin.confirmation.record(0, 1)
-    assert not is_ready(plugin)
-    assert is_ready(ready_server(driver=DriverState("binder.aosp.io", 1, 1, 0)))
-    assert is_ready(ready_server(confirmation=Confirmation()))

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.report import node_events
 from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import ApiServer, Hang
 from kubelet_standin.podresources_server import PodResources
@@ -20,7 +22,7 @@ EVENTS = protocol.events("default")
 
 
 class Node:
-    """A node with a kubelet and an API server, on which the plugin runs as a process."""
+    """A node with a kubelet and an API server, on which the plugin runs."""
 
     def __init__(self, directory: Path, server: ApiServer, kubelet: Kubelet) -> None:
         self.directory = directory
@@ -74,7 +76,8 @@ class Node:
 
 
 @pytest.fixture
-async def node(short_directory: Path) -> AsyncIterator[Node]:
+async def node(short_directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    monkeypatch.setattr(node_events, "DEFAULT", DEFAULT._replace(event_delay=0.1))
     async with (
         ApiServer(tls=True) as server,
         Kubelet(short_directory / "k") as kubelet,

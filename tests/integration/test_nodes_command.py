@@ -70,23 +70,6 @@ def test_a_failure_is_one_line_and_exit_code_1() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "command", [("create", "--count", "2"), ("list",), ("delete",)], ids=lambda command: command[0]
-)
-@pytest.mark.parametrize("stand_ins", [False, True])
-def test_a_directory_that_cannot_be_read_is_one_line(
-    command: tuple[str, ...], tmp_path: Path, *, stand_ins: bool
-) -> None:
-    """It is a link to itself, a file, or missing."""
-    (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "file").touch()
-    for name, reason in (("loop", "Too many levels"), ("file", "Not a directory"), ("none/x", "No such file")):
-        flags = ["--stand-ins"] if stand_ins and command[0] == "create" else []
-        done = run(*command, *flags, "--device-dir", f"{tmp_path}/{name}")
-        assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
-        assert done.err.startswith(f"aosp-plugin: cannot read the device directory {tmp_path}/{name}: {reason}")
-
-
 @no_binderfs
 def test_create_on_a_host_without_binder_says_what_to_load(dev: Path) -> None:
     """Also as root: stand-ins, copies of /dev/null, are created on request only."""

@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.config.keys import NamedSets, NumberedSets
-from aosp_plugin.config.values import Recreate
+from aosp_plugin.config.keys import NumberedSets
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError
 from tests.backends import binder_backend, scan
 from tests.support import names
 
-TRIPLE = ("binder", "hwbinder", "vndbinder")
 PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 THREES = NumberedSets(size=3)
-KBOX = NumberedSets(size=3, stride=120, first=1)
 CDI_ONLY = (DeviceList.ENVVAR, DeviceList.CDI_CRI, DeviceList.CDI_ANNOTATIONS)
 
 
@@ -43,13 +40,6 @@ def create(dev: Path, *numbers: int) -> None:
         (dev / f"aosp_binder{number}").touch()
 
 
-def create_phones(dev: Path, *directories: str) -> None:
-    for directory in directories:
-        (dev / directory).mkdir()
-        for name in TRIPLE:
-            (dev / directory / name).touch()
-
-
 def mounts(edits: ContainerEdits, dev: Path) -> dict[str, str]:
     """Return the host path of each mount, relative to the device directory, by container path."""
     return {mount.container_path: os.path.relpath(mount.host_path, dev) for mount in edits.mounts}
@@ -59,38 +49,6 @@ def cdi_devices(dev: Path) -> dict[str, Any]:
     """Return the edits in the CDI spec by device name."""
     spec = json.loads((dev.parent / "cdi/aosp.io_phone.json").read_bytes())
     return {device["name"]: device["containerEdits"] for device in spec["devices"]}
-
-
-def test_missing_device_makes_one_of_120_phones_incomplete(dev: Path) -> None:
-    """Sets depend on numbers, so the other phones keep their devices."""
-    create(dev, *range(400))
-    backend = phones(dev, sets=KBOX)
-    before = backend.binder_devices()
-    assert len(before) == 120
-    edits = backend.allocate(["aosp_binder7"])
-    assert mounts(edits, dev) == dict(zip(PATHS, names([7, 127, 247]), strict=True))
-    assert [node.container_path for node in edits.devices] == [f"/dev/{name}" for name in names([7, 127, 247])]
-    (dev / "aosp_binder121").unlink()
-    unhealthy = {device_id: reason for device_id, reason in scan(backend).items() if reason}
-    assert unhealthy == {"aosp_binder1": "incomplete"}
-    with pytest.raises(UnhealthyDeviceError, match="unhealthy: incomplete: missing aosp_binder121"):
-        backend.allocate(["aosp_binder1"])
-    after = backend.binder_devices()
-    assert {device_id for device_id in before if before[device_id] != after[device_id]} == {"aosp_binder1"}
-
-
-def test_phone_may_be_a_directory_of_named_devices(dev: Path) -> None:
-    """Its directory is watched, so that changes in it cause a scan."""
-    create_phones(dev, "phone1")
-    backend = phones(dev, sets=NamedSets(names=TRIPLE))
-    assert os.path.join(dev, "phone1") in backend.directories()
-    create_phones(dev, "phone10", "phone2")
-    assert list(scan(backend)) == ["phone1", "phone2", "phone10"]
-    edits = backend.allocate(["phone2"])
-    assert mounts(edits, dev) == {f"/dev/{name}": f"phone2/{name}" for name in TRIPLE}
-    assert edits.environment["BINDER_VISIBLE_DEVICES"] == "phone2/binder,phone2/hwbinder,phone2/vndbinder"
-    (dev / "phone2/hwbinder").unlink()
-    assert scan(backend) == {"phone1": "", "phone2": "incomplete", "phone10": ""}
 
 
 def test_replicas_share_a_binder_device(dev: Path) -> None:
@@ -107,14 +65,6 @@ def test_replicas_share_a_binder_device(dev: Path) -> None:
         backend.allocate(["aosp_binder1::3"])
 
 
-def test_preferred_devices_are_on_one_numa_node(dev: Path) -> None:
-    create(dev, *range(6))
-    backend = phones(dev, numa={"0-2": 0, "3-4": 1})
-    assert [device.numa_nodes for device in backend.devices()] == [(0,), (0,), (0,), (1,), (1,), ()]
-    assert backend.prefer(names([2, 3, 4, 5]), [], 2) == names([3, 4])
-    assert backend.prefer(names([1, 2, 3, 4]), ["aosp_binder2"], 2) == names([2, 1])
-
-
 def test_cdi_spec_has_the_edits_of_a_plain_allocation(dev: Path) -> None:
     """With CDI alone, the allocation has the names and the environment."""
     create(dev, *range(6))
@@ -126,22 +76,6 @@ def test_cdi_spec_has_the_edits_of_a_plain_allocation(dev: Path) -> None:
     in_spec = cdi_devices(dev)["aosp_binder3"]
     assert [(node["hostPath"], node["path"], node["permissions"]) for node in in_spec["deviceNodes"]] == plain.devices
     assert [(mount["hostPath"], mount["containerPath"], True) for mount in in_spec["mounts"]] == plain.mounts
-
-
-def test_cdi_spec_has_the_real_paths_of_healthy_devices(dev: Path) -> None:
-    """CDI libraries do not follow links."""
-    (dev.parent / "binderfs").mkdir()
-    for name in names([1, 2]):
-        (dev.parent / "binderfs" / name).touch()
-        (dev / name).symlink_to(dev.parent / "binderfs" / name)
-    backend = phones(dev, replicas=2, device_list=CDI_ONLY)
-    assert list(cdi_devices(dev)) == names([1, 2])
-    (node,) = cdi_devices(dev)["aosp_binder1"]["deviceNodes"]
-    assert node["hostPath"] == str(dev.parent / "binderfs/aosp_binder1")
-    (dev / "aosp_binder2").unlink()
-    backend.scan()
-    backend.update_host()
-    assert list(cdi_devices(dev)) == names([1])
 
 
 def test_cdi_spec_is_removed_with_its_last_device_and_not_at_the_end(dev: Path) -> None:
@@ -182,21 +116,3 @@ def test_device_is_unhealthy_if_only_a_cdi_spec_that_cannot_be_written_brings_it
     backend.scan()
     assert [device.reason for device in backend.devices()] == ["", ""]
     assert backend.seconds_until_scan() is None
-
-
-def test_allocation_uses_the_configured_strategies(dev: Path) -> None:
-    create(dev, 1)
-    edits = phones(dev, device_list=(DeviceList.VOLUME_MOUNTS,)).allocate(names([1]))
-    assert "BINDER_VISIBLE_DEVICES" not in edits.environment
-    assert len(edits.devices) == 1
-    edits = phones(dev, device_list=(DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI)).allocate(names([1]))
-    assert (len(edits.devices), len(edits.cdi_devices), len(edits.annotations)) == (1, 1, 0)
-
-
-def test_device_outside_a_binderfs_cannot_be_recreated(dev: Path) -> None:
-    create(dev, 1)
-    backend = phones(dev, recreate=Recreate.ON_START)
-    assert backend.pre_start_required
-    assert scan(backend) == {"aosp_binder1": "not-recreated"}
-    with pytest.raises(UnhealthyDeviceError, match=r"'aosp_binder1' could not be recreated: .*its kind is file"):
-        backend.pre_start(names([1]))

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
-from socket import AF_UNIX
-from socket import socket as Socket  # noqa: N812 - fixtures have the name
 from typing import Any
 
 import grpc
@@ -20,7 +18,6 @@ from aosp_plugin.framework.podresources_client import (
     allocations_in,
 )
 from aosp_plugin.framework.podresources_client import PodResources as Client
-from aosp_plugin.framework.sockets import identify
 from aosp_plugin.framework.timings import DEFAULT
 from tests.support import PATIENCE, RESOURCE, Clock
 
@@ -188,48 +185,6 @@ async def test_kubelet_is_queried_on_demand_and_not_too_often(socket: str, clock
         assert server.calls == 2
 
 
-async def test_slow_kubelet_does_not_delay_callers(
-    socket: str, clock: Clock, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They get the previous result until the call ends."""
-    client._timings = PATIENT._replace(list_patience=0.01)
-    proceed, called = asyncio.Event(), asyncio.Event()
-    proceed.set()
-
-    async def slow(context: Any) -> pb.ListPodResourcesResponse:
-        called.set()
-        await proceed.wait()
-        return await one_pod(context)
-
-    async with serving(socket, slow) as server:
-        while await client.current() != ONE_POD:
-            pass
-        proceed.clear()
-        called.clear()
-        clock.now += DEFAULT.list_interval
-        assert await client.current() == ONE_POD
-        await called.wait()
-        proceed.set()
-        client._timings = PATIENT
-        assert await client.current() == ONE_POD
-        assert server.calls == 2
-
-
-async def test_response_may_exceed_the_default_message_size_of_grpc(socket: str, client: Client) -> None:
-    """The default is 4 MiB; the kubelet may send 16."""
-    devices = [f"aosp_binder{number:060}" for number in range(70_000)]
-
-    async def large(_context: Any) -> pb.ListPodResourcesResponse:
-        result = response(("games", "phone-1", "android", RESOURCE, devices))
-        assert result.ByteSize() > 5_000_000
-        return result
-
-    async with serving(socket, large):
-        allocations = await client.current()
-    assert allocations.problem == ""
-    assert len(allocations.owners[RESOURCE]) == 70_000
-
-
 async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_pods(
     socket: str, clock: Clock, client: Client
 ) -> None:
@@ -246,37 +201,3 @@ async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_p
                 known.append((await client.current()).pods_known)
                 clock.now += DEFAULT.list_interval
             assert known == [False, True, True]
-
-
-@pytest.mark.parametrize("left_behind", [False, True])
-async def test_kubelet_is_found_when_it_starts(socket: str, clock: Clock, client: Client, *, left_behind: bool) -> None:
-    """Its socket is missing before, or left behind by a killed kubelet. gRPC's backoff does not delay the query."""
-    problem = f"{socket} does not exist: "
-    if left_behind:
-        with Socket(AF_UNIX) as killed:
-            killed.bind(socket)
-        assert identify(socket) is not None
-        problem = f"List at {socket} failed: UNAVAILABLE: "
-    assert (await client.current()).problem.startswith(problem)
-    if left_behind:
-        os.unlink(socket)
-    async with serving(socket, one_pod):
-        clock.now += DEFAULT.list_interval
-        assert await client.current() == ONE_POD
-
-
-async def test_server_that_is_no_kubelet_is_an_error(socket: str, client: Client) -> None:
-    connected = asyncio.Event()
-
-    async def reply(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connected.set()
-        writer.write(b"220 not gRPC\r\n" * 8)
-        writer.close()
-
-    async with await asyncio.start_unix_server(reply, socket):
-        assert (await client.current()).problem.startswith(f"List at {socket} failed: ")
-    assert connected.is_set()
-
-
-async def test_empty_path_disables_the_client(clock: Clock) -> None:
-    assert (await Client("", [RESOURCE], clock).current()).problem == "disabled (pod_resources_socket is empty)"

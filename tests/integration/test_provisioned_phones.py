@@ -1,12 +1,9 @@
 """Phones that `aosp-plugin provision` mounts, and a plugin that serves them; a tmpfs, really mounted, stands in."""
 
-import asyncio
 import contextlib
 import json
 import logging
 import os
-import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Never
@@ -21,15 +18,11 @@ from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.cli.main import main
 from aosp_plugin.config.keys import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import ProvisionedBy
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.errors import UnhealthyDeviceError
-from kubelet_standin import Kubelet
-from tests.support import IN_LIFE, Clock, listed, run
+from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
-
-RESOURCE = "aosp.io/phone"
 
 
 @pytest.fixture
@@ -150,13 +143,6 @@ def test_the_command_fails_without_the_right_to_mount_only_if_something_is_missi
     assert "cannot mount" in log
 
 
-def test_the_command_leaves_phones_beyond_the_count(directory: Mounts, command: Callable[..., tuple[int, str]]) -> None:
-    """Only the kubelet knows whether pods have them."""
-    command()
-    assert command(count=1)[0] == 0
-    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
-
-
 @pytest.mark.parametrize("keys", [{"phones": None}, {"api": "dra"}], ids=["found devices", "claims"])
 def test_the_command_says_that_there_is_nothing_to_provision(
     directory: Mounts, command: Callable[..., tuple[int, str]], keys: dict[str, Any]
@@ -198,77 +184,3 @@ def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
     assert all(reason.startswith(remedy) for reason in reasons(backend).values())
     with pytest.raises(UnhealthyDeviceError, match="not-provisioned: no binderfs is mounted for it"):
         backend.allocate(["phone1"])
-
-
-def test_a_phone_beyond_the_count_is_surplus_and_stays(
-    directory: Mounts, command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None]
-) -> None:
-    command()
-    unprivileged()
-    backend = served(directory, count=1)
-    assert {device: reason.partition(":")[0] for device, reason in reasons(backend).items()} == {
-        "phone0": "",
-        "phone1": "surplus",
-        "phone2": "surplus",
-    }
-    assert not backend.has_surplus
-
-
-async def test_the_kubelet_learns_of_a_loss_and_of_its_end(
-    directory: Mounts, command: Callable[..., tuple[int, str]], kubelet_dir: str
-) -> None:
-    """Through events of the mount table, without any further cause of a scan."""
-    command()
-    backend = backend_of(directory)
-    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
-        await listed(kubelet, 3, RESOURCE)
-        assert kubelet.resource(RESOURCE).messages == 1, "published before the mounts were known"
-        directory.unmount("phone1")
-        await listed(kubelet, 2, RESOURCE)
-        command()
-        await listed(kubelet, 3, RESOURCE)
-
-
-def capabilities(pid: int) -> dict[str, int]:
-    """Return the capabilities that a process has, or could get."""
-    status = Path("/proc", str(pid), "status").read_text(encoding="utf-8")
-    return {name: int(value, 16) for name, value in re.findall(r"(Cap(?:Prm|Eff|Bnd)):\s+(\w+)", status)}
-
-
-async def test_a_process_without_capabilities_serves_what_the_command_has_mounted(
-    directory: Mounts, tmp_path: Path, kubelet_dir: str
-) -> None:
-    """Real processes: the command as root, and a plugin that the kernel would refuse every mount."""
-    program = (sys.executable, "-m", "tests.e2e.cluster.figures.tmpfs_phones")
-    file = tmp_path / "config.yaml"
-    phones = {"count": 3, "directory": str(directory.path)}
-    document = {
-        "version": "v1",
-        "phones": phones,
-        "provisioned_by": "command",
-        "kubelet_dir": kubelet_dir,
-        "listen": "",
-    }
-    file.write_text(json.dumps(document))
-
-    async def provision() -> None:
-        process = await asyncio.create_subprocess_exec(*program, "provision", f"--config={file}")
-        assert await process.wait() == 0
-
-    await provision()
-    async with Kubelet(kubelet_dir) as kubelet:
-        plugin = await asyncio.create_subprocess_exec(
-            *("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"),
-            *(*program, "serve", f"--config={file}"),
-        )
-        try:
-            await listed(kubelet, 3, RESOURCE)
-            assert capabilities(plugin.pid) == {"CapPrm": 0, "CapEff": 0, "CapBnd": 0}
-            directory.unmount("phone1")
-            await listed(kubelet, 2, RESOURCE)
-            await provision()
-            await listed(kubelet, 3, RESOURCE)
-        finally:
-            plugin.terminate()
-            assert await plugin.wait() == 0
-    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}

@@ -16,12 +16,10 @@ from aosp_plugin.binder.provision import recreation
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
 from aosp_plugin.config.keys import Provision
 from aosp_plugin.config.values import Recreate
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
-from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
-from kubelet_standin import AdmissionError, Container, Kubelet, Pod
+from aosp_plugin.framework.errors import UnhealthyDeviceError
 from tests.backends import binder_backend, scan
-from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run
+from tests.support import DeviceDirectory
 
 
 class Recreations:
@@ -114,44 +112,8 @@ def test_device_that_another_plugin_has_replaced_is_not_recreated(
     assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
 
 
-async def test_failed_recreation_stops_the_container_and_is_published(
-    recreations: Recreations, backend: BinderBackend, kubelet_dir: str
-) -> None:
-    """The failure causes a scan, because there is no file event."""
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
-        pod = Pod("phone", [Container("main", {RESOURCE: 1})])
-        await kubelet.admit(pod)
-        recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
-        with pytest.raises(AdmissionError, match="max= is reached"):
-            await kubelet.start_container(pod, "main")
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
-
-
-def test_recreation_rewrites_the_cdi_spec(recreations: Recreations, devices: DeviceDirectory) -> None:
-    """A runtime caches device numbers until the file changes."""
-    backend = recreating(devices, DeviceList.CDI_CRI)
-    backend.scan()
-    backend.update_host()
-    file = devices.directory.parent / "cdi/aosp.io_binder.json"
-    before = file.stat().st_ino
-    backend.pre_start(["aosp_binder0"])
-    assert recreations.recreated
-    assert file.stat().st_ino != before
-
-
 def provisioning(devices: DeviceDirectory) -> BinderBackend:
     return binder_backend("/none", provision=Provision(count=3, directory=str(devices.directory)))
-
-
-def test_failed_provisioning_is_an_error_of_its_own_and_keeps_the_existing_devices(devices: DeviceDirectory) -> None:
-    """The directory contains files, so no binderfs can be mounted on it. The error stays until an attempt succeeds."""
-    backend = provisioning(devices)
-    for _ in range(3):
-        assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
-        with pytest.raises(BackendError, match="neither empty nor a binderfs"):
-            backend.update_host()
 
 
 def test_provisioned_devices_are_found_by_the_next_scan(

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 import pytest
 
-from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Container, Kubelet, Pod
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, running, sockets
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, running, sockets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,15 +49,6 @@ async def connection(device_directory: DeviceDirectory, kubelet_dir: str) -> Asy
 def request(*containers: list[str]) -> pb.AllocateRequest:
     """Return an Allocate request with these IDs per container."""
     return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers])
-
-
-async def test_options_are_the_same_by_rpc_and_in_register(connection: Connection) -> None:
-    """Old kubelets read the options in Register, newer ones call GetDevicePluginOptions."""
-    options = await connection.stub.GetDevicePluginOptions(pb.Empty())
-    assert options.get_preferred_allocation_available
-    assert not options.pre_start_required
-    registered = connection.kubelet.registrations[-1].options
-    assert registered.SerializeToString() == options.SerializeToString()
 
 
 async def test_each_container_of_a_request_gets_its_own_response(connection: Connection) -> None:
@@ -182,59 +172,6 @@ async def test_stream_of_another_client_takes_nothing_from_the_kubelet(
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
             assert not await asyncio.wait_for(lasting.read(), PATIENCE)  # the end of the stream
             await listed(kubelet, 2)
-
-
-async def test_clients_that_do_not_read_delay_no_other_client(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """Their streams are full: a list of 3,000 devices exceeds the window of HTTP/2. They end with the plugin."""
-    device_directory.add(*range(3000))
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        running(device_directory, kubelet_dir) as plugin,
-        contextlib.AsyncExitStack() as clients,
-    ):
-        await listed(kubelet, 3000)
-        for _ in range(20):
-            await clients.enter_async_context(foreign_stream(kubelet))
-        for number in range(3000, 3005):
-            device_directory.add(number)
-            await listed(kubelet, number + 1)
-        path = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
-        channel = await clients.enter_async_context(grpc.aio.insecure_channel(f"unix:{path}"))
-        stub = DevicePluginStub(channel)
-        assert len((await stub.Allocate(request(names([1])), timeout=PATIENCE)).container_responses) == 1
-        assert plugin.unready == ""
-
-
-async def test_scan_without_changes_sends_and_logs_nothing(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each message makes the kubelet write a checkpoint."""
-    scanned, scan, loop = asyncio.Event(), BinderBackend.scan, asyncio.get_running_loop()
-
-    def signalling_scan(backend: BinderBackend) -> None:
-        scan(backend)
-        loop.call_soon_threadsafe(scanned.set)
-
-    caplog.set_level("INFO")
-    monkeypatch.setattr(BinderBackend, "scan", signalling_scan)
-    connection.plugin.rescan()
-    await asyncio.wait_for(scanned.wait(), PATIENCE)
-    await connection.add(1)
-    assert connection.kubelet.resource(RESOURCE).messages == 2
-    assert [record.getMessage() for record in caplog.records].count("devices changed") == 1
-
-
-@pytest.mark.usefixtures("no_mount_events")
-async def test_burst_of_changes_is_one_message(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    timings = IN_LIFE._replace(quiet=0.2, longest_delay=PATIENCE)
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir, timings=timings):
-        await listed(kubelet, 0)
-        device_directory.add(0)
-        device_directory.add(1)
-        await listed(kubelet, 2)
-        assert kubelet.resource(RESOURCE).messages == 2
 
 
 async def test_many_devices_are_listed_in_order_and_allocated_once(

@@ -98,10 +98,3 @@ async def test_each_error_is_reported(kubelet_dir: str, tmp_path: Path) -> None:
     events = [json.loads(line) for line in lines if line.startswith("{")]
     assert ("close failed", "the bus is still busy") in [(event["message"], event.get("error")) for event in events]
     assert process.returncode == 1
-
-
-async def test_missing_kubelet_directory_is_one_line(kubelet_dir: str, tmp_path: Path) -> None:
-    process = await start(tmp_path, f"{kubelet_dir}/none", "a", "b")
-    (line,) = [line for line in await finish(process) if not line.startswith("{")]
-    assert line.startswith(f"plugin.py: the kubelet's plugin directory {kubelet_dir}/none does not exist")
-    assert process.returncode == 1

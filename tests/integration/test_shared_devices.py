@@ -5,8 +5,6 @@ Devices are links to those of the kernel, so that no rights are required, except
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 from pathlib import Path
@@ -15,18 +13,11 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.binder.driver import host as host_module
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import PHONE_DEFAULTS, NumberedSets, Phones, Resource, SharedDevice
-from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.devices import DeviceList, DeviceNode
+from aosp_plugin.config.keys import SharedDevice
+from aosp_plugin.framework.devices import DeviceNode
 from aosp_plugin.framework.errors import UnhealthyDeviceError
-from kubelet_standin import Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, listed, names, run
-from tests.tmpfs_binderfs import Mounts
-
-requires_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device files, which requires root")
+from tests.support import DeviceDirectory, names
 
 NULL, ZERO, FULL = "/dev/null", "/dev/zero", "/dev/full"
 
@@ -73,23 +64,6 @@ def others(backend: BinderBackend, *ids: str) -> list[str]:
     return [node.host_path for node in nodes if "binder" not in node.host_path]
 
 
-def test_directory_in_which_a_shared_mount_may_appear_is_watched(
-    device_directory: DeviceDirectory, tmp_path: Path
-) -> None:
-    """Otherwise it would be missing in the containers that start until the next full scan."""
-    backend = phones(device_directory, 1, shared_mounts=(f"{tmp_path}/run/missing/shared",))
-    assert str(tmp_path) in backend.directories()
-    scan(backend)
-    (tmp_path / "run").mkdir()
-    scan(backend)
-    assert f"{tmp_path}/run" in backend.directories()
-    (tmp_path / "run/missing/shared").mkdir(parents=True)
-    scan(backend)
-    assert f"{tmp_path}/run/missing" in backend.directories()
-    (mount,) = backend.allocate(["aosp_binder0"]).mounts
-    assert mount.host_path == f"{tmp_path}/run/missing/shared"
-
-
 # -- shared devices
 
 
@@ -126,13 +100,6 @@ def test_missing_required_device_makes_every_device_unhealthy(
     assert scan(backend) == dict.fromkeys(names(range(3)), "requirement-missing")
     logged = [(record.levelname, vars(record)["path"]) for record in caplog.records if "not found" in record.msg]
     assert logged == [("WARNING", required), ("INFO", optional), ("WARNING", required)]
-
-
-def test_binder_device_s_own_problem_takes_precedence(device_directory: DeviceDirectory, dri: Dri) -> None:
-    backend = phones(device_directory, 2, shared_devices=(SharedDevice(path=dri.path(1), required=True),))
-    scan(backend)
-    device_directory.remove(0)
-    assert scan(backend) == {"aosp_binder0": "missing", "aosp_binder1": "requirement-missing"}
 
 
 # -- spread devices
@@ -179,114 +146,3 @@ def test_devices_are_unhealthy_while_no_spread_device_is_known(device_directory:
     assert backend.spread_devices() == {}
     dri.add(128)
     assert set(scan(backend).values()) == {""}
-
-
-def test_sets_and_replicas_have_the_spread_device_of_their_device(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """As many GPUs as a set has members: each GPU has as many phones."""
-    dri.add(0, 1, 2)
-    backend = phones(
-        device_directory,
-        18,
-        spread_devices=(dri.pattern,),
-        sets=NumberedSets(size=3),
-        replicas=2,
-        device_list=CDI_LISTS,
-    )
-    scan(backend)
-    backend.update_host()
-    assert backend.spread_devices() == {
-        dri.path(n): [f"{name}::{replica}" for name in names([3 * n, 3 * n + 9]) for replica in range(2)]
-        for n in range(3)
-    }
-    assert others(backend, "aosp_binder12::0", "aosp_binder12::1") == [dri.path(1)]
-    spec = json.loads((device_directory.directory.parent / "cdi/aosp.io_binder.json").read_bytes())
-    nodes = {device["name"]: device["containerEdits"]["deviceNodes"] for device in spec["devices"]}
-    in_spec = {name: [node["path"] for node in nodes[name] if "renderD" in node["path"]] for name in nodes}
-    assert in_spec == {name: [dri.path(number % 3)] for number, name in enumerate(names(range(0, 18, 3)))}
-    assert {node["hostPath"] for node in nodes["aosp_binder0"]} >= {NULL}, "a runtime does not follow links"
-
-
-CDI_LISTS = (DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI)
-
-
-def test_numa_node_is_that_of_the_spread_device_unless_configured(
-    device_directory: DeviceDirectory, dri: Dri, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel names it by the device number; -1 is none. A lost device keeps it, another device at its path not."""
-    sysfs = tmp_path / "sys"
-    for number, node in (("1:3", "1"), ("1:5", "-1"), ("1:7", "0")):
-        (sysfs / "char" / number / "device").mkdir(parents=True)
-        (sysfs / "char" / number / "device/numa_node").write_text(f"{node}\n")
-    monkeypatch.setattr(host_module, "SYS_DEV", str(sysfs))
-    dri.add(0)
-    dri.add(1, device=ZERO)
-    dri.add(2, device=FULL)
-    backend = phones(device_directory, 6, spread_devices=(dri.pattern,), numa={"5": 3})
-
-    def numa_nodes() -> list[tuple[int, ...]]:
-        scan(backend)
-        return [device.numa_nodes for device in backend.devices()]
-
-    assert numa_nodes() == [(1,), (), (0,), (1,), (), (3,)]
-    dri.remove(0)
-    assert numa_nodes() == [(1,), (), (0,), (1,), (), (3,)]
-    dri.add(0, device=ZERO)
-    assert numa_nodes() == [(), (), (0,), (), (), (3,)]
-
-
-@requires_root
-async def test_phone_with_its_own_binderfs_has_a_gpu(
-    tmp_path: Path, kubelet_dir: str, dri: Dri, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loss of a GPU leaves the mounts as they are: only its phones are unhealthy."""
-    dri.add(128, 129)
-    with contextlib.closing(Mounts(tmp_path / "run/phones", monkeypatch)) as directory:
-        phones = Phones(count=5, directory=str(directory.path))
-        keys = {**PHONE_DEFAULTS, "resource_name": RESOURCE, "shared_devices": (), "spread_devices": (dri.pattern,)}
-        backend = BinderBackend(Host(), Resource(phones=phones, **keys), cdi_dir=str(tmp_path / "cdi"))
-        plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-        async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-            await listed(kubelet, 5)
-            pod = Pod("phone", [Container("android", {RESOURCE: 1})])
-            android = (await kubelet.admit(pod)).containers["android"]
-            (device_id,) = android.device_ids[RESOURCE]
-            gpu = dri.path(128 + int(device_id.removeprefix("phone")) % 2)
-            assert [device.host_path for device in android.devices if "renderD" in device.host_path] == [gpu]
-            mounted = directory.mounted()
-            dri.remove(129)
-            await listed(kubelet, 3)
-            unhealthy = {device.id for device in backend.devices() if device.reason == "requirement-missing"}
-            assert unhealthy == {"phone1", "phone3"}
-            dri.add(129)
-            await listed(kubelet, 5)
-            assert directory.mounted() == mounted
-
-
-# -- through the plugin
-
-
-async def test_plugin_notices_devices_that_appear_and_vanish(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
-    """Their directories come and go as well. Nothing is polled: no scan is due within the patience of this test."""
-    fuse, heap = tmp_path / "fuse", tmp_path / "heaps/dma_heap"
-    shared = (SharedDevice(path=str(fuse), required=True), SharedDevice(path=f"{heap}/*", required=True))
-    backend = phones(device_directory, 3, shared_devices=shared)
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 3, PATIENCE)
-        for name in ("first", "second"):
-            assert kubelet.resource(RESOURCE).allocatable == 0
-            heap.mkdir(parents=True)
-            (heap / "system").symlink_to(NULL)
-            fuse.symlink_to(NULL)
-            await listed(kubelet, 3)
-            admitted = await kubelet.admit(Pod(name, [Container("android", {RESOURCE: 1})]))
-            given = [device.host_path for device in admitted.containers["android"].devices[1:]]
-            assert given == [str(fuse), f"{heap}/system"]
-            (heap / "system").unlink()
-            heap.rmdir()
-            heap.parent.rmdir()
-            await listed(kubelet, 0)
-            fuse.unlink()
-    assert tmp_path / "heaps" not in map(Path, backend.directories()), "a directory that does not exist is polled"

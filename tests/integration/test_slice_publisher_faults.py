@@ -1,18 +1,16 @@
 """The publisher of ResourceSlices while the API server refuses, breaks, forgets, hangs or is away."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import InvalidObjectError, Request
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Hang, Refuse
-from tests.slices import NODE, NODE_PATH, SLICES, Publishing, phones, publishing, slice_name, slice_path
+from tests.slices import phones, publishing, slice_name, slice_path
 from tests.support import until
 
 SOON = Timings(slice_relist=0.2, watch_pause=(0.0, 0.1))
@@ -30,24 +28,6 @@ def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 # Conflicts
-
-
-async def test_a_slice_that_another_process_creates_at_the_same_time_is_taken_as_it_is(server: ApiServer) -> None:
-    async with publishing(server, phones(1)) as first:
-        found = server.objects.get(slice_path(0))
-    owners = found["metadata"]["ownerReferences"]
-    content = {"metadata": {"name": slice_name(0), "ownerReferences": owners}, "spec": found["spec"]}
-    first.wipe()
-    writes = first.writes()
-    hang = server.faults.add(Hang(), verb="create")
-    async with publishing(server) as running:
-        running.inventory.publish(phones(1))
-        await server.wait_for(lambda _: hang.hits)
-        server.objects.create(SLICES, content)
-        hang.remove()
-        await running.confirmed()
-        assert [record.code for record in server.log if record.verb == "create"][-1] == 409
-        assert running.writes() == writes + 1
 
 
 async def test_an_update_that_meets_a_foreign_change_is_repeated(server: ApiServer) -> None:
@@ -110,23 +90,6 @@ async def test_a_missing_right_is_named_with_verb_and_resource_and_heals(
         await running.fine()
 
 
-@pytest.mark.parametrize(
-    ("verb", "resource", "group"),
-    [("list", "resourceslices", 'API group "resource.k8s.io"'), ("get", "nodes", "the core API group")],
-)
-async def test_without_the_right_to_read_nothing_is_written_until_it_is_given(
-    server: ApiServer, verb: str, resource: str, group: str
-) -> None:
-    server.access.forbid(verb, resource)
-    async with publishing(server) as running:
-        running.inventory.publish(phones(1))
-        await running.problem(f"the service account requires the verb {verb} on {resource} of {group}")
-        assert running.writes() == 0
-        server.access.permit(verb, resource)
-        await running.confirmed()
-        await running.fine()
-
-
 async def test_a_cluster_without_the_api_is_named_as_too_old(server: ApiServer) -> None:
     missing = server.faults.add(
         Refuse(404, "NotFound", "the server could not find the requested resource"), verb="list"
@@ -136,15 +99,6 @@ async def test_a_cluster_without_the_api_is_named_as_too_old(server: ApiServer) 
         await running.problem("does not serve /apis/resource.k8s.io/v1, which requires Kubernetes 1.34 or newer")
         missing.remove()
         await running.confirmed()
-
-
-async def test_two_drivers_that_want_different_slices_do_not_flood_the_api_server(server: ApiServer) -> None:
-    loop = asyncio.get_running_loop()
-    async with publishing(server, phones(1)), publishing(server) as other:
-        started = loop.time()
-        other.inventory.publish(phones(2))
-        await server.wait_for(lambda s: s.count("update", "resourceslices") >= 8)
-        assert loop.time() - started > 0.05 + 0.1 + 0.2  # the least pauses between four repairs of each
 
 
 # Connections
@@ -185,35 +139,3 @@ async def test_while_the_api_server_is_away_the_devices_stay_and_changes_follow_
 
 
 # The Node
-
-
-async def test_without_a_node_nothing_is_published_and_the_problem_asks_for_its_name(server: ApiServer) -> None:
-    async with publishing(server, node=False) as running:
-        running.inventory.publish(phones(1))
-        await running.problem(f"there is no Node {NODE}: is NODE_NAME the name of this node?")
-        assert running.writes() == 0
-        server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-        await running.confirmed()
-        await running.fine()
-
-
-async def test_slices_that_are_collected_with_their_node_wait_for_the_next_one(server: ApiServer) -> None:
-    async with publishing(server, phones(1)) as running:
-        server.objects.delete(NODE_PATH)
-        server.objects.collect_garbage()
-        await running.problem(f"there is no Node {NODE}")
-        server.objects.collect_garbage()
-        writes = running.writes()
-        nodes = server.count("get", "nodes")
-        await server.wait_for(lambda s: s.count("get", "nodes") > nodes + 2)
-        assert running.writes() == writes
-        assert not running.publisher.confirmed
-        created = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-        await running.shown(["phone0"])
-        assert owner(running) == created["metadata"]["uid"]
-
-
-def owner(running: Publishing) -> str:
-    """Return the UID in the owner reference of the first slice."""
-    (reference,) = running.slices()[0]["metadata"]["ownerReferences"]
-    return str(reference["uid"])

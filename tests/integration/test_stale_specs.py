@@ -102,14 +102,6 @@ async def test_spec_of_a_removed_resource_goes_at_the_next_start(node: Node) -> 
     assert node.specs().keys() == {PHONE, *foreign.values()}
 
 
-async def test_spec_of_a_resource_that_no_longer_uses_cdi_goes_at_the_next_start(node: Node) -> None:
-    async with node.serve(node.configure(phone=CDI)):
-        await node.served(PHONE)
-    async with node.serve(node.configure(phone=MOUNTS)) as plugin:
-        await plugin.logged(REMOVED)
-    assert os.listdir(node.cdi) == []
-
-
 async def test_spec_of_a_removed_resource_goes_with_a_reload(node: Node) -> None:
     """Even if the configurations have no resource in common, because one process had both."""
     async with node.serve(node.configure(phone=CDI)) as plugin:
@@ -130,14 +122,6 @@ async def test_spec_of_another_plugin_that_is_away_stays(node: Node) -> None:
     async with node.serve(node.configure(other=MOUNTS)) as plugin:
         assert "aosp.io_other" in await plugin.logged(REMOVED)
     assert node.specs().keys() == {PHONE, SIDECAR}
-
-
-async def test_spec_of_another_plugin_that_is_away_stays_when_one_of_its_resources_moves(node: Node) -> None:
-    async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
-        await node.served(PHONE, SIDECAR)
-    async with node.serve(node.configure("second", sidecar=CDI, other=CDI)):
-        await node.served(SIDECAR, OTHER)
-    assert node.specs().keys() == {PHONE, SIDECAR, OTHER}
 
 
 async def test_spec_that_another_version_of_the_plugin_serves_stays(node: Node) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from aosp_plugin.cli import status
-from aosp_plugin.framework.errors import ConfigError, ServiceError
+from aosp_plugin.framework.errors import ConfigError
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.support import (
@@ -136,29 +136,3 @@ async def test_an_unreachable_plugin_is_one_line() -> None:
 def test_invalid_url_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError, match=r"flag --url: '.*' is not allowed; allowed: http://HOST:PORT"):
         status.fetch(url)
-
-
-@pytest.mark.parametrize(
-    ("keys", "url"),
-    [
-        ({}, "http://127.0.0.1:9478"),
-        ({"listen": "127.0.0.1:80"}, "http://127.0.0.1:80"),
-        ({"listen": "10.1.2.3:80"}, "http://127.0.0.1:80"),
-        ({"listen": "[::1]:80"}, "http://[::1]:80"),
-        ({"listen": "0.0.0.0:9478", "status_listen": "0.0.0.0:9478"}, "http://127.0.0.1:9478"),
-        ({"listen": "[::]:9478", "status_listen": "[::]:9478"}, "http://[::1]:9478"),
-        ({"listen": "", "status_listen": "[fd00::1]:80"}, "http://[fd00::1]:80"),
-    ],
-)
-def test_own_url_is_the_address_of_the_status(keys: dict[str, str], url: str, tmp_path: Path) -> None:
-    """The addresses come from variables, from the file that a variable names, or are the default."""
-    file = tmp_path / "c.yaml"
-    file.write_text("version: v1\n" + "".join(f"{name}: '{value}'\n" for name, value in keys.items()))
-    variables = {f"AOSP_PLUGIN_{name.upper()}": value for name, value in keys.items()}
-    assert status.own_url(variables) == status.own_url({"AOSP_PLUGIN_CONFIG": str(file)}) == url
-
-
-@pytest.mark.parametrize("key", ["listen", "status_listen"])
-def test_plugin_that_does_not_serve_its_status_has_no_url(key: str) -> None:
-    with pytest.raises(ServiceError, match=f"the plugin does not serve its status: {key} is empty"):
-        status.own_url({f"AOSP_PLUGIN_{key.upper()}": ""})
