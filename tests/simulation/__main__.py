@@ -104,9 +104,9 @@ class Report:
     def text(self) -> str:
         """Return the failures and the numbers."""
         total, elapsed = self.kinds.total(), self.elapsed
+        wall, cpu, failed = total / elapsed, total / self._cpu, len(self.failures)
         numbers = [
-            f"{total:,} faults in {elapsed:.0f} s, {total / elapsed:.0f} a second, and {total / self._cpu:.0f} a second "
-            f"of a processor; {len(self.failures)} failures",
+            f"{total:,} faults in {elapsed:.0f} s: {wall:.0f} a second, {cpu:.0f} of a processor; {failed} failures",
             f"longest time without a signal of what was wrong: {self._silence:.2f} s",
             f"longest time with a signal of what was no longer wrong: {self._echo:.2f} s",
             *(

@@ -21,7 +21,8 @@ SILENCE = 5.0
 
 BLIND = 75.0
 """The same while the plugin cannot know it yet: a host that hangs counts as such after 10 s, a change without an event
-is found after 60 s, and only the kubelet knows that it has lost a list: it is asked every 30 s, twice."""
+is found after 60 s, one that a broken watch does not report when the watch ends, and only the kubelet knows that it has
+lost a list: it is asked every 30 s, twice."""
 
 UPDATE = 5.0
 """Seconds after which the kubelet knows what the plugin knows."""
@@ -32,8 +33,20 @@ TASKS = 60
 BURST = 16
 """Faults between two times of quiet."""
 
-RARE = {"second_plugin": 3}
-"""Faults that are chosen less often, and by what factor: one takes the processor as long as ten others."""
+RARE = {
+    "plugin_is_killed": 2,
+    "plugin_is_killed_at_a_call": 2,
+    "plugin_is_killed_at_an_await": 2,
+    "plugin_is_stopped": 2,
+    "plugin_reloads": 2,
+    "version_changes": 3,
+    "second_plugin": 4,
+}
+"""Faults that are chosen less often, and by what factor: they start a plugin, which takes the processor as long as ten
+other faults."""
+
+LONGEST = 40.0
+"""Seconds that a fault lasts, at the most."""
 
 
 class Step(NamedTuple):
@@ -75,7 +88,7 @@ def steps_of(seed: int, count: int) -> list[Step]:
         Step(
             rng.choice((0.0, rng.uniform(0.0, 0.05), rng.uniform(0.0, 1.0), rng.uniform(0.0, 5.0))),
             rng.choices(names, weights)[0],
-            rng.expovariate(1 / 8.0),
+            min(rng.expovariate(1 / 8.0), LONGEST),
             rng.getrandbits(32),
             number % BURST == BURST - 1 or number == count - 1,
         )

@@ -318,7 +318,8 @@ class World:
 
     def is_blind(self) -> bool:
         """Return whether the plugin may not know yet what is wrong."""
-        return self.host.hanging or self.host.is_without_events() or bool(self.kubelet.lost)
+        without_events = self.host.is_without_events() or self.api.loses_events
+        return self.host.hanging or without_events or bool(self.kubelet.lost)
 
     def outdated(self) -> list[str]:
         """Return the devices that the kubelet may give away although the plugin knows better.
