@@ -2,7 +2,7 @@
 
 Log calls pass the details of an event as ``extra=``. Each key becomes a field of the JSON object, or a key=value pair
 at the end of the text. The resource comes from the context (``observer.RESOURCE``) and is the first field.
-``docs/monitoring.md`` lists all events and keys.
+``docs/monitoring.md`` explains events and keys.
 """
 
 import datetime
