@@ -68,7 +68,8 @@ def test_an_id_that_is_no_valid_name_is_escaped() -> None:
     """An ID that looks escaped is escaped as well, so that every name is unique."""
     for name in ("0", "GPU-1_2.3:4", "0::1", "x", "X:1"):
         assert cdi_name(name) == name
-    for device_id, name in (("a@1", "x:a:401"), ("_a", "x::5fa"), (".", "x::2e"), ("ü", "x::c3:bc")):
+    escaped = {"a@1": "x:a:401", "_a": "x::5fa", ".": "x::2e", "ü": "x::c3:bc", "x:a:401": "x:x:3aa:3a401"}
+    for device_id, name in escaped.items():
         assert cdi_name(device_id) == name
     rng = random.Random(1)  # noqa: S311 - no secret
     ids = {"".join(rng.choices("xa4:-_@ü0", k=rng.randint(1, 6))) for _ in range(2_000)}

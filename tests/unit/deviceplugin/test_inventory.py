@@ -53,6 +53,14 @@ def test_message_has_ids_health_and_topology_in_order(devices: list[Device]) -> 
     assert topologies == [bool(device.numa_nodes) for device in devices]
 
 
+def test_message_has_as_many_devices_as_fit_when_all_are_unhealthy() -> None:
+    """Those of 101 healthy devices would fit as they are."""
+    for numa_nodes, size in (((), 32), ((0,), 36), ((0, 1), 40)):
+        healthy = [Device(f"aosp_binder{number}", numa_nodes=numa_nodes) for number in range(100_000, 100_101)]
+        assert encode(healthy, limit=100 * size)[1] == 100
+        assert len(encode([Device("aosp_binder100000", "missing", numa_nodes)])[0]) == size
+
+
 def test_message_limit_is_exact_to_the_byte() -> None:
     """An unhealthy device takes the length of its ID and 15 bytes. Health does not change which devices fit.
 
