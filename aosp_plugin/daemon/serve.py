@@ -145,9 +145,8 @@ class Daemon:
                 if address in present:
                     listeners[address] = present[address]
                 elif address not in listeners:
-                    bind = partial(listen, address, beside=list(present.values()))
                     label = f"binding {address[0]}:{address[1]}"
-                    listeners[address] = await self._worker.run(bind, DEFAULT.hang, label=label)
+                    listeners[address] = await self._worker.run(partial(listen, address), DEFAULT.hang, label=label)
         except BaseException:
             _close_except(present, listeners)
             raise

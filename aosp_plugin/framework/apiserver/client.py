@@ -90,14 +90,14 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         self._user_agent = user_agent
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None  # requires a running event loop
-        self._waiting: tuple[float, ...] = ()
-        """When the requests without an answer began, in their order; replaced by a single assignment."""
+        self._waiting: list[float] = []
+        """When the requests without an answer began."""
 
     @property
     def problem(self) -> str:
         """For how long a request has had no answer, if for long. May be read in any thread."""
-        waiting = self._waiting
-        seconds = time.monotonic() - waiting[0] if waiting else 0.0
+        now = time.monotonic()
+        seconds = now - min(self._waiting, default=now)
         return f"the API server has not answered for {seconds:.0f} s" if seconds > self._limits.slow else ""
 
     async def __aexit__(self, *_: object) -> None:
@@ -210,8 +210,12 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         self, request: Request, query: Mapping[str, str], body: Body | None = None
     ) -> aiohttp.ClientResponse:
         """Send a request, and return the beginning of an answer in JSON with status 2xx, which the caller closes."""
-        with self._until_answered():
+        began = time.monotonic()
+        self._waiting.append(began)
+        try:
             response = await self._send(request, query, body)
+        finally:
+            self._waiting.remove(began)
         success = 200 <= response.status < 300  # noqa: PLR2004 - HTTP's class
         if success and response.content_type == JSON:
             return response
@@ -223,16 +227,6 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
                 self._credentials.rejected()
             body_of_error, retry_after = await response.read(), response.headers.get("Retry-After", "")
             raise from_answer(request, response.status, body_of_error, retry_after)
-
-    @contextlib.contextmanager
-    def _until_answered(self) -> Iterator[None]:
-        began = time.monotonic()
-        self._waiting = (*self._waiting, began)
-        try:
-            yield
-        finally:
-            first = self._waiting.index(began)
-            self._waiting = self._waiting[:first] + self._waiting[first + 1 :]
 
     async def _send(self, request: Request, query: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
         access = await self._credentials.access(request)

@@ -1,9 +1,7 @@
 """The address that an HTTP server listens on. It is taken before the plugin starts; ``http`` is imported later."""
 
-import contextlib
 import re
 import socket
-from collections.abc import Collection, Iterator
 
 from aosp_plugin.framework.errors import ServiceError
 
@@ -52,32 +50,18 @@ def conflicts(address: tuple[str, int], other: tuple[str, int]) -> bool:
     return host == "::" or ":" not in other_host
 
 
-def listen(address: tuple[str, int], beside: Collection[socket.socket] = ()) -> socket.socket:
+def listen(address: tuple[str, int]) -> socket.socket:
     """Return a socket that listens on ``address``; its clients wait until a server accepts them.
 
-    ``beside`` are sockets of this process whose addresses do not matter: one on all addresses of the host may have the
-    same port. Raises ServiceError if the address is not available.
+    Raises ServiceError if the address is not available.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        with _sharing_ports(listener, *beside) if beside else contextlib.nullcontext():
-            listener.bind(address)
-            listener.listen(QUEUE_LENGTH)
+        listener.bind(address)
+        listener.listen(QUEUE_LENGTH)
     except OSError as error:
         listener.close()
         message = f"cannot listen on {address[0]}:{address[1]}: {error}; set another listen address"
         raise ServiceError(message) from error
     return listener
-
-
-@contextlib.contextmanager
-def _sharing_ports(*sockets: socket.socket) -> Iterator[None]:
-    """Let the sockets share a port inside the context, and no longer: a port must not be taken twice by accident."""
-    try:
-        for it in sockets:
-            it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        yield
-    finally:
-        for it in sockets:
-            it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
