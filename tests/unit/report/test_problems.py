@@ -13,7 +13,7 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import DISABLED, Allocations, Owner
 from aosp_plugin.report import catalog
-from aosp_plugin.report.document import DriverReport, Known, Problem, ResourceReport
+from aosp_plugin.report.document import DriverReport, Known, Problem, ResourceReport, State
 from aosp_plugin.report.history import Since
 from aosp_plugin.report.problems import NAMED_DEVICES, problems
 from aosp_plugin.report.resource_report import GONE, TRUNCATED, resource_report
@@ -97,6 +97,12 @@ def test_devices_are_one_problem_for_each_reason() -> None:
 
 def test_node_without_a_healthy_device_is_an_error() -> None:
     assert found(resource(Device("n1", "missing"))) == [("error", "missing")]
+
+
+def test_leaked_devices_are_an_error() -> None:
+    report = resource(Device("n1"), Device("n2"))
+    leaked = msgspec.structs.replace(report.devices[0], state=State.LEAKED)
+    assert found(msgspec.structs.replace(report, devices=(leaked, report.devices[1]))) == [("error", "leaked")]
 
 
 def test_the_catalog_has_all_reasons_in_their_order_and_refers_to_headings_of_the_runbook() -> None:
