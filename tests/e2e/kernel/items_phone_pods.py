@@ -91,7 +91,7 @@ def phones_fresh(world: PodWorld) -> None:
     """A restarted container has a fresh binderfs, in which another user becomes manager; other phones keep theirs."""
     pod, neighbour = world.node.phones
     before = phones.mounted()
-    world.tries(pod, {"become 1000": "ok", "manage /dev/binder": "EPERM"})  # it remembers root
+    _managed_by_root(world, pod)
     world.hold(neighbour, "binder")
     pod.restart_container()
     pod.view()
@@ -149,7 +149,7 @@ def provisioner_killed(world: PodWorld) -> None:
     """The provisioner is killed: devices stay allocatable, and a container that starts gets a fresh binderfs."""
     pod, _ = world.node.phones
     plugin, first = world.plugin.container_id(), _provisioner(world)
-    world.tries(pod, {"become 1000": "ok", "manage /dev/binder": "EPERM"})  # it remembers root
+    _managed_by_root(world, pod)
     world.node.runtime.signal(first, signal.SIGKILL)
     pod.restart_container()
     pod.view()
@@ -201,6 +201,12 @@ def phone_of(pod: Placed) -> str:
     """Return the phone of a pod's container."""
     (phone,) = pod.held()
     return phone
+
+
+def _managed_by_root(world: PodWorld, pod: Placed) -> None:
+    """Let root be the manager of a pod's phone for a moment: the driver refuses other users from then on."""
+    world.tries(pod, {"manage /dev/binder": "ok"})
+    world.tries(pod, {"become 1000": "ok", "manage /dev/binder": "EPERM"})
 
 
 def _status(world: PodWorld) -> dict[str, Any]:
