@@ -250,6 +250,7 @@ class Serve:
         ]
         usual = usual if usual_flags else []
         self._arguments = [*usual, *flags]
+        self._command = [sys.executable, "-m", "aosp_plugin", "serve", *self._arguments]
         self._environment = environment or {}
         self._process: asyncio.subprocess.Process | None = None
         self.log: list[str] = []
@@ -257,7 +258,7 @@ class Serve:
     async def __aenter__(self) -> Self:
         """Start."""
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "aosp_plugin", "serve", *self._arguments),
+            *self._command,
             env=os.environ | self._environment,
             stderr=asyncio.subprocess.PIPE,
         )

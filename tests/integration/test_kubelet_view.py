@@ -197,3 +197,23 @@ async def test_plugin_that_is_overridden_is_ready(
         monkeypatch.setattr(type(view.plugin), "overridden", True)
         await view.confirmed(None, "it has those of a plugin that registered later")
         await until(lambda: not view.plugin.unready)
+
+
+@new_kubelet
+async def test_round_in_which_devices_change_does_not_count(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """The kubelet may have answered before it got the new list."""
+    device_directory.add(0, 1, 2)
+    answers = Answers(0, 0, 0, 0, 0, 3)
+
+    async def flap() -> None:
+        revision = view.plugin.inventory.snapshot.revision
+        if len(answers.answers) > 1:
+            device_directory.remove(0) if revision % 2 else device_directory.add(0)
+            await view.plugin.inventory.superseded(revision).wait()
+
+    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
+        answers.before = flap  # type: ignore[method-assign]
+        await view.confirmed(3)
+        assert (view.plugin.unready, len(kubelet.registrations)) == ("", 1)

@@ -16,10 +16,12 @@ from aosp_plugin.binder.provision import recreation
 from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
 from aosp_plugin.config.keys import Provision
 from aosp_plugin.config.values import Recreate
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.errors import UnhealthyDeviceError
+from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
-from tests.support import DeviceDirectory
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run
 
 
 class Recreations:
@@ -132,3 +134,18 @@ def test_provisioned_devices_are_found_by_the_next_scan(
     backend.update_host()
     assert list(scan(backend)) == ["aosp_binder0", "aosp_binder1", "aosp_binder7"]
     assert "provisioned binder devices" in caplog.text
+
+
+async def test_failed_recreation_stops_the_container_and_is_published(
+    recreations: Recreations, backend: BinderBackend, kubelet_dir: str
+) -> None:
+    """The failure causes a scan, because there is no file event."""
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        pod = Pod("phone", [Container("main", {RESOURCE: 1})])
+        await kubelet.admit(pod)
+        recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
+        with pytest.raises(AdmissionError, match="max= is reached"):
+            await kubelet.start_container(pod, "main")
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)

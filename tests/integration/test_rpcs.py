@@ -10,15 +10,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 import pytest
 
+from aosp_plugin.framework import Device, DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Container, Kubelet, Pod
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, running, sockets
+from tests.support import (
+    IN_LIFE,
+    PATIENCE,
+    RESOURCE,
+    DeviceDirectory,
+    listed,
+    names,
+    problem,
+    run,
+    running,
+    sockets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aosp_plugin.framework import DevicePlugin
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
 
 
@@ -217,3 +228,22 @@ async def test_device_list_is_truncated_at_the_message_limit(
         device_directory.remove(*range(10))
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == view.capacity - 10)
         assert kubelet.resource(RESOURCE).last_message_size <= 1000
+
+
+class WornDevices(ListedDevices):
+    """One unhealthy device, which this backend would give away."""
+
+    def devices(self) -> list[Device]:
+        """Return the device."""
+        return [device._replace(reason="worn") for device in super().devices()]
+
+
+async def test_unhealthy_device_is_refused_without_asking_the_backend(kubelet_dir: str) -> None:
+    things = WornDevices(RESOURCE, lambda: ["/dev/thing0"])
+    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)
+        path = os.path.join(kubelet_dir, sockets(kubelet_dir)[0])
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="'thing0' is unhealthy: worn") as refused:
+                await DevicePluginStub(channel).Allocate(request(["thing0"]))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
