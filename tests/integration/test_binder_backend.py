@@ -141,6 +141,24 @@ def test_reset_is_applied_by_the_first_scan_that_succeeds(
 
 
 @needs_root
+def test_reset_during_a_scan_is_for_the_next_one(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scan may have read the devices before."""
+    create(dev, 1)
+    backend = binder_backend(dev)
+    scan(backend)
+    (dev / "aosp_binder1").unlink()
+    read = Host.driver
+
+    def reset_and_read(host: Host) -> Driver:
+        backend.reset()
+        return read(host)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "driver", reset_and_read)
+        assert scan(backend) == {"aosp_binder1": "missing"}
+    assert scan(backend) == {}
+
+
 def test_allocation_of_binderfs_devices_has_all_edits_in_natural_order(
     dev: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

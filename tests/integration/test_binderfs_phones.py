@@ -12,7 +12,7 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
-from aosp_plugin.config.values import Isolation
+from aosp_plugin.config.values import Isolation, Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
@@ -186,6 +186,17 @@ def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Moun
     clock.now += SURPLUS_INTERVAL + 1
     backend.set_allocated(Allocated(frozenset(), clock.now))
     assert not in_spec()
+
+
+def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts) -> None:
+    keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2}
+    started(directory, 3, **keys)
+    clock = Clock()
+    backend = started(directory, 1, clock, **keys)
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.set_allocated(Allocated(frozenset({"phone1::1"}), clock.now))
+    backend.update_host()
+    assert directory.mounted() == {"phone0": 1, "phone1": 1}
 
 
 def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(directory: Mounts) -> None:

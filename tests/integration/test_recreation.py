@@ -4,6 +4,8 @@ Plain files are no binderfs, so the replacement of a device is faked here. ``tes
 """
 
 import logging
+import os
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,7 @@ from aosp_plugin.config.keys import Provision
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
-from aosp_plugin.framework.errors import UnhealthyDeviceError
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run
@@ -112,6 +114,21 @@ def test_device_that_another_plugin_has_replaced_is_not_recreated(
     backend.update_host()
     assert recreations.recreated == []
     assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+
+
+def test_failed_provisioning_keeps_no_spec_from_being_written(devices: DeviceDirectory, tmp_path: Path) -> None:
+    """The directory contains files, so that no binderfs can be mounted on it."""
+    (devices.directory / "binder-control").unlink()
+    backend = binder_backend(
+        devices.directory,
+        provision=Provision(count=3, directory=str(devices.directory)),
+        device_list=(DeviceList.CDI_CRI,),
+        cdi_dir=tmp_path / "cdi",
+    )
+    backend.scan()
+    with pytest.raises(BackendError):
+        backend.update_host()
+    assert os.listdir(tmp_path / "cdi") != []
 
 
 def provisioning(devices: DeviceDirectory) -> BinderBackend:
