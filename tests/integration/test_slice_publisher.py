@@ -1,11 +1,14 @@
 """The publisher of ResourceSlices with the stand-in API server: what it publishes, and what it repairs."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.protocol import ObjectList, WatchEvent
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Hang
 from tests.slices import (
@@ -204,3 +207,27 @@ async def test_the_end_does_not_wait_for_the_api_server(server: ApiServer) -> No
         running.stop.set()
         async with asyncio.timeout(5):
             await server.wait_for(lambda s: not s.open_watches)
+
+
+class WithoutSelectors(ApiClient):
+    """A client whose API server does not apply field selectors, such as one behind a proxy that drops queries."""
+
+    async def list(self, path: str, *, field_selector: str = "") -> ObjectList:  # noqa: ARG002
+        """List all slices."""
+        return await super().list(path)
+
+    def watch(self, path: str, *, field_selector: str = "", **options: Any) -> AsyncGenerator[WatchEvent, None]:  # noqa: ARG002
+        """Watch all slices."""
+        return super().watch(path, **options)
+
+
+async def test_slices_of_others_are_not_even_touched_if_the_server_ignores_field_selectors(server: ApiServer) -> None:
+    others = foreign_slices(server)
+    async with publishing(server, phones(1), client_type=WithoutSelectors) as running:
+        await at_rest(running)
+        foreign_slices_path = next(iter(others))
+        found = server.objects.get(foreign_slices_path)
+        found["spec"]["devices"] = []
+        others[foreign_slices_path] = server.objects.update(foreign_slices_path, found)["metadata"]["resourceVersion"]
+        await at_rest(running)
+    assert {server.objects.get(path)["metadata"]["resourceVersion"] for path in others} == set(others.values())
