@@ -98,7 +98,7 @@ test-cluster: $(VENV)/.installed ## Install and use the plugin in a whole Kubern
 	$(BIN)/python -m tests.e2e.cluster --items $(ITEMS)
 
 BREAKS ?=
-test-cluster-broken: $(VENV)/.installed ## Run the cluster's items with a plugin that is broken on purpose in five ways
+test-cluster-broken: $(VENV)/.installed ## Run the cluster's items with a plugin that is broken on purpose in four ways
 	$(BIN)/python -m tests.e2e.cluster.broken $(BREAKS)
 
 MACHINES ?= 1

@@ -6,22 +6,16 @@ Requires root, Debian and Go: etcd and two versions of kube-apiserver are built 
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
+from functools import partial
 from typing import Final
 
-from tests.e2e.cluster import sandbox
-from tests.e2e.common import packages
-from tests.e2e.common.report import Report, describe
-from tests.e2e.kubelet import parts
-from tests.e2e.kubelet.sandbox import problem
+from tests.e2e.apiserver import inside
+from tests.e2e.cluster import parts, sandbox
+from tests.e2e.kubelet.parts import KUBERNETES, NEWEST
 
 LIMIT: Final = 900.0
 """The time limit for a version, in seconds."""
-VERSIONS: Final = {"oldest": parts.KUBERNETES, "newest": parts.NEWEST}
 
 
 def main() -> int:
@@ -31,35 +25,9 @@ def main() -> int:
     parser.add_argument("--items", choices=("all", "core"), default="all", help="all versions, or the oldest one")
     options = parser.parse_args()
     code = 0
-    for name, module in VERSIONS.items():
-        if options.items == "all" or name == "oldest":
-            code |= _run(name, module, options.only)
+    for module in (KUBERNETES, NEWEST) if options.items == "all" else (KUBERNETES,):
+        code |= sandbox.main(partial(parts.control_plane, module), inside.main, options.only, seconds=LIMIT)
     return code
-
-
-def _run(name: str, module: Path, only: str) -> int:
-    report = Report()
-    try:
-        programs = _programs(module)
-    except packages.MissingError as error:
-        report.skip(f"kube-apiserver, {name} version", str(error))
-        return report.end()
-    except (AssertionError, OSError, subprocess.SubprocessError) as error:
-        report.not_ok("the parts can be built", describe(error))
-        return report.end()
-    work = Path(tempfile.mkdtemp(prefix="aosp-apiserver-"))
-    try:
-        arguments = ["--work", str(work), "--programs", str(programs), "--only", only]
-        return sandbox.enter("tests.e2e.apiserver.inside", arguments, project=parts.PROJECT, seconds=LIMIT)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _programs(module: Path) -> Path:
-    packages.install(("openssl", "iproute2"))
-    if text := problem():
-        raise packages.MissingError(text)
-    return parts.kubernetes(module)
 
 
 if __name__ == "__main__":

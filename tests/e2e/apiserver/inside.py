@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import signal
 import time
-import urllib.request
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials, tls_context
-from tests.api_contract import publishing
 from tests.api_contract.checks import CHECKS
 from tests.e2e.apiserver import policies
-from tests.e2e.cluster import sandbox
+from tests.e2e.cluster import accounts
 from tests.e2e.cluster.api import CORE
-from tests.e2e.cluster.control_plane import ADMINISTRATORS, ETCD, GATES, GATES_BY_DEFAULT, ControlPlane
+from tests.e2e.cluster.control_plane import ADMINISTRATORS, ControlPlane, etcd
 from tests.e2e.common.report import Report, say
 from tests.e2e.kubelet.waiting import until
 
@@ -28,11 +24,7 @@ if TYPE_CHECKING:
 
     from tests.api_contract.common import Check
 
-_RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _FLOW = "/apis/flowcontrol.apiserver.k8s.io/v1"
-_GROUPS = {"nodes": ""}
-
-POLICIES: Final = "The policies for the Node admit what the plugin does, and refuse the rest."
 
 
 class Server:
@@ -99,67 +91,22 @@ class Server:
         return token
 
     def _token(self, name: str, rules: list[tuple[str, str]]) -> str:
-        api = self._control_plane.api
-        api.create(f"{CORE}/namespaces/default/serviceaccounts", {"metadata": {"name": name}})
-        role: dict[str, Any] = {
-            "metadata": {"name": name},
-            "rules": [
-                {"apiGroups": [_GROUPS.get(resource, "resource.k8s.io")], "resources": [resource], "verbs": [verb]}
-                for verb, resource in rules
-            ],
-        }
-        api.create(f"{_RBAC}/clusterroles", role)
-        binding = {
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": name}],
-        }
-        api.create(f"{_RBAC}/clusterrolebindings", binding)
-        answer = api.create(f"{CORE}/namespaces/default/serviceaccounts/{name}/token", {"spec": {}})
-        return str(answer["status"]["token"])
+        granted = [("" if resource == "nodes" else "resource.k8s.io", resource, verb) for verb, resource in rules]
+        return accounts.token(self._control_plane.api, name, granted)
 
     def _compact(self) -> None:
-        revision = _etcd("range", {"key": "AA=="})["header"]["revision"]
-        _etcd("compaction", {"revision": revision, "physical": True})
-
-
-def _etcd(call: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Call etcd by its JSON gateway."""
-    name = {"range": "range", "compaction": "compaction"}[call]
-    with urllib.request.urlopen(f"{ETCD}/v3/kv/{name}", json.dumps(body).encode(), timeout=10) as answer:  # noqa: S310
-        result: dict[str, Any] = json.load(answer)
-        return result
+        revision = etcd("range", {"key": "AA=="})["header"]["revision"]
+        etcd("compaction", {"revision": revision, "physical": True})
 
 
 def _run(check: Check, server: Server) -> None:
     asyncio.run(check.run(server))
 
 
-def _run_with_gates(control_plane: ControlPlane, only: str, report: Report) -> None:
-    """Run the checks of taints again, in a version in which their gate is off by default."""
-    checks = [check for check in publishing.check.all if check.run.__name__ == "unhealthy"]
-    checks = [check for check in checks if only in f"{check.run.__name__} {check.title}"]
-    if not checks:
-        return
-    control_plane.stop()
-    control_plane.enable(GATES)
-    control_plane.start_api_server()
-    server = Server(control_plane)
-    for check in checks:
-        report.run(f"[1.{server.minor}, gates enabled] {check.title}", partial(_run, check, server))
-
-
-def main() -> int:
-    """Run the checks, and return the exit code."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--programs", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--cgroups", default="")
-    options = parser.parse_args()
-    sandbox.set_up()
+def main(work: Path, _cgroups: str, programs: Path, only: str) -> int:
+    """Run the checks whose name or title contains ``only``, and return the exit code."""
     report = Report()
-    control_plane = ControlPlane(options.programs, options.work / "control-plane", gates=())
+    control_plane = ControlPlane(programs, work / "control-plane", gates=())
     started = time.monotonic()
     if not report.run("etcd and kube-apiserver start", control_plane.start_api_server):
         for name, tail in control_plane.tails():
@@ -172,14 +119,10 @@ def main() -> int:
     server = Server(control_plane)
     say(f"# kube-apiserver {server.version}, after {time.monotonic() - started:.0f} s")
     for check in CHECKS:
-        if options.only in f"{check.run.__name__} {check.title}":
+        if only in f"{check.run.__name__} {check.title}":
             report.run(f"[1.{server.minor}] {check.title}", partial(_run, check, server))
-    if options.only in POLICIES:
-        report.run(f"[1.{server.minor}] {POLICIES}", partial(policies.limited, server, control_plane.api))
-    if server.minor < GATES_BY_DEFAULT:
-        _run_with_gates(control_plane, options.only, report)
+    world = policies.prepare(control_plane)
+    for title, run in policies.CHECKS:
+        if only in f"{run.__name__} {title}":
+            report.run(f"[1.{server.minor}] {title}", partial(run, world))
     return report.end()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,147 +1,243 @@
-"""Checks: the policies of deploy/examples/node limit a plugin's token to its own Node, in each version."""
+"""Checks: roles and policies of deploy/dra and deploy/examples/node limit a plugin's token to its own node."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import http.client
 import time
-from http import HTTPStatus
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.protocol import ApiError
-from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.api import CORE, ApiError
 from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Callable
 
-    from aosp_plugin.framework.apiserver.client import ApiClient
-    from tests.e2e.apiserver.inside import Server
     from tests.e2e.cluster.api import Api
+    from tests.e2e.cluster.control_plane import ControlPlane
+
+    Body = dict[str, Any] | list[dict[str, Any]] | None
 
 ACCOUNT: Final = "aosp-device-plugin"
-NAMESPACE: Final = "kube-system"
+ACCOUNTS: Final = f"{CORE}/namespaces/kube-system/serviceaccounts"
 OWN: Final = "policy-node"
 FOREIGN: Final = "policy-foreign-node"
-EVENTS: Final = protocol.events("default")
+DRIVER: Final = "phone.aosp.io"
+NODES: Final = f"{CORE}/nodes"
+EVENTS: Final = f"{CORE}/namespaces/default/events"
+RESOURCE: Final = "/apis/resource.k8s.io/v1"
+SLICES: Final = f"{RESOURCE}/resourceslices"
+CLAIMS: Final = f"{RESOURCE}/namespaces/default/resourceclaims"
 KEY: Final = "aosp.io/starting"
+OTHER: Final = "example.com/other"
+POLICY: Final = "ValidatingAdmissionPolicy"
 ACTIVE: Final = 120.0
 """Seconds within which the API server enforces new policies and roles."""
 
+_MANIFESTS: Final = ("dra/rbac.yaml", "dra/policy.yaml", "examples/node/rights.yaml")
+_RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _COLLECTIONS: Final = {
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "ClusterRole": f"{_RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings",
+    "Role": f"{_RBAC}/namespaces/default/roles",
+    "RoleBinding": f"{_RBAC}/namespaces/default/rolebindings",
+    "ValidatingAdmissionPolicy": f"{_ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{_ADMISSION}/validatingadmissionpolicybindings",
 }
+_RIGHTS: Final = {
+    "nodes": {"get", "patch"},
+    "events": {"create", "patch"},
+    "resourceslices": {"get", "list", "watch", "create", "update", "delete"},
+    "resourceclaims": {"get"},
+}
+_EVERYONE_S: Final = frozenset({"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"})
+"""What all users may create."""
 
 
-def prepare(api: Api) -> str:
-    """Create the objects of deploy/examples/node and two Nodes; return the token of a pod on the first one."""
-    with contextlib.suppress(OSError):  # the API server creates it itself soon after its start
-        api.create(f"{CORE}/namespaces", {"metadata": {"name": NAMESPACE}})
-    accounts = f"{CORE}/namespaces/{NAMESPACE}/serviceaccounts"
-    api.create(accounts, {"metadata": {"name": ACCOUNT}})
-    text = (PROJECT / "deploy" / "examples" / "node" / "rights.yaml").read_text()
-    for manifest in yaml.safe_load_all(text):
-        api.create(_COLLECTIONS[manifest["kind"]], manifest)
+@dataclass
+class World:
+    """The administrator's requests, those of a plugin's pod on the Node OWN, and those of a token without a node."""
+
+    api: Api
+    own: Api
+    without_node: Api
+    places: dict[str, int] = field(default_factory=dict)
+    """The place of each taint of the Nodes."""
+
+
+CHECKS: Final[list[tuple[str, Callable[[World], None]]]] = []
+
+
+def check(title: str) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
+    """Add the decorated function to the checks, which run in the order of their definition."""
+
+    def add(function: Callable[[World], None]) -> Callable[[World], None]:
+        CHECKS.append((title, function))
+        return function
+
+    return add
+
+
+def prepare(plane: ControlPlane) -> World:
+    """Create roles, policies and two Nodes, and wait until all of it is enforced."""
+    api = plane.api
+    with contextlib.suppress(ApiError):  # the API server creates it itself soon after its start
+        api.create(f"{CORE}/namespaces", {"metadata": {"name": "kube-system"}})
+    api.create(ACCOUNTS, {"metadata": {"name": ACCOUNT}})
+    for name in _MANIFESTS:
+        for manifest in yaml.safe_load_all((PROJECT / "deploy" / name).read_text()):
+            api.create(_COLLECTIONS[manifest["kind"]], manifest)
+    taints = [{"key": key, "effect": "NoSchedule"} for key in (KEY, OTHER)]
     for name in (OWN, FOREIGN):
-        taints = [{"key": KEY, "effect": "NoSchedule"}, {"key": "example.com/other", "effect": "NoSchedule"}]
-        api.create(f"{CORE}/nodes", {"metadata": {"name": name}, "spec": {"taints": taints}})
-    container = {"name": "plugin", "image": "none"}
-    pod = {
-        "metadata": {"name": "plugin"},
-        "spec": {"nodeName": OWN, "serviceAccountName": ACCOUNT, "containers": [container]},
-    }
-    uid = api.create(f"{CORE}/namespaces/{NAMESPACE}/pods", pod)["metadata"]["uid"]
-    bound = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "plugin", "uid": uid}}
-    return str(api.create(f"{accounts}/{ACCOUNT}/token", {"spec": bound})["status"]["token"])
+        api.create(NODES, {"metadata": {"name": name}, "spec": {"taints": taints}})
+    spec = {"nodeName": OWN, "serviceAccountName": ACCOUNT, "containers": [{"name": "plugin", "image": "none"}]}
+    pod = api.create(f"{CORE}/namespaces/kube-system/pods", {"metadata": {"name": "plugin"}, "spec": spec})
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": "plugin", "uid": pod["metadata"]["uid"]}
+    world = World(api, plane.as_token(_token(api, boundObjectRef=bound)), plane.as_token(_token(api)))
+    world.places = {taint["key"]: place for place, taint in enumerate(api.get(f"{NODES}/{OWN}")["spec"]["taints"])}
+    # A patch that is a change each time: what was admitted before the policy is no change afterwards.
+    for request in (
+        lambda: denied(world.own, "PATCH", f"{NODES}/{OWN}", {"metadata": {"labels": {"a": f"{time.monotonic_ns()}"}}}),
+        lambda: denied(world.own, "POST", EVENTS, event(FOREIGN)),
+        lambda: denied(world.own, "POST", SLICES, resource_slice(FOREIGN)),
+    ):
+        until(lambda request=request: POLICY in request(), "the policies are enforced", seconds=ACTIVE)  # type: ignore[misc]
+    return world
 
 
-def limited(server: Server, api: Api) -> None:
-    """The policies refuse what is not the plugin's, and admit what is."""
-    asyncio.run(_limited(server, prepare(api)))
+def _token(api: Api, **spec: Any) -> str:
+    return str(api.create(f"{ACCOUNTS}/{ACCOUNT}/token", {"spec": spec})["status"]["token"])
 
 
-@contextlib.asynccontextmanager
-async def _client(server: Server, token: str) -> AsyncIterator[ApiClient]:
-    """Yield a client of the plugin, when the policies are enforced."""
-    async with server.client(token=token) as client:
-        await _enforced(lambda: client.patch(_node(OWN), _label()))
-        await _enforced(lambda: client.create(EVENTS, _event(FOREIGN)))
-        yield client
-
-
-async def _enforced(request: Callable[[], Awaitable[object]]) -> None:
-    """Repeat a request until a policy refuses it. Raises AssertionError if none does in time."""
-    end = asyncio.get_running_loop().time() + ACTIVE
-    while "ValidatingAdmissionPolicy" not in (message := await _refused(request())):
-        assert asyncio.get_running_loop().time() < end, message
-        await asyncio.sleep(0.2)
-
-
-async def _limited(server: Server, token: str) -> None:
-    async with _client(server, token) as client:
-        taints = (await client.get(_node(OWN)))["spec"]["taints"]
-        places = {taint["key"]: place for place, taint in enumerate(taints)}
-        denied = {
-            "another Node": client.patch(_node(FOREIGN), _removal(places[KEY])),
-            "another taint": client.patch(_node(OWN), _removal(places["example.com/other"])),
-            "all taints": client.patch(_node(OWN), [{"op": "remove", "path": "/spec/taints"}]),
-            "a taint and more": client.patch(_node(OWN), [*_removal(places[KEY]), _unschedulable()]),
-            "an Event of a pod": client.create(EVENTS, _event(OWN, kind="Pod", namespace="default")),
-            "an Event of the kubelet": client.create(EVENTS, _event(OWN, component="kubelet")),
-        }
-        for what, request in denied.items():
-            assert "ValidatingAdmissionPolicy" in await _refused(request), what
-        await client.create(EVENTS, _event(OWN))
-        event = protocol.object_path(EVENTS, OWN)
-        await client.patch(event, {"count": 2})
-        assert "ValidatingAdmissionPolicy" in await _refused(client.patch(event, {"source": {"component": "kubelet"}}))
-        left = (await client.patch(_node(OWN), _removal(places[KEY])))["spec"]["taints"]
-        assert left == [taint for taint in taints if taint["key"] != KEY], left
-
-
-async def _refused(request: Awaitable[object]) -> str:
-    """Return the message of a request that must be forbidden, or of one that came too early."""
+def denied(api: Api, method: str, path: str, body: Body = None) -> str:
+    """Return the message of a request that must be forbidden."""
     try:
-        await request
+        api.text(method, path, body)
     except ApiError as error:
-        return error.message if error.status == HTTPStatus.FORBIDDEN else str(error)
-    return "succeeded"
+        if error.status != http.client.FORBIDDEN:
+            raise
+        return str(error)
+    raise AssertionError(f"{method} {path} succeeded: {body}")
 
 
-def _node(name: str) -> str:
-    return protocol.object_path(protocol.NODES, name)
-
-
-def _label() -> dict[str, Any]:
-    """Return a patch that is a change each time: what was admitted before the policy is no change afterwards."""
-    return {"metadata": {"labels": {"example.com/forged": f"{time.monotonic_ns()}"}}}
-
-
-def _removal(place: int) -> list[dict[str, Any]]:
-    return [{"op": "remove", "path": f"/spec/taints/{place}"}]
-
-
-def _unschedulable() -> dict[str, Any]:
-    return {"op": "add", "path": "/spec/unschedulable", "value": True}
-
-
-def _event(name: str, *, kind: str = "Node", component: str = ACCOUNT, namespace: str = "") -> dict[str, Any]:
+def event(node: str, *, component: str = ACCOUNT, **involved: str) -> dict[str, Any]:
+    """Return an Event of a Node, or of what ``involved`` says."""
     return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": "default"},
-        "involvedObject": {"kind": kind, "name": name, "uid": name, "namespace": namespace},
-        "source": {"component": component},
+        "metadata": {"name": f"forged-{time.monotonic_ns()}", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": node, "uid": node} | involved,
+        "source": {"component": component} if component else {},
         "reason": "Forged",
         "message": "forged",
         "type": "Normal",
         "count": 1,
     }
+
+
+def resource_slice(node: str, driver: str = DRIVER) -> dict[str, Any]:
+    """Return a slice with one device, of a node or of all nodes."""
+    where: dict[str, Any] = {"nodeName": node} if node else {"allNodes": True}
+    pool = {"name": "test", "generation": 1, "resourceSliceCount": 1}
+    spec = where | {"driver": driver, "pool": pool, "devices": [{"name": "forged"}]}
+    return {"metadata": {"name": f"forged-{time.monotonic_ns()}"}, "spec": spec}
+
+
+def removal(place: int | str) -> list[dict[str, Any]]:
+    """Return the JSON patch that removes a taint by its place."""
+    return [{"op": "remove", "path": f"/spec/taints/{place}".rstrip("/")}]
+
+
+@check("A plugin may do what it uses, and nothing else.")
+def rights(world: World) -> None:
+    review = {"spec": {"namespace": "default"}}
+    answer = world.own.create("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", review)
+    found: dict[str, set[str]] = {}
+    for rule in answer["status"]["resourceRules"]:
+        for name in {*rule["resources"]} - _EVERYONE_S:
+            found.setdefault(name, set()).update(rule["verbs"])
+    assert found == _RIGHTS, found
+    for path in (f"{CORE}/secrets", f"{CORE}/configmaps", f"{CORE}/pods", NODES, EVENTS, CLAIMS):
+        denied(world.own, "GET", path)
+    world.api.create(CLAIMS, {"metadata": {"name": "seen"}, "spec": {"devices": {"requests": []}}})
+    assert world.own.get(f"{CLAIMS}/seen")
+    denied(world.own, "DELETE", f"{CLAIMS}/seen")
+    assert world.own.get(f"{NODES}/{FOREIGN}")
+
+
+@check("It cannot change or delete another Node.")
+def other_node(world: World) -> None:
+    message = denied(world.own, "PATCH", f"{NODES}/{FOREIGN}", removal(world.places[KEY]))
+    assert f"may not change the Node {FOREIGN}" in message, message
+    denied(world.own, "DELETE", f"{NODES}/{FOREIGN}")
+
+
+@check("It can remove the startup taint of its Node, and cannot add, change or remove another taint.")
+def other_taint(world: World) -> None:
+    path, place = f"{NODES}/{OWN}", world.places[OTHER]
+    for patch in (
+        removal(place),
+        removal(""),
+        [*removal(world.places[KEY]), {"op": "add", "path": "/spec/unschedulable", "value": True}],
+        [{"op": "replace", "path": f"/spec/taints/{place}/effect", "value": "PreferNoSchedule"}],
+        [{"op": "add", "path": "/spec/taints/-", "value": {"key": "a", "effect": "NoExecute"}}],
+    ):
+        assert POLICY in denied(world.own, "PATCH", path, patch), patch
+    world.own.text("PATCH", path, removal(world.places[KEY]))
+    assert KEY not in {taint["key"] for taint in world.api.get(path)["spec"]["taints"]}
+
+
+@check("It cannot change labels, annotations, other fields and the status of its Node.")
+def other_fields(world: World) -> None:
+    patches: tuple[dict[str, Any], ...] = (
+        {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"finalizers": ["a.io/b"]}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"podCIDR": "192.0.2.0/24", "podCIDRs": ["192.0.2.0/24"]}},
+        {"spec": {"providerID": "a://b"}},
+    )
+    for patch in patches:
+        message = denied(world.own, "PATCH", f"{NODES}/{OWN}", patch)
+        assert "may change nothing of a Node but its taints" in message, message
+    status = {"status": {"capacity": {"example.com/gpu": "8"}}}
+    assert "nodes/status" in denied(world.own, "PATCH", f"{NODES}/{OWN}/status", status)
+
+
+@check("It can write Events of its Node, and none of other objects or under another name.")
+def foreign_events(world: World) -> None:
+    made = world.own.create(EVENTS, event(OWN))
+    path = f"{EVENTS}/{made['metadata']['name']}"
+    world.own.patch(path, {"count": 2})
+    pod = event(OWN, kind="Pod", namespace="default")
+    for body in (event(FOREIGN), pod, event(OWN, component="kubelet"), event(OWN, component="")):
+        assert POLICY in denied(world.own, "POST", EVENTS, body), body
+    assert POLICY in denied(world.own, "PATCH", path, {"source": {"component": "kubelet"}})
+    kubelet = world.api.create(EVENTS, event(OWN, component="kubelet"))
+    stolen = {"source": {"component": ACCOUNT}, "message": "changed"}
+    assert POLICY in denied(world.own, "PATCH", f"{EVENTS}/{kubelet['metadata']['name']}", stolen)
+
+
+@check("It can publish slices of its Node and its driver, and cannot write or delete any other slice.")
+def other_slices(world: World) -> None:
+    foreign = world.api.create(SLICES, resource_slice(FOREIGN))
+    path = f"{SLICES}/{foreign['metadata']['name']}"
+    changed = foreign | {"spec": foreign["spec"] | {"devices": [{"name": "another"}]}}
+    assert FOREIGN in denied(world.own, "POST", SLICES, resource_slice(FOREIGN))
+    denied(world.own, "POST", SLICES, resource_slice(""))
+    denied(world.own, "PUT", path, changed)
+    denied(world.own, "DELETE", path)
+    denied(world.own, "DELETE", SLICES)
+    assert world.api.get(path)["spec"] == foreign["spec"]
+    assert "gpu.example.com" in denied(world.own, "POST", SLICES, resource_slice(OWN, "gpu.example.com"))
+    own = world.own.create(SLICES, resource_slice(OWN))
+    world.own.delete(f"{SLICES}/{own['metadata']['name']}")
+
+
+@check("A token of its service account without a pod can change no Node and no slice.")
+def token_without_node(world: World) -> None:
+    assert "no node name" in denied(world.without_node, "PATCH", f"{NODES}/{FOREIGN}", removal(world.places[KEY]))
+    assert "no node name" in denied(world.without_node, "POST", SLICES, resource_slice(OWN))

@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.e2e.cluster.certificates import Certificate
 
-_MERGE: Final = "application/merge-patch+json"
 _SECONDS: Final = 10.0
 
 CORE: Final = "/api/v1"
 APPS: Final = "/apis/apps/v1"
-
-
-class BrokenAnswerError(OSError):
-    """The API server has ended within an answer."""
 
 
 class ApiError(OSError):
@@ -41,11 +36,13 @@ class ApiError(OSError):
 class Api:
     """Requests to one API server as one user. Its methods may be called from any thread."""
 
-    def __init__(self, host: str, port: int, authority: Path, client: Certificate) -> None:
-        """``authority`` is the file of the certificate authority, ``client`` the user's certificate."""
+    def __init__(self, host: str, port: int, authority: Path, client: Certificate | str) -> None:
+        """``authority`` is the file of the certificate authority, ``client`` the user's certificate or token."""
         self._address = (host, port)
         self._context = ssl.create_default_context(cafile=str(authority))
-        self._context.load_cert_chain(*map(str, client))
+        self._headers = {"Authorization": f"Bearer {client}"} if isinstance(client, str) else {}
+        if not isinstance(client, str):
+            self._context.load_cert_chain(*map(str, client))
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return an object. Raises ApiError, and OSError if the API server does not answer."""
@@ -72,7 +69,7 @@ class Api:
 
     def patch(self, path: str, body: dict[str, Any], **query: str) -> dict[str, Any]:
         """Change an object by a merge patch."""
-        answer: dict[str, Any] = json.loads(self.text("PATCH", path, body, content=_MERGE, query=query))
+        answer: dict[str, Any] = json.loads(self.text("PATCH", path, body, query=query))
         return answer
 
     def delete(self, path: str, **query: str) -> None:
@@ -88,14 +85,14 @@ class Api:
         query |= {"watch": "true", "timeoutSeconds": str(max(1, round(seconds)))}
         connection = self._connect(seconds + _SECONDS)
         try:
-            connection.request("GET", f"{path}?{urlencode(query)}")
+            connection.request("GET", f"{path}?{urlencode(query)}", headers=self._headers)
             response = connection.getresponse()
             if response.status >= http.client.BAD_REQUEST:
                 _raise(response.status, response.read())
             while line := response.readline():
                 yield json.loads(line)
         except (http.client.HTTPException, ValueError) as error:
-            raise BrokenAnswerError(f"{path}: {error!r}") from error
+            raise OSError(f"{path}: {error!r}") from error
         finally:
             connection.close()
 
@@ -103,22 +100,27 @@ class Api:
         self,
         method: str,
         path: str,
-        body: dict[str, Any] | None = None,
+        body: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         *,
-        content: str = "application/json",
         query: dict[str, str] | None = None,
         seconds: float = _SECONDS,
     ) -> str:
-        """Send a request, and return the body of the answer. Raises ApiError for a status of 400 or more."""
+        """Send a request, and return the body of the answer. Raises ApiError for a status of 400 or more.
+
+        PATCH is a merge patch, or with a list a JSON patch.
+        """
+        content = "application/json"
+        if method == "PATCH":
+            content = f"application/{'merge' if isinstance(body, dict) else 'json'}-patch+json"
         connection = self._connect(seconds)
         try:
             data = None if body is None else json.dumps(body).encode()
-            headers = {"Content-Type": content} if data else {}
+            headers = self._headers | ({"Content-Type": content} if data else {})
             connection.request(method, f"{path}?{urlencode(query)}" if query else path, data, headers)
             response = connection.getresponse()
             answer = response.read()
         except http.client.HTTPException as error:
-            raise BrokenAnswerError(f"{path}: {error!r}") from error
+            raise OSError(f"{path}: {error!r}") from error
         finally:
             connection.close()
         if response.status >= http.client.BAD_REQUEST:

@@ -1,6 +1,4 @@
-"""Phones with a binderfs each on the machine with a real binder driver, and the binder software of others in them.
-
-They are those of the device plugin, and of the DRA driver (:mod:`tests.e2e.cluster.binder_claims`).
+"""The machine with a real binder driver, and phones on it in which the binder software of others runs.
 
 That machine is in software emulation (:mod:`tests.e2e.cluster.guest`), so all limits are generous.
 """
@@ -9,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +16,7 @@ from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.common.report import say
 from tests.e2e.kernel import tenants
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
-from tests.e2e.kernel.tenants import BINDERFS, USERS, Phone
+from tests.e2e.kernel.tenants import BINDERFS, USERS
 from tests.e2e.kubelet.archive import busybox_image
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
 
 APP: Final = "binder-phone"
 COUNT: Final = 3
-"""Phones of the node, and of the Deployment."""
+"""Phones of the Deployment."""
 _USER: Final = "system"
 SCRIPT: Final = f"exec /bin/phone.sh - $HOSTNAME {_USER}"
 """Runs a service manager and a service with the pod's name."""
@@ -37,21 +34,18 @@ SCRIPT: Final = f"exec /bin/phone.sh - $HOSTNAME {_USER}"
 
 @dataclass
 class BinderPhone:
-    """A container in which a service manager and a service run."""
+    """A pod in which a service manager and a service with its name run."""
 
     cluster: Cluster
     machine: GuestMachine
     pod: dict[str, Any]
     name: str
-    """The name of its service: that of the pod, unless the pod has several phones."""
-    part: str = "main"
-    """The name of the container."""
+    """The name of the pod."""
 
     @property
     def container(self) -> tuple[str, int]:
         """The ID and the restarts of its container."""
-        statuses = {status["name"]: status for status in self.pod["status"]["containerStatuses"]}
-        return statuses[self.part]["containerID"], statuses[self.part]["restartCount"]
+        return phones.container_of(self.pod)
 
     def execute(self, user: int, *words: str) -> str:
         """Run a program in the container as a user, and return its output."""
@@ -60,9 +54,8 @@ class BinderPhone:
 
     def log(self) -> list[str]:
         """Return what the container's last run has printed after its report about itself."""
-        path = f"{phones.collection('Pod')}/{self.pod['metadata']['name']}/log"
-        query = {"container": self.part}
-        lines = self.cluster.api.text("GET", path, query=query, seconds=SLOW).splitlines()
+        path = f"{phones.collection('Pod')}/{self.name}/log"
+        lines = self.cluster.api.text("GET", path, seconds=SLOW).splitlines()
         return lines[lines.index("--- end") + 1 :]
 
     def phone(self) -> str:
@@ -99,34 +92,31 @@ def remove_node(cluster: Cluster) -> None:
     cluster.api.delete(f"{CORE}/nodes/{machine.name}")
 
 
-def running(cluster: Cluster, count: int = COUNT) -> list[BinderPhone]:
-    """Wait until this number of phones is running, and return them."""
-    machine = node(cluster)
-    pods = phones.wait_running(cluster, APP, count, seconds=SLOW)
-    return [BinderPhone(cluster, machine, pod, pod["metadata"]["name"]) for pod in pods]
+def install(cluster: Cluster, values: dict[str, Any]) -> None:
+    """Install or upgrade the plugin."""
+    plugin.install(cluster, values, f"--timeout={SLOW:.0f}s")
 
 
-def deployment() -> dict[str, Any]:
-    """Return the manifest of a Deployment of phones that use all devices of the node."""
-    return phones.deployment(APP, COUNT, then=SCRIPT)
-
-
-def check(phone: Phone, other: Phone) -> None:
-    """Check that clients in a new phone call its own service, and find none of another phone."""
-    with _quiet():
-        tenants.registered(phone, seconds=SLOW)
-        tenants.works(BINDERFS, phone, other.name, USERS[_USER])
+def running(cluster: Cluster) -> list[BinderPhone]:
+    """Wait until all phones of the Deployment run, and return them, of which each sees one phone, that no other has."""
+    pods = phones.wait_running(cluster, APP, COUNT, seconds=SLOW)
+    found = [BinderPhone(cluster, node(cluster), pod, pod["metadata"]["name"]) for pod in pods]
+    seen = [phone.phone() for phone in found]
+    assert len({*seen}) == COUNT, f"they have {seen}"
+    return found
 
 
 def check_all(found: Sequence[BinderPhone]) -> None:
-    """Check all phones, which are new, each beside the next."""
+    """Check that clients in each phone, which is new, call its own service, and find none of the next one."""
     for phone, other in zip(found, (*found[1:], found[0]), strict=True):
-        check(phone, other)
+        with _quiet():
+            tenants.registered(phone, seconds=SLOW)
+            tenants.works(BINDERFS, phone, other.name, USERS[_USER])
 
 
-def check_undisturbed(found: Sequence[BinderPhone], containers: Sequence[tuple[str, int]]) -> None:
+def check_undisturbed(found: Sequence[BinderPhone], before: Sequence[BinderPhone]) -> None:
     """Check that phones are in the same containers, and that their service managers still know their services."""
-    assert [phone.container for phone in found] == list(containers), "phones have restarted"
+    assert [phone.container for phone in found] == [phone.container for phone in before], "phones have restarted"
     for phone in found:
         with _quiet():
             tenants.alone(BINDERFS, phone)
@@ -141,29 +131,13 @@ def mounted(machine: GuestMachine, source: str = SOURCE) -> dict[str, str]:
     return {row[4].removeprefix(f"{DIRECTORY}/"): row[2] for row in rows if source in row}
 
 
-def status(cluster: Cluster) -> dict[str, Any]:
-    """Return what `aosp-plugin status` reports about the resource."""
-    name = plugin.pod_on(cluster, node(cluster))["metadata"]["name"]
-    words = ("exec", f"--namespace={plugin.NAMESPACE}", name, "--", "aosp-plugin", "status", "--json")
-    report: dict[str, Any] = json.loads(cluster.kubectl(*words, seconds=SLOW))["resources"][0]
-    return report
-
-
-def provisioner_values() -> dict[str, Any]:
-    """Return the chart's values for these phones, mounted on request, and a plugin without privileges."""
-    changed = values()
-    changed["provision"]["mode"] = "provisioner"
-    del changed["config"]["leak_scan_interval"]
-    return changed
-
-
-def values(**config: Any) -> dict[str, Any]:
+def values(mode: str = "plugin", **config: Any) -> dict[str, Any]:
     """Return the chart's values for phones with a binderfs each."""
     return {
         "image": plugin.VALUES["image"],
         "nodeSelector": {"aosp.io/e2e": "guest"},
-        "provision": {"enabled": True, "mode": "plugin"},
-        "config": {"version": "v1", "verify": "binder", "phones": {"count": COUNT}, "leak_scan_interval": 5} | config,
+        "provision": {"enabled": True, "mode": mode},
+        "config": {"version": "v1", "verify": "binder", "phones": {"count": COUNT}} | config,
     }
 
 

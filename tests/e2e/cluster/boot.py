@@ -1,7 +1,7 @@
 """The first process of a machine: mounts its file systems, sets up its network, and reaps orphans.
 
 Runs in mount, PID, network, UTS and IPC namespaces of its own. ``/dev`` and ``/run`` are new, as after each boot of a
-host; ``/var/lib/kubelet`` and ``/var/log`` are directories that survive a reboot, or are on a new disk of a given size.
+host; ``/var/lib/kubelet`` and ``/var/log`` are directories that survive a reboot.
 The sysctls that a kubelet writes, and the boot ID, are files of the machine, so the host's stay as they are.
 """
 
@@ -32,12 +32,11 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--address", required=True)
     parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--disk", default="")
     options = parser.parse_args()
     # Children of shims that have ended become children of this process.
     run("hostname", options.name)
     run("mount", "--make-rshared", "/")
-    _file_systems(options.directory, options.disk)
+    _file_systems(options.directory)
     _kernel_settings(Path("/run/kernel"))
     sys.stdin.readline()  # the parent moves the network device into the namespace
     run("ip", "link", "set", "lo", "up")
@@ -51,19 +50,11 @@ def main() -> None:
         signal.pause()
 
 
-def _file_systems(directory: Path, disk: str) -> None:
+def _file_systems(directory: Path) -> None:
     replace_dev()
     for path in ("/run", "/var/lib/cni"):
         os.makedirs(path, exist_ok=True)
         run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", path)
-    if disk:
-        directory = directory / "disk"
-        directory.mkdir(exist_ok=True)
-        run("mount", "-t", "tmpfs", "-o", f"mode=0755,size={disk}", "tmpfs", str(directory))
-        # The kubelet evicts no pod if it does not know the file system of the images, as that of the sandbox.
-        images = directory.parent / "runtime/root"
-        images.mkdir(parents=True, exist_ok=True)
-        run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", str(images))
     for path, kept in (("/var/lib/kubelet", "kubelet"), ("/var/log", "log")):
         os.makedirs(path, exist_ok=True)
         (directory / kept).mkdir(exist_ok=True)

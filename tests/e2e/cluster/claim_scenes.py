@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import dra, phones
@@ -52,13 +51,3 @@ class Undisturbed:
         assert len(dra.owners(cluster, dra.wait_running(cluster, "next", PHONES))) == PHONES
         phones.remove(cluster, "Deployment", "next")
         until(lambda: not dra.specs(cluster.machine), "no claim is prepared", seconds=2 * PATIENCE)
-
-
-def new_pod(cluster: Cluster, name: str, *, seconds: float = 2 * PATIENCE) -> float:
-    """Run one more pod with a claim, and return how many seconds that took."""
-    started = time.monotonic()
-    phones.create(cluster, dra.pod(name))
-    dra.wait_running(cluster, name, 1, seconds=seconds)
-    taken = time.monotonic() - started
-    phones.remove(cluster, "Pod", name)
-    return taken

@@ -61,16 +61,19 @@ class Cluster:
     def start(self, machines: int = 1) -> None:
         """Start the control plane and machines, and wait until the nodes are Ready."""
         with ThreadPoolExecutor() as executor:
-            started = [executor.submit(self._boot, self._new_machine(), DEVICES) for _ in range(machines)]
+            started = [executor.submit(self._boot, self._new_machine()) for _ in range(machines)]
             self.control_plane.start()
             for future in started:
                 future.result()
         for machine in self.machines:
             self.wait_node(machine)
 
-    def add_machine(self, devices: int = DEVICES) -> Machine:
-        """Boot one more machine with binder devices and both images; :meth:`wait_node` waits for its node."""
-        return self._boot(self._new_machine(), devices)
+    def grow(self, machines: int) -> None:
+        """Boot machines until there are so many nodes, which are Ready."""
+        while len(self.machines) < machines:
+            machine = self._new_machine()
+            self._boot(machine)
+            self.wait_node(machine)
 
     def _new_machine(self) -> Machine:
         number = len(self.machines) + 1
@@ -79,16 +82,11 @@ class Cluster:
         self.machines.append(machine)
         return machine
 
-    def _boot(self, machine: Machine, devices: int) -> Machine:
+    def _boot(self, machine: Machine) -> None:
         machine.boot(self.parts.kubernetes)
-        machine.nodes("create", "--stand-ins", "--count", str(devices))
-        self.load_images(machine)
-        return machine
-
-    def load_images(self, machine: Machine) -> None:
-        """Import the images of phones and plugin on a machine."""
-        machine.runtime.load(self._busybox)
-        machine.runtime.load(self.parts.image)
+        machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
+        for image in (self._busybox, self.parts.image):
+            machine.runtime.load(image)
 
     def wait_node(self, machine: Machine, *, ready: bool = True, seconds: float = 4 * PATIENCE) -> None:
         """Wait until a machine's node is Ready, or no longer Ready."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import urllib.request
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.credentials import Credentials, tls_context
 from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.certificates import Authority
 from tests.e2e.cluster.sandbox import ADDRESS, SERVICE, SERVICES
@@ -68,25 +67,14 @@ class ControlPlane:
         self.controller_manager = self._daemon(programs, "kube-controller-manager", self._controller_manager())
         self.scheduler = self._daemon(programs, "kube-scheduler", self._scheduler())
 
-    def log_requests(self, policy: Path, log: Path) -> None:
-        """Have the API server log requests from its next start on, as an audit policy says. It must not be running."""
-        self.set_arguments("kube-apiserver", f"--audit-policy-file={policy}", f"--audit-log-path={log}")
-
     def set_arguments(self, program: str, *arguments: str) -> None:
         """Set more arguments of a program's command line, from its next start on. Nothing may be running."""
         self._more[program] = arguments
         self.use(self.programs)
 
-    def client(self, limits: ApiLimits = DEFAULT_LIMITS) -> ApiClient:
-        """Return an administrator's client for an event loop, which the caller closes."""
-        context = tls_context(self.authority.root.certificate.read_bytes())
-        context.load_cert_chain(*map(str, self._administrator))
-        return ApiClient(Credentials(self.server, "", context), limits=limits)
-
-    def enable(self, gates: Sequence[str]) -> None:
-        """Enable feature gates before they are by default, from the next start on. Nothing may be running."""
-        self._early_gates = gates
-        self.use(self.programs)
+    def as_token(self, token: str) -> Api:
+        """Return the requests of a user with a token."""
+        return Api(ADDRESS, PORT, self.authority.root.certificate, token)
 
     @property
     def daemons(self) -> tuple[Daemon, ...]:
@@ -189,6 +177,14 @@ class ControlPlane:
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
         ]
+
+
+def etcd(call: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Call etcd by its JSON gateway."""
+    request = urllib.request.Request(f"{ETCD}/v3/kv/{call}", json.dumps(body).encode())  # noqa: S310 - of this sandbox
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - of this sandbox
+        result: dict[str, Any] = json.load(answer)
+        return result
 
 
 def _healthy(url: str) -> bool:

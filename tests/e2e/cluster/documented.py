@@ -26,35 +26,21 @@ def page(name: str) -> str:
     return (PROJECT / name).read_text(encoding="utf-8")
 
 
-def commands(page: str = _PAGE) -> list[str]:
-    """Return the commands of a page, without their comments."""
-    text = re.sub(r"\\\n +", "", (PROJECT / page).read_text(encoding="utf-8"))
-    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir|rm|until) .*)$", text)
-    return [re.sub(r"\s+#.*", "", line).strip() for line in lines]
-
-
 def command(start: str) -> str:
-    """Return the first command of the page that begins with ``start``. Raises AssertionError if there is none."""
-    found = [line for line in commands() if line.startswith(start)]
+    """Return the first command of the page that begins with ``start``, without its comment. Raises AssertionError."""
+    text = re.sub(r"\\\n +", "", page(_PAGE))
+    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir|rm|until) .*)$", text)
+    found = [re.sub(r"\s+#.*", "", line).strip() for line in lines if line.startswith(start)]
     assert found, f"{_PAGE} has no command {start!r}"
     return found[0]
 
 
 def example(text: str) -> Any:
     """Return the YAML of the example that contains ``text``, an indented block of lines after another."""
-    page = (PROJECT / _PAGE).read_text(encoding="utf-8")
-    for block in re.findall(r"(?m)(?:^ {4}.*\n)+", page):
+    for block in re.findall(r"(?m)(?:^ {4}.*\n)+", page(_PAGE)):
         if text in block:
             return yaml.safe_load(textwrap.dedent(block))
     raise AssertionError(f"{_PAGE} has no example with {text!r}")
-
-
-def runbook(cluster: Cluster, text: str) -> str:
-    """Run the block of docs/runbook.md with ``text`` for phones on the first machine, and return its output."""
-    page = (PROJECT / "docs/runbook.md").read_text(encoding="utf-8")
-    (block,) = (block for block in re.findall(r"(?m)(?:^ {4}.*\n)+", page) if text in block)
-    variables = rf"NS=kube-system; NODE={cluster.machine.name}; RES='aosp\.io/phone'"
-    return shell(cluster, f"{variables}\n{textwrap.dedent(block).rstrip()}")
 
 
 def shell(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tests.e2e.cluster import outside
 
@@ -10,15 +10,8 @@ if TYPE_CHECKING:
     from tests.e2e.cluster.machine import Machine
 
 
-class Holder(NamedTuple):
-    """A running container that has binder devices."""
-
-    pod: str
-    devices: frozenset[str]
-
-
-def holders(machine: Machine) -> list[Holder]:
-    """Return the containers of a machine that have binder devices."""
+def holders(machine: Machine) -> list[tuple[str, frozenset[str]]]:
+    """Return pod and devices of each container of a machine that has binder devices."""
     found = []
     for container in outside.containers(machine):
         try:
@@ -26,7 +19,7 @@ def holders(machine: Machine) -> list[Holder]:
         except OSError:  # it has ended meanwhile
             continue
         if devices:
-            found.append(Holder(container.pod, devices))
+            found.append((container.pod, devices))
     return found
 
 
@@ -36,12 +29,10 @@ def devices_by_pod(machine: Machine) -> dict[str, frozenset[str]]:
 
 
 def conflicts(machine: Machine) -> list[tuple[str, str, str]]:
-    """Return each device that two running containers have, with the names of both pods."""
+    """Return each device that the running containers of two pods have, with the names of both."""
     owners: dict[str, str] = {}
     found = []
     for pod, devices in holders(machine):
-        for device in sorted(devices):
-            if device in owners:
-                found.append((device, owners[device], pod))
-            owners[device] = pod
+        taken = {device: owners.setdefault(device, pod) for device in sorted(devices)}
+        found += [(device, owner, pod) for device, owner in taken.items() if owner != pod]
     return found

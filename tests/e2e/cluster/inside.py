@@ -1,39 +1,38 @@
-"""Runs in the sandbox: set it up, start the cluster, and run the items."""
+"""Runs in the sandbox: start the cluster, and run the items."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import subprocess
 import time
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.e2e.cluster import plugin, sandbox, suite
+from tests.e2e.cluster import plugin, suite
 from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.parts import Parts
 from tests.e2e.common.report import Report, describe, say
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
-def main() -> int:
-    """Run the items, and return the exit code."""
-    options = _options()
-    sandbox.set_up()
+    from tests.e2e.cluster.parts import Parts
+
+
+def main(work: Path, cgroups: str, parts: Parts, groups: Sequence[str], only: str) -> int:
+    """Run the items of groups whose ``group.name`` contains ``only``, and return the exit code."""
     report = Report()
-    groups = [group for group in suite.GROUPS if group.name in options.groups]
-    cluster = Cluster(Parts.from_arguments(options.parts), options.work, options.cgroups)
+    cluster = Cluster(parts, work, cgroups)
     started = time.monotonic()
-    try:
-        cluster.start()
-    except Exception as error:  # noqa: BLE001 - any error of the machine's is reported, like that of an item
-        report.not_ok("the cluster starts", describe(error))
+    if not report.run("The cluster starts", cluster.start):
         _print_logs(cluster)
         return report.end()
-    say(f"# the cluster is ready for pods after {time.monotonic() - started:.0f} s, and has {_memory():.0f} MiB")
-    for group in groups:
-        started = time.monotonic()
-        _run(group, cluster, options.only, report)
-        say(f"# {group.name}: {time.monotonic() - started:.0f} s, {_memory():.0f} MiB")
+    say(f"# the cluster is ready for pods after {time.monotonic() - started:.0f} s")
+    for group in suite.GROUPS:
+        if group.name in groups:
+            started = time.monotonic()
+            _run(group, cluster, only, report)
+            say(f"# {group.name}: {time.monotonic() - started:.0f} s")
     cluster.stop()
     return report.end()
 
@@ -41,8 +40,6 @@ def main() -> int:
 def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> None:
     """Run the selected items of a group, and print the ends of the logs after each item that failed."""
     items = group.select(text)
-    if not items:
-        return
     if group.newest and cluster.parts.newest is None:
         report.skip(f"[{group.name}] {len(items)} items", "the newest Kubernetes is not available")
         return
@@ -51,8 +48,7 @@ def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> Non
         return
     say(f"# {group.title}")
     try:
-        while len(cluster.machines) < group.machines:
-            cluster.wait_node(cluster.add_machine())
+        cluster.grow(group.machines)
     except Exception as error:  # noqa: BLE001 - the other groups run after any error
         report.not_ok(f"[{group.name}] {group.machines} machines are nodes", describe(error))
         _print_logs(cluster)
@@ -65,7 +61,7 @@ def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> Non
 
 def _clean_up(cluster: Cluster) -> None:
     """Remove what an item that failed has left, as far as it is usual, so that it does not make the next ones fail."""
-    kinds = "deployments,statefulsets,pods,poddisruptionbudgets,resourceclaims,resourceclaimtemplates"
+    kinds = "deployments,statefulsets,pods,resourceclaims,resourceclaimtemplates"
     commands = (
         lambda: cluster.kubectl("delete", kinds, "--all", "--namespace=default", "--timeout=60s"),
         lambda: cluster.kubectl("uncordon", "--selector=kubernetes.io/hostname"),
@@ -76,29 +72,6 @@ def _clean_up(cluster: Cluster) -> None:
             command()
 
 
-def _memory() -> float:
-    """Return the memory of all processes of the sandbox in MiB; of shared pages, each process has its share (PSS)."""
-    total = 0
-    for path in Path("/proc").glob("[0-9]*/smaps_rollup"):
-        with contextlib.suppress(OSError):
-            total += int(path.read_text().partition("\nPss:")[2].split()[0])
-    return total / 1024
-
-
 def _print_logs(cluster: Cluster) -> None:
     for name, tail in cluster.tails():
         say(f"# end of the log of {name}:\n{tail}")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--parts", nargs="+", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--cgroups", required=True)
-    parser.add_argument("--groups", nargs="*", default=[])
-    parser.add_argument("--only", default="")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

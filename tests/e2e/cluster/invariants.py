@@ -30,9 +30,6 @@ ADMISSION: Final = frozenset({"UnexpectedAdmissionError", f"OutOf{PHONE}"})
 """Why a kubelet rejects a pod that the scheduler has bound to its node: it has no device, for now. A controller's pod
 is replaced; docs/runbook.md describes other pods."""
 
-THREADS, DESCRIPTORS, RESIDENT = 40, 60, 160
-"""Limits of a plugin that serves a dozen of devices; the memory is in MiB. A leak reaches them."""
-
 
 class State(NamedTuple):
     """The cluster at one moment."""
@@ -250,16 +247,6 @@ def nothing_is_left(state: State) -> Iterator[str]:
         if host.cdi:
             yield f"{name} has the CDI files {host.cdi}"
         yield from _mounts_left(name, host, uids)
-
-
-@_invariant
-def plugins_do_not_grow(state: State) -> Iterator[str]:
-    """A plugin has about as many threads, open files and memory as at its start."""
-    for name, host in state.hosts.items():
-        for plugin in (container for container in host.containers if container.name == NAME):
-            figures = plugin.threads, plugin.descriptors, plugin.resident
-            if any(have > limit for have, limit in zip(figures, (THREADS, DESCRIPTORS, RESIDENT), strict=True)):
-                yield f"the plugin of {name} has {figures} threads, descriptors and MiB"
 
 
 def _mounts_left(name: str, host: Host, uids: set[str]) -> Iterator[str]:

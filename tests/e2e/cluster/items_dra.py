@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import dra, leftovers, phones, plugin
@@ -10,7 +9,7 @@ from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_failures import kill
 from tests.e2e.cluster.scenes import PHONES
-from tests.e2e.cluster.slice_history import SliceHistory
+from tests.e2e.cluster.watching import SliceHistory
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
@@ -25,9 +24,7 @@ BACK: Final = 1.0
 
 @item("The chart with api: dra: a pod is ready when its node's phones are in ResourceSlices, which the Node owns")
 def installs(cluster: Cluster) -> None:
-    started = time.monotonic()
     plugin.install(cluster, dra.values())
-    say(f"# rolled out after {time.monotonic() - started:.1f} s")
     machine = cluster.machine
     # Ready means published: nothing is waited for here.
     published = dra.devices(cluster, machine)
@@ -96,12 +93,9 @@ def kubelet_restart(cluster: Cluster) -> None:
 @item("Uninstalled, the driver leaves no object, no slice, and no file on the node")
 def uninstall(cluster: Cluster) -> None:
     dra.ensure(cluster)
-    with SliceHistory(cluster, cluster.machine) as history:
-        started = time.monotonic()
-        dra.remove(cluster)
-        # The kubelet deletes them 30 s after the driver has ended.
-        until(lambda: not dra.slices(cluster, cluster.machine), "the slices are gone", seconds=3 * PATIENCE)
-        say(f"# the slices are gone {time.monotonic() - started:.0f} s after helm uninstall: {history}")
+    dra.remove(cluster)
+    # The kubelet deletes them 30 s after the driver has ended.
+    until(lambda: not dra.slices(cluster, cluster.machine), "the slices are gone", seconds=3 * PATIENCE)
     leftovers.require_none(cluster)
     assert not dra.sockets(cluster.machine), dra.sockets(cluster.machine)
     assert not dra.specs(cluster.machine), dra.specs(cluster.machine)

@@ -11,7 +11,7 @@ import yaml
 from tests.e2e.cluster import documented, dra, phones, plugin
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import PATHS, phone_of
-from tests.e2e.cluster.scenes import PHONES, events
+from tests.e2e.cluster.scenes import events
 from tests.e2e.common.report import say
 from tests.e2e.deploy.parts import DEPLOY
 from tests.e2e.kubelet.archive import BUSYBOX
@@ -78,54 +78,21 @@ def shared(cluster: Cluster) -> None:
     cluster.api.delete(f"{dra.CLAIMS}/shared")
 
 
-@item("Two requests of a claim for two containers: each has its phone only; a container that names the claim has both")
-def requests(cluster: Cluster) -> None:
+@item("A claim with two requests: each container has the phone and the variables of its request")
+def mapped(cluster: Cluster) -> None:
     dra.ensure(cluster)
-    dra.create(cluster, dra.template("two", dra.request("first"), dra.request("second")))
-    phones.create(cluster, dra.pod("two", "one=first", "other=second", "both", template="two"))
-    (pod,) = dra.wait_running(cluster, "two", 1)
+    config = [*dra.parameters(environment={"A": "1"}), *dra.parameters(["second"], environment={"B": "2"})]
+    dra.create(cluster, dra.template("two", dra.request("first"), dra.request("second"), config=config))
+    phones.create(cluster, dra.pod("mapped", "one=first", "other=second", template="two"))
+    (pod,) = dra.wait_running(cluster, "mapped", 1)
     (claim,) = dra.claims_of(cluster, pod)
-    expected = dra.allocated(cluster, cluster.machine, claim)
-    assert phone_of(dra.view(cluster, "two", "one")) == expected["first"]
-    assert phone_of(dra.view(cluster, "two", "other")) == expected["second"]
-    members = {
-        f"aosp_binder{int(name.removeprefix('aosp_binder')) + n}" for name in expected.values() for n in range(3)
-    }
-    seen = dra.view(cluster, "two", "both").binder_devices
-    assert seen == members, f"{seen}, expected: {members}"
-    end(cluster, "two")
-    cluster.api.delete(f"{dra.TEMPLATES}/two")
-
-
-@item("A container that does not name the claim of its pod has no device")
-def without_claim(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    manifest = dra.pod("partly", "main", "other")
-    del manifest["spec"]["containers"][1]["resources"]
-    phones.create(cluster, manifest)
-    dra.wait_running(cluster, "partly", 1)
-    assert phone_of(dra.view(cluster, "partly"))
-    view = dra.view(cluster, "partly", "other")
-    assert not view.opened, f"opened: {view.opened}"
-    assert "BINDER_VISIBLE_DEVICES" not in view.environment, view.environment
-    end(cluster, "partly")
-
-
-@item("A phone by attribute; an expression that reads a missing one keeps the pod Pending with that event")
-def attributes(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    chosen = [{"cel": {"expression": f'device.attributes["{dra.DRIVER}"].id == "aosp_binder6"'}}]
-    dra.create(cluster, dra.template("six", dra.request(selectors=chosen)))
-    phones.create(cluster, dra.pod("six", template="six"))
-    dra.wait_running(cluster, "six", 1)
-    assert phone_of(dra.view(cluster, "six")) == "aosp_binder6"
-    missing = [{"cel": {"expression": f'device.attributes["{dra.DRIVER}"].colour == "red"'}}]
-    dra.create(cluster, dra.template("red", dra.request(selectors=missing)))
-    phones.create(cluster, dra.pod("red", template="red"))
-    text = _why(cluster, "red")
-    say(f"#   {text}")
-    assert "no such key: colour" in text, text
-    end(cluster, "six", "red")
+    given = dra.allocated(cluster, cluster.machine, claim)
+    for name, part, variables in (("one", "first", ("1", None)), ("other", "second", ("1", "2"))):
+        view = dra.view(cluster, "mapped", name)
+        assert phone_of(view) == given[part], f"{name}: {view.visible}, allocated: {given}"
+        found = view.environment.get("A"), view.environment.get("B")
+        assert found == variables, f"{name}: {found}"
+    end(cluster, "mapped")
 
 
 def _why(cluster: Cluster, name: str) -> str:
@@ -136,20 +103,6 @@ def _why(cluster: Cluster, name: str) -> str:
         return next((text for reason, text in events(cluster, pod) if reason == "FailedScheduling"), "")
 
     return until(reason, "the scheduler says why")
-
-
-@item("Too many claims: the pod waits with the scheduler's reason, and runs when a phone is free")
-def exhausted(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    phones.create(cluster, dra.deployment("web", PHONES))
-    dra.wait_running(cluster, "web", PHONES)
-    phones.create(cluster, dra.pod("waiting"))
-    text = _why(cluster, "waiting")
-    say(f"#   {text}")
-    assert "cannot allocate all claims" in text, text
-    phones.remove(cluster, "Deployment", "web")
-    dra.wait_running(cluster, "waiting", 1)
-    end(cluster, "waiting")
 
 
 @item("A pod with the extended resource aosp.io/phone, unchanged, gets a phone by DRA")
@@ -216,17 +169,6 @@ def foreign_device(cluster: Cluster) -> None:
         cluster.api.delete(f"{dra.TEMPLATES}/{name}")
 
 
-@item("Parameters for another driver are no concern of this one")
-def other_driver_s_parameters(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    config = [{"opaque": {"driver": "gpu.example.com", "parameters": {"apiVersion": "x/v1", "kind": "Y"}}}]
-    dra.create(cluster, dra.template("mixed", dra.request(), config=config))
-    phones.create(cluster, dra.pod("mixed", template="mixed"))
-    dra.wait_running(cluster, "mixed", 1)
-    assert phone_of(dra.view(cluster, "mixed"))
-    end(cluster, "mixed")
-
-
 @item("Each example of deploy/examples/dra runs as it is written, on a node that has what it asks for")
 def examples(cluster: Cluster) -> None:
     dra.ensure(cluster)
@@ -240,21 +182,10 @@ def examples(cluster: Cluster) -> None:
         if path.stem == "numa":
             assert "cannot allocate all claims" in _why(cluster, *names)
         else:
-            for name in names:
-                _wait_pod(cluster, name)
+            running = ("--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+            cluster.kubectl("wait", *running, *(f"pod/{name}" for name in names))
         cluster.kubectl("delete", "--filename=-", "--wait", "--timeout=60s", text=text)
     until(lambda: not dra.specs(cluster.machine), "no claim is prepared", seconds=2 * PATIENCE)
-
-
-def _wait_pod(cluster: Cluster, name: str) -> None:
-    path = f"{phones.collection('Pod')}/{name}"
-
-    def runs() -> bool:
-        status = cluster.api.get(path)["status"]
-        assert status.get("phase") == "Running", f"{status.get('phase')}: {events(cluster, cluster.api.get(path))}"
-        return True
-
-    until(runs, f"{name} runs")
 
 
 @item("The commands of docs/deploy.md for DRA, and `helm test`, which claims a phone and checks it from inside")

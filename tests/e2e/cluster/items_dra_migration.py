@@ -6,7 +6,6 @@ With the newest Kubernetes: 1.34 uses DRA only on nodes that do not list the res
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import dra, held, phones, plugin
@@ -14,7 +13,6 @@ from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_dra_newest import upgrade
 from tests.e2e.cluster.plugin import SIZE
 from tests.e2e.cluster.scenes import PHONES
-from tests.e2e.common.report import say
 from tests.e2e.deploy.parts import CHART
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
@@ -61,15 +59,6 @@ def pods(cluster: Cluster) -> list[dict[str, Any]]:
     return running
 
 
-def by_api(cluster: Cluster, machine: Machine) -> dict[str, int]:
-    """Return how many pods of the Deployment on a machine have a phone by each API."""
-    count = {"device-plugin": 0, "dra": 0}
-    for pod in phones.running(cluster, APP):
-        if pod["spec"]["nodeName"] == machine.name:
-            count["dra" if "extendedResourceClaimStatus" in pod["status"] else "device-plugin"] += 1
-    return count
-
-
 def move(cluster: Cluster, machine: Machine, label: str) -> None:
     """Move a node as docs/dra.md says: drain it, change its label, and uncordon it when it offers phones."""
     cluster.kubectl("drain", machine.name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
@@ -90,15 +79,12 @@ def node_by_node(cluster: Cluster) -> None:
     pods(cluster)
     for label in ("dra", "true"):
         for machine in cluster.machines:
-            started = time.monotonic()
             move(cluster, machine, label)
             cluster.kubectl("rollout", "restart", f"deployment/{APP}")
             cluster.kubectl("rollout", "status", f"deployment/{APP}", "--timeout=180s")
-            pods(cluster)
-            found = {each.name: by_api(cluster, each) for each in cluster.machines}
-            say(f"#   {machine.name} to {label} in {time.monotonic() - started:.0f} s: {found}")
-            other = "device-plugin" if label == "dra" else "dra"
-            assert found[machine.name][other] == 0, found
+            here = [pod for pod in pods(cluster) if pod["spec"]["nodeName"] == machine.name]
+            by_dra = {"extendedResourceClaimStatus" in pod["status"] for pod in here}
+            assert by_dra == {label == "dra"}, f"{machine.name} to {label}: {by_dra}"
     phones.remove(cluster, "Deployment", APP)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -14,11 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import yaml
 
 from tests.e2e.cluster import phones, plugin
-from tests.e2e.cluster.api import CORE
-from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.plugin import PHONE
-from tests.e2e.cluster.scenes import LABEL, PHONES, prepare
+from tests.e2e.cluster.scenes import PHONES, prepare, without
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import PATIENCE, until
@@ -45,11 +42,6 @@ class Result(NamedTuple):
     document: dict[str, Any]
     errors: list[str]
 
-    @property
-    def problems(self) -> list[tuple[str, str, str]]:
-        """Node, kind and detail of each problem."""
-        return [(each["node"], each["kind"], each["detail"]) for each in self.document["problems"]]
-
 
 def show(cluster: Cluster, *options: str) -> Result:
     """Run ``kubectl phones --check --output json``, which kubectl finds in PATH."""
@@ -67,26 +59,12 @@ def show(cluster: Cluster, *options: str) -> Result:
     return Result(result.returncode, json.loads(result.stdout), result.stderr.splitlines())
 
 
-def wait_problem(cluster: Cluster, kind: str, detail: str) -> Result:
-    """Wait until the first machine has this problem and no other, and return the result."""
-
-    def reached() -> Result:
-        result = show(cluster)
-        (found,) = result.problems or [("", "no problem", "")]
-        assert found[:2] == (cluster.machine.name, kind), f"{result.problems}"
-        assert re.search(detail, found[2]), f"{found}"
-        assert result.code == 1, f"exit code {result.code}"
-        return result
-
-    return until(reached, f"kubectl phones reports {kind}", seconds=4 * PATIENCE)
-
-
 def wait_well(cluster: Cluster) -> Result:
     """Wait until nothing is wrong, and return the result."""
 
     def reached() -> Result:
         result = show(cluster)
-        assert (result.code, result.problems, result.errors) == (0, [], []), f"{result}"
+        assert (result.code, result.document["problems"], result.errors) == (0, [], []), f"{result}"
         return result
 
     return until(reached, "kubectl phones reports no problem", seconds=4 * PATIENCE)
@@ -111,36 +89,15 @@ def shown(cluster: Cluster) -> None:
 @item("kubectl phones counts an unhealthy phone, and reports no problem after its device is back")
 def unhealthy(cluster: Cluster) -> None:
     prepare(cluster)
-    wait_well(cluster)
-    cluster.machine.run("rm", f"/dev/{PREFIX}{DEVICES - 1}")
-    result = wait_problem(cluster, "unhealthy", rf"^1 of {PHONES} phones$")
-    assert result.document["totals"]["unhealthy"] == 1, f"{result.document['totals']}"
-    _restore_devices(cluster)
-    wait_well(cluster)
+    with without(cluster, f"{PREFIX}0"):
 
+        def reached() -> bool:
+            result = show(cluster)
+            found = [(each["node"], each["kind"], each["detail"]) for each in result.document["problems"]]
+            assert found == [(cluster.machine.name, "unhealthy", f"1 of {PHONES} phones")], found
+            return result.code == 1
 
-@item("kubectl phones reports a plugin whose image cannot be pulled, with the reason")
-def not_ready(cluster: Cluster) -> None:
-    prepare(cluster)
-    values = copy.deepcopy(plugin.VALUES)
-    values["image"]["tag"] = "absent"
-    plugin.upgrade(cluster, values)
-    wait_problem(cluster, "plugin-not-ready", "ErrImagePull|ImagePullBackOff|ErrImageNeverPull")
-    plugin.install(cluster)
-    plugin.wait_allocatable(cluster, cluster.machine, PHONES)
-    wait_well(cluster)
-
-
-@item("kubectl phones reports a node that has lost its plugin, with the phones that run on")
-def absent(cluster: Cluster) -> None:
-    prepare(cluster)
-    path = f"{CORE}/nodes/{cluster.machine.name}"
-    cluster.api.patch(path, {"metadata": {"labels": {LABEL: None}}})
-    try:
-        wait_problem(cluster, "plugin-absent", "2 phones in use")
-    finally:
-        cluster.api.patch(path, {"metadata": {"labels": {LABEL: "true"}}})
-    plugin.wait_allocatable(cluster, cluster.machine, PHONES)
+        until(reached, "kubectl phones reports it", seconds=4 * PATIENCE)
     wait_well(cluster)
 
 
@@ -149,7 +106,7 @@ def rights(cluster: Cluster) -> None:
     prepare(cluster)
     kubeconfig = _reader(cluster)
     result = show(cluster, f"--kubeconfig={kubeconfig}")
-    assert (result.code, result.problems, result.errors) == (0, [], []), f"{result}"
+    assert (result.code, result.document["problems"], result.errors) == (0, [], []), f"{result}"
     cluster.kubectl("delete", "rolebinding", READER)
     lost = "kubectl-phones: not shown: what plugins report about their nodes: Error from server (Forbidden)"
 
@@ -181,7 +138,3 @@ def _reader(cluster: Cluster) -> str:
     path = cluster.directory / "reader.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return str(path)
-
-
-def _restore_devices(cluster: Cluster) -> None:
-    cluster.machine.nodes("create", "--stand-ins", "--count", str(DEVICES))

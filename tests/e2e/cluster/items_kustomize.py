@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -12,8 +11,7 @@ from tests.e2e.cluster import documented, leftovers, phones, plugin
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_install import PHONES, rolled_out
 from tests.e2e.deploy.parts import DEPLOY
-from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +21,8 @@ if TYPE_CHECKING:
 item = Items()
 
 APPLY = "kubectl apply -k ."
-_REMEDY = "this kernel has no binderfs: modprobe binder_linux"
-_EARLIER = 3
-"""Configurations of earlier versions: each of the four differs from the next."""
+_EARLIER = 2
+"""Configurations of earlier versions: each of the three differs from the next."""
 
 
 def overlay_of(cluster: Cluster, base: str) -> Path:
@@ -69,44 +66,12 @@ def base(cluster: Cluster) -> None:
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
     policy = cluster.kubectl("-n", plugin.NAMESPACE, "get", "networkpolicy", plugin.NAME, "--output=yaml")
     assert "kubernetes.io/metadata.name: observability" in policy, policy
-    address = plugin.pod_on(cluster, cluster.machine)["status"]["podIP"]
+    own = plugin.pod_on(cluster, cluster.machine)
     leak = "setpriv --reuid=65534 --clear-groups sleep 100 </dev/aosp_binder5 >/dev/null 2>&1 & echo $!"
     process = cluster.machine.run("sh", "-c", leak).strip()
-    until(lambda: _metric(address, "leaked_devices") == 1, "the plugin finds a process that holds a device")
-    assert _metric(address, "leak_unreadable_processes") == 0, "some processes could not be inspected"
+    until(lambda: plugin.metric(cluster, own, "leaked_devices") == 1, "the plugin finds a process that holds a device")
+    assert plugin.metric(cluster, own, "leak_unreadable_processes") == 0, "some processes could not be inspected"
     cluster.machine.run("kill", process)
-
-
-def _metric(address: str, name: str) -> float:
-    """Return the value of one of the plugin's metrics."""
-    with urllib.request.urlopen(f"http://{address}:9478/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    (value,) = [line.rpartition(" ")[2] for line in lines if line.startswith(f"aosp_plugin_{name}")]
-    return float(value)
-
-
-@item("The page's example pod has its devices and prints them")
-def example_pod(cluster: Cluster) -> None:
-    text = (DEPLOY / "examples" / "pod.yaml").read_text().replace("aosp.io/binder: 3", "aosp.io/phone: 1")
-    manifest = yaml.safe_load(text)
-    manifest["spec"]["containers"][0]["image"] = BUSYBOX
-    example = cluster.directory / "deploy" / "examples" / "pod.yaml"
-    example.parent.mkdir(parents=True, exist_ok=True)
-    example.write_text(yaml.safe_dump(manifest))
-    documented.shell(cluster, documented.command("kubectl apply -f deploy/examples/pod"), cwd=cluster.directory)
-    cluster.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "pod/binder-example")
-    # A pod is Ready before its container has printed anything.
-    until(lambda: _lists_its_devices(cluster), "the example pod prints its devices")
-    documented.shell(cluster, documented.command("kubectl delete -f deploy/examples/pod"), cwd=cluster.directory)
-
-
-def _lists_its_devices(cluster: Cluster) -> bool:
-    """Check that the log of the page's example pod names its devices and lists them."""
-    first, *lines = documented.shell(cluster, documented.command("kubectl logs binder-example")).splitlines()
-    variable, _, names = first.partition("=")
-    assert variable == "BINDER_VISIBLE_DEVICES", first
-    assert set(names.split(",")) <= {line.split()[-1] for line in lines}, lines
-    return True
 
 
 @item("deploy/privileged replaces it by the same overlay: the privileged plugin hands out stand-ins by CDI name")
@@ -143,21 +108,6 @@ def provision(cluster: Cluster) -> None:
     (phone,) = phones.wait_running(cluster, "unprivileged", 1)
     assert {"binder", "hwbinder", "vndbinder"} <= phones.view(cluster, phone).opened
     phones.remove(cluster, "Deployment", "unprivileged")
-
-
-@item("With its phones on a kernel without binder, the plugin is not ready, and its log has the remedy")
-def no_binder(cluster: Cluster) -> None:
-    overlay = overlay_of(cluster, "provision")
-    shutil.copy(DEPLOY / "provision" / "config.yaml", overlay / "config.yaml")
-    documented.shell(cluster, APPLY, cwd=overlay)
-
-    def log() -> str:
-        name = plugin.pod_on(cluster, cluster.machine)["metadata"]["name"]
-        return cluster.kubectl("logs", f"--namespace={plugin.NAMESPACE}", name)
-
-    until(lambda: _REMEDY in log(), "the plugin's log has the remedy", seconds=4 * PATIENCE)
-    restarts = [each["restartCount"] for each in plugin.pod_on(cluster, cluster.machine)["status"]["containerStatuses"]]
-    assert restarts == [0, 0], f"a container has restarted: {restarts}"
 
 
 def _provisioner_log(cluster: Cluster) -> str:

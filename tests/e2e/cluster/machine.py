@@ -51,9 +51,6 @@ class Machine:
         self.connected = True
         self.configuration: dict[str, Any] = self._kubelet_configuration(f"/{cgroups}/{self.name}")
         """The kubelet's configuration, which items may change; it is read at the kubelet's next start."""
-        self.disk = ""
-        """The size of a disk for /var/lib/kubelet and /var/log. It and the images are gone after each boot; "": all is
-        kept."""
         self.labels = {"aosp.io/binder": "true"}
         self._containerd = programs
         self.oci_runtime = "runc"
@@ -154,7 +151,6 @@ class Machine:
     def _enter_namespaces(self) -> None:
         module = ("-m", "tests.e2e.cluster.boot")
         options = ["--name", self.name, "--address", self.address, "--directory", str(self.directory)]
-        options += ["--disk", self.disk]
         with (self.directory / "boot.log").open("a") as log:
             self._process = subprocess.Popen(
                 ["unshare", *_UNSHARE, sys.executable, *module, *options],

@@ -60,22 +60,6 @@ class Container(NamedTuple):
         """The names of the binder devices in the container's /dev."""
         return {name for name in os.listdir(self.process / "root/dev") if name.startswith(PREFIX)}
 
-    @property
-    def threads(self) -> int:
-        """The number of threads of the container's first process."""
-        return len(os.listdir(self.process / "task"))
-
-    @property
-    def descriptors(self) -> int:
-        """The number of open files of the container's first process."""
-        return len(os.listdir(self.process / "fd"))
-
-    @property
-    def resident(self) -> int:
-        """The resident memory of the container's first process, in MiB."""
-        found = re.search(r"^VmRSS:\s+(\d+) kB$", (self.process / "status").read_text(), re.MULTILINE)
-        return int(found[1]) // 1024 if found else 0
-
 
 class Host(NamedTuple):
     """One machine at one moment."""

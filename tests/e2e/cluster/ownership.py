@@ -12,7 +12,7 @@ from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.standalone import POD_RESOURCES, ask, devices_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.e2e.cluster.cluster import Cluster
     from tests.e2e.cluster.machine import Machine
@@ -39,34 +39,39 @@ def phone_of(view: ContainerView) -> str:
     return expected[0]
 
 
-def owners(cluster: Cluster, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+def owners(
+    cluster: Cluster,
+    pods: Sequence[dict[str, Any]],
+    held: Callable[[Machine, dict[str, Any]], set[str]] | None = None,
+) -> dict[str, tuple[str, str]]:
     """Return node and device ID of the phone that each pod has, by the pod's name.
 
-    Raises AssertionError if a pod does not have a whole phone, if two have the same one, or if the kubelet says that
-    a pod has another one.
+    Raises AssertionError if a pod does not have a whole phone, if two have the same one, or if ``held``, by default the
+    kubelet, says that a pod has another one.
     """
     machines = {machine.name: machine for machine in cluster.machines}
     found: dict[str, tuple[str, str]] = {}
     for pod in pods:
-        metadata, node = pod["metadata"], pod["spec"]["nodeName"]
+        name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
         seen = phone_of(phones.view(cluster, pod))
-        held = devices_held(machines[node], metadata["namespace"], metadata["name"])
-        assert held == {seen}, f"{metadata['name']} sees {seen}, and the kubelet says {held}"
-        found[metadata["name"]] = node, seen
+        given = (held or _devices_held)(machines[node], pod)
+        assert given == {seen}, f"{name} sees {seen}, and the kubelet says {given}"
+        found[name] = node, seen
     assert len(set(found.values())) == len(found), f"two pods have the same phone: {found}"
     return found
 
 
-def healthy(machine: Machine, resource: str = PHONE) -> set[str]:
+def healthy(machine: Machine) -> set[str]:
     """Return the healthy devices that a machine's kubelet knows, allocated or not, without the delay of its reports."""
-    return devices_of(ask(_socket(machine), "GetAllocatableResources", pb.AllocatableResourcesRequest()), resource)
+    return devices_of(ask(_socket(machine), "GetAllocatableResources", pb.AllocatableResourcesRequest()), PHONE)
 
 
-def devices_held(machine: Machine, namespace: str, pod: str, resource: str = PHONE) -> set[str]:
-    """Return the devices that a pod's containers have according to the kubelet of its machine."""
-    request = pb.GetPodResourcesRequest(pod_name=pod, pod_namespace=namespace)
+def _devices_held(machine: Machine, pod: dict[str, Any]) -> set[str]:
+    """Return the phones that a pod's containers have according to the kubelet of its machine."""
+    metadata = pod["metadata"]
+    request = pb.GetPodResourcesRequest(pod_name=metadata["name"], pod_namespace=metadata["namespace"])
     answer = ask(_socket(machine), "Get", request)
-    return set().union(*(devices_of(container, resource) for container in answer.pod_resources.containers))
+    return set().union(*(devices_of(container, PHONE) for container in answer.pod_resources.containers))
 
 
 def _socket(machine: Machine) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.e2e.common import packages
 from tests.e2e.common.report import say
@@ -17,9 +16,6 @@ from tests.e2e.kernel import client_parts
 from tests.e2e.kernel import parts as kernel
 from tests.e2e.kubelet import parts as node
 from tests.e2e.kubelet import sandbox
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -33,8 +29,6 @@ class Parts:
     containerd: Path
     helm: Path
     kustomize: Path
-    crds: Path
-    """The directory of the Prometheus operator's CRDs."""
     image: Path
     """An archive of the plugin's image."""
     kernel: Path | None = None
@@ -44,27 +38,15 @@ class Parts:
     rsbinder: Path | None = None
     """Binder software of others, for phones."""
     gbinder: Path | None = None
-    promtool: Path | None = None
-    """None if no selected group evaluates alerts."""
     dra_driver: Path | None = None
     """Upstream's DRA driver in Go; None except for benchmarks."""
 
-    def arguments(self) -> list[str]:
-        """Return the options that :func:`from_arguments` reads."""
-        return [f"{name}={value or ''}" for name, value in vars(self).items()]
 
-    @staticmethod
-    def from_arguments(arguments: Sequence[str]) -> Parts:
-        """Return the parts that another process has found."""
-        paths = {name: Path(value) for name, value in (argument.split("=", 1) for argument in arguments) if value}
-        return Parts(newest=paths.pop("newest", None), **paths)
-
-
-def collect(*, newest: bool, binder: bool = False, promtool: bool = False, dra_driver: bool = False) -> Parts:
+def collect(*, newest: bool, binder: bool = False, dra_driver: bool = False) -> Parts:
     """Return all parts; what the cache does not have is installed or built.
 
     ``newest``: also the newest Kubernetes. ``binder``: also a machine with a real binder driver, if there can be one.
-    ``promtool``: also what evaluates alerts. ``dra_driver``: also upstream's DRA driver.
+    ``dra_driver``: also upstream's DRA driver.
     """
     if os.geteuid() != 0:
         raise packages.MissingError("a cluster requires root")
@@ -77,12 +59,18 @@ def collect(*, newest: bool, binder: bool = False, promtool: bool = False, dra_d
         containerd=node.containerd(),
         helm=Path(deploy.helm()),
         kustomize=Path(deploy.kustomize()),
-        crds=deploy.operator_crds(),
         image=node.plugin_image(),
-        promtool=Path(deploy.promtool()) if promtool else None,
         dra_driver=node.dra_driver() if dra_driver else None,
         **(_binder() if binder else {}),
     )
+
+
+def control_plane(module: Path = node.KUBERNETES) -> Path:
+    """Return the programs of a control plane without nodes: of the oldest Kubernetes, or of another module."""
+    packages.install(("openssl", "iproute2"))
+    if problem := sandbox.problem():
+        raise packages.MissingError(problem)
+    return node.kubernetes(module)
 
 
 def _binder() -> dict[str, Path]:

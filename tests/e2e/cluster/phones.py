@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.e2e.cluster.api import APPS, CORE, ApiError
+from tests.e2e.cluster.api import APPS, CORE
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.kubelet.pods import STAY, ContainerView, container, parse
 from tests.e2e.kubelet.waiting import PATIENCE, until
@@ -78,15 +78,6 @@ def collection(kind: str, namespace: str = DEFAULT) -> str:
 def create(cluster: Cluster, manifest: dict[str, Any], namespace: str = DEFAULT) -> None:
     """Create an object."""
     cluster.api.create(collection(manifest["kind"], namespace), manifest)
-
-
-def refused(cluster: Cluster, manifest: dict[str, Any], namespace: str = DEFAULT) -> ApiError:
-    """Try to create an object, and return the API server's error. Raises AssertionError if it is created."""
-    try:
-        create(cluster, manifest, namespace)
-    except ApiError as error:
-        return error
-    raise AssertionError(f"{manifest['kind']} {manifest['metadata']['name']} was created")
 
 
 def of(cluster: Cluster, app: str, namespace: str = DEFAULT) -> list[dict[str, Any]]:

@@ -48,20 +48,14 @@ def values(**config: Any) -> dict[str, Any]:
     return changed
 
 
-def install(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str, chart: str = str(CHART)) -> str:
-    """Install or upgrade the release, wait until the plugin is rolled out, and return Helm's output."""
-    output = upgrade(cluster, values, "--wait", "--timeout=120s", *options, chart=chart)
-    # Helm accepts maxUnavailable pods that are not ready, which is one on a single node.
-    until(lambda: _rolled_out(cluster), "all pods of the plugin are new and ready", seconds=4 * PATIENCE)
-    return output
-
-
-def upgrade(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str, chart: str = str(CHART)) -> str:
-    """Install or upgrade the release without waiting for its pods, and return Helm's output."""
+def install(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str) -> None:
+    """Install or upgrade the release, and wait until the plugin is rolled out."""
     path = cluster.directory / "values.json"
     path.write_text(json.dumps(values))
-    words = ("upgrade", "--install", NAME, chart, f"--namespace={NAMESPACE}", f"--values={path}")
-    return cluster.helm(*words, *options)
+    words = ("upgrade", "--install", NAME, str(CHART), f"--namespace={NAMESPACE}", f"--values={path}")
+    cluster.helm(*words, "--wait", "--timeout=120s", *options)
+    # Helm accepts maxUnavailable pods that are not ready, which is one on a single node.
+    until(lambda: _rolled_out(cluster), "all pods of the plugin are new and ready", seconds=4 * PATIENCE)
 
 
 def _rolled_out(cluster: Cluster) -> bool:

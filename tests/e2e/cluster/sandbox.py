@@ -12,18 +12,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import pkgutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.e2e.common import packages
+from tests.e2e.common.report import Report, describe, say
+from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import run
 from tests.e2e.kubelet.sandbox import CGROUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 ADDRESS: Final = "203.0.113.10"
 """The control plane's address, and the nodes' gateway; 203.0.113.0/24 is reserved for documentation (RFC 5737)."""
@@ -33,11 +39,56 @@ SERVICE: Final = "198.18.0.1"
 """The service `kubernetes` of pods: on the loopback device of the control plane, so that no kube-proxy is needed."""
 BRIDGE: Final = "cluster0"
 _UNSHARE: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--propagation", "private", "--mount-proc")
+_MODULE: Final = "tests.e2e.cluster.sandbox"
 
 
-def command(module: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs a Python module as the first process of a new sandbox."""
-    return ["unshare", *_UNSHARE, sys.executable, "-m", module, *arguments]
+def main(find: Callable[[], object], inside: Callable[..., int], *arguments: object, seconds: float) -> int:
+    """Find the parts, and call ``inside`` with them and the arguments as :func:`enter` does; return the exit code."""
+    report = Report()
+    try:
+        found = find()
+    except packages.MissingError as error:
+        report.skip("all items", str(error))
+        return report.end()
+    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+        report.not_ok("the parts can be built", describe(error))
+        return report.end()
+    return enter(inside, found, *arguments, seconds=seconds)
+
+
+def prefix() -> str:
+    """Return how the names of this process's temporary directories and directories of cgroups begin."""
+    return f"aosp-cluster-{os.getpid()}-"
+
+
+def enter(inside: Callable[..., int], *arguments: object, seconds: float) -> int:
+    """Call ``inside(work, cgroups, *arguments)`` as the first process of a new sandbox, and return its result.
+
+    ``work`` is a temporary directory, ``cgroups`` the name of a directory of cgroups; both are removed at the end. The
+    result is 1 if the call does not end within the time limit.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the context managers exit
+    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as work, cgroups() as root:
+        process = start(Path(work), inside, Path(work), root, *arguments)
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            say(f"not ok - the whole run did not end within {seconds:.0f} s")
+            return 1
+        finally:
+            kill(process)
+
+
+def start(directory: Path, inside: Callable[..., int], *arguments: object) -> subprocess.Popen[bytes]:
+    """Start the first process of a new sandbox, which calls a function; ``directory`` gets the file of the call."""
+    module = inside.__module__
+    if module == "__main__":
+        spec = sys.modules[module].__spec__
+        assert spec is not None, "the program was not started by its module's name"
+        module = spec.name
+    call = directory / "call.pickle"
+    call.write_bytes(pickle.dumps((f"{module}:{inside.__name__}", arguments)))
+    return subprocess.Popen(["unshare", *_UNSHARE, sys.executable, "-m", _MODULE, str(call)], cwd=PROJECT)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -54,24 +105,10 @@ def kill(process: subprocess.Popen[bytes]) -> None:
             process.wait(1)  # and then try again: it may not have had a child yet
 
 
-def enter(module: str, arguments: Sequence[str], *, project: Path, seconds: float) -> int:
-    """Run a Python module in a new sandbox, and return its exit code; 1 if it does not end within the time limit."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the context managers exit
-    with cgroups() as root:
-        process = subprocess.Popen(command(module, [*arguments, "--cgroups", root]), cwd=project)
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            sys.stdout.write(f"not ok - the whole run did not end within {seconds:.0f} s\n")
-            return 1
-        finally:
-            kill(process)
-
-
 @contextlib.contextmanager
 def cgroups() -> Iterator[str]:
     """Yield a new name for a directory of cgroups, and remove the cgroups in it at the end."""
-    name = f"aosp-cluster-{os.getpid()}-{time.time_ns() % 10**6}"
+    name = f"{prefix()}{time.time_ns() % 10**6}"
     try:
         yield name
     finally:
@@ -96,3 +133,14 @@ def set_up() -> None:
     run("ip", "address", "add", f"{ADDRESS}/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+
+
+def _run(call: Path) -> int:
+    """Set up the sandbox, and make a call that :func:`start` has written."""
+    name, arguments = pickle.loads(call.read_bytes())  # noqa: S301 - the parent process has written it
+    set_up()
+    return int(pkgutil.resolve_name(name)(*arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(_run(Path(sys.argv[1])))

@@ -10,6 +10,7 @@ from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.ownership import owners
 from tests.e2e.cluster.plugin import PHONE, SIZE
+from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ PHONES: Final = DEVICES // SIZE
 """The phones of a machine."""
 LABEL: Final = "aosp.io/binder"
 INSUFFICIENT: Final = f"Insufficient {PHONE}"
-NO_VICTIMS: Final = "No preemption victims found for incoming pod"
-NO_HELP: Final = "Preemption is not helpful for scheduling"
 
 
 def prepare(cluster: Cluster) -> None:
@@ -31,11 +30,6 @@ def prepare(cluster: Cluster) -> None:
         plugin.install(cluster)
     for machine in cluster.machines:
         plugin.wait_allocatable(cluster, machine, PHONES)
-
-
-def here(cluster: Cluster) -> dict[str, dict[str, str]]:
-    """Return the part of a pod's specification that binds it to the first machine."""
-    return {"nodeSelector": {"kubernetes.io/hostname": cluster.machine.name}}
 
 
 @contextlib.contextmanager
@@ -52,43 +46,50 @@ def web(cluster: Cluster, replicas: int = PHONES, **options: Any) -> Iterator[li
 
 
 @contextlib.contextmanager
+def without(cluster: Cluster, phone: str) -> Iterator[None]:
+    """Remove the second binder device of a phone of the first machine, and create it again at the end."""
+    cluster.machine.run("rm", f"/dev/{PREFIX}{int(phone.removeprefix(PREFIX)) + 1}")
+    try:
+        yield
+    finally:
+        restore(cluster)
+
+
+def restore(cluster: Cluster) -> None:
+    """Create the missing binder devices of the first machine."""
+    cluster.machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
+
+
+def containers(pods: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
+    """Return container and restarts of each pod, by the pod's UID."""
+    return {pod["metadata"]["uid"]: phones.container_of(pod) for pod in pods}
+
+
+@contextlib.contextmanager
 def undisturbed(cluster: Cluster, pods: list[dict[str, Any]]) -> Iterator[None]:
     """Check at the end that pods are the same, run the same containers, and have the same phones."""
-    before = owners(cluster, pods)
+    before, devices = containers(pods), owners(cluster, pods)
     yield
-    now = {pod["metadata"]["uid"]: pod for pod in phones.running(cluster, pods[0]["metadata"]["labels"]["app"])}
-    for pod in pods:
-        name, same = pod["metadata"]["name"], now.get(pod["metadata"]["uid"])
-        assert same, f"{name} no longer runs"
-        was, is_ = phones.container_of(pod), phones.container_of(same)
-        assert was == is_, f"the container of {name} was {was}, and is {is_}"
+    app = pods[0]["metadata"]["labels"]["app"]
+    now = containers(phones.running(cluster, app))
+    assert before.items() <= now.items(), f"before: {before}, now: {now}"
     after = owners(cluster, pods)
-    assert after == before, f"before: {before}, after: {after}"
+    assert after == devices, f"before: {devices}, after: {after}"
 
 
-def waiting(cluster: Cluster, app: str, count: int) -> list[dict[str, Any]]:
-    """Wait until this number of an app's pods is Pending, and return them."""
+def waiting(cluster: Cluster, app: str, count: int, reason: str) -> None:
+    """Wait until this number of an app's pods is Pending, with this in the scheduler's reason, which an event has."""
 
-    def pending() -> list[dict[str, Any]]:
+    def pending() -> bool:
         pods = [pod for pod in phones.of(cluster, app) if pod["status"]["phase"] == "Pending"]
-        return pods if len(pods) == count else []
+        texts = [phones.reason(pod) for pod in pods]
+        assert len(pods) == count, f"{len(pods)} are Pending"
+        assert all("Unschedulable" in text and reason in text for text in texts), texts
+        return all(
+            any(kind == "FailedScheduling" and reason in text for kind, text in events(cluster, pod)) for pod in pods
+        )
 
-    return until(pending, f"{count} pods of {app} are Pending")
-
-
-def why(reason: str, then: str) -> str:
-    """Return the scheduler's message about a pod that fits none of one node; ``then`` is about preemption."""
-    nodes = "0/1 nodes are available: 1"
-    return f"{nodes} {reason}. no new claims to deallocate, preemption: {nodes} {then}."
-
-
-def assert_unschedulable(cluster: Cluster, pod: dict[str, Any], message: str) -> None:
-    """Check that a pod waits for the scheduler with this message, in its status and in its events."""
-    expected = f"Pending Unschedulable {message}"
-    path = f"{phones.collection('Pod', pod['metadata']['namespace'])}/{pod['metadata']['name']}"
-    reason = until(lambda: phones.reason(cluster.api.get(path)).removeprefix("Pending").strip(), "the reason")
-    assert f"Pending {reason}" == expected, reason
-    until(lambda: ("FailedScheduling", message) in events(cluster, pod), "an event has the message")
+    until(pending, f"{count} pods of {app} are Pending")
 
 
 def events(cluster: Cluster, thing: dict[str, Any]) -> list[tuple[str, str]]:

@@ -8,32 +8,23 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.cluster import (
     items_binder,
     items_broken_rollouts,
-    items_disk,
     items_dra,
     items_dra_binder,
-    items_dra_binder_migration,
     items_dra_claims,
     items_dra_failures,
     items_dra_migration,
     items_dra_newest,
-    items_dra_pods,
-    items_dra_rights,
     items_dra_state,
     items_failures,
     items_fleet,
     items_install,
     items_kubectl_phones,
     items_kustomize,
-    items_lost,
-    items_migration,
-    items_node,
     items_node_objects,
     items_phones,
     items_quickstart,
     items_reboot,
     items_rollout,
-    items_scheduling,
-    items_unhealthy,
     items_upgrade,
 )
 
@@ -54,8 +45,6 @@ class Group:
     """The number of machines that the items need."""
     newest: bool = False
     """Whether the items need the newest Kubernetes too."""
-    promtool: bool = False
-    """Whether the items evaluate alerts."""
     binder: bool = False
     """Whether the items need a machine with a real binder driver."""
 
@@ -66,42 +55,24 @@ class Group:
 
 GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
-    Group("installation-kinds", "from one kind of installation to another", items_migration.item.all),
     # Before `phones`, after which a resource that no plugin serves is left in the Node's status.
     Group("kubectl-phones", "kubectl phones, with problems that really exist", items_kubectl_phones.item.all),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
     Group("dra", "the plugin as a DRA driver", items_dra.item.all),
-    Group(
-        "dra-claims",
-        "what claims can ask for",
-        [*items_dra_pods.item.all, *items_dra_claims.item.all],
-    ),
-    Group("dra-rights", "the rights of the DRA driver", items_dra_rights.item.all),
+    Group("dra-claims", "what claims can ask for", items_dra_claims.item.all),
     Group(
         "dra-failures",
         "failures while pods have claims",
         [*items_dra_failures.item.all, *items_dra_state.item.all],
     ),
     Group("node-objects", "Events, a taint and labels of the Node", items_node_objects.item.all),
-    Group("scheduling", "cordon, drain, labels, taints and priorities", items_scheduling.item.all),
     Group("rollout", "rolling updates of the plugin", items_rollout.item.all),
-    Group(
-        "failures",
-        "processes that are killed, a network that is cut, and a disk that is full",
-        [*items_failures.item.all, *items_disk.item.all],
-    ),
-    Group(
-        "reboot",
-        "a node that reboots, or loses its Node object",
-        [*items_reboot.item.all, *items_node.item.all],
-    ),
+    Group("reboot", "a node that reboots", items_reboot.item.all),
     Group("binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, binder=True),
     Group("quickstart", "the page that leads to a first phone", items_quickstart.item.all, binder=True),
     Group("dra-binder", "claims on a real binder driver", items_dra_binder.item.all, binder=True),
     # Groups with several machines come last: later groups keep them.
-    # One machine has to stay Ready: Kubernetes evicts nothing while all nodes are away.
-    Group("lost", "a node that is away for long", items_lost.item.all, machines=2),
-    Group("unhealthy", "devices that vanish", items_unhealthy.item.all, machines=2, promtool=True),
+    Group("failures", "each fault of the random runs", items_failures.items, machines=3),
     Group(
         "broken",
         "versions and configurations that do not start",
@@ -119,18 +90,11 @@ GROUPS: Final[Sequence[Group]] = (
         machines=2,
         newest=True,
     ),
-    Group(
-        "dra-binder-migration",
-        "from the device plugin to DRA and back, on a real binder driver",
-        items_dra_binder_migration.item.all,
-        newest=True,
-        binder=True,
-    ),
 )
 
 ALWAYS: Final = ("install", "phones", "dra")
 """The groups of the core set that run on each commit."""
-BY_ROTATION: Final = ("scheduling", "rollout", "failures")
+BY_ROTATION: Final = ("rollout", "failures")
 """The groups of which one joins the core set; the others need more machines or parts, or more than 10 minutes."""
 
 

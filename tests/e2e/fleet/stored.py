@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
-import urllib.request
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from tests.e2e.cluster.control_plane import ETCD
+from tests.e2e.cluster.control_plane import etcd
 from tests.e2e.fleet import objects_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from google.protobuf.message import Message
 
     M = TypeVar("M", bound="Message")
@@ -24,7 +20,7 @@ _BATCH: Final = 64
 
 def read(plural: str, namespace: str, name: str, kind: type[M]) -> tuple[objects_pb2.Envelope, M]:
     """Return an object as etcd has it; unknown fields are kept."""
-    (pair,) = _etcd("range", {"key": _key(plural, namespace, name)})["kvs"]
+    (pair,) = etcd("range", {"key": _key(plural, namespace, name)})["kvs"]
     envelope = objects_pb2.Envelope.FromString(base64.b64decode(pair["value"])[len(_MAGIC) :])
     return envelope, kind.FromString(envelope.raw)
 
@@ -42,17 +38,9 @@ def put(
 
 def write(puts: list[dict[str, str]]) -> None:
     """Write objects, several in each transaction."""
-    for batch in _batches(puts):
-        _etcd("txn", {"success": [{"requestPut": put} for put in batch]})
-
-
-def delete(plural: str, namespace: str, name: str) -> None:
-    """Delete an object, without the API server's finalizers."""
-    _etcd("deleterange", {"key": _key(plural, namespace, name)})
-
-
-def _batches(puts: list[dict[str, str]]) -> Iterable[list[dict[str, str]]]:
-    return (puts[start : start + _BATCH] for start in range(0, len(puts), _BATCH))
+    for start in range(0, len(puts), _BATCH):
+        batch = puts[start : start + _BATCH]
+        etcd("txn", {"success": [{"requestPut": put} for put in batch]})
 
 
 def _key(plural: str, namespace: str, name: str) -> str:
@@ -61,11 +49,3 @@ def _key(plural: str, namespace: str, name: str) -> str:
 
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-def _etcd(call: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Call etcd by its JSON gateway."""
-    request = urllib.request.Request(f"{ETCD}/v3/kv/{call}", json.dumps(body).encode())  # noqa: S310 - of this sandbox
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - of this sandbox
-        result: dict[str, Any] = json.load(answer)
-        return result

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from typing import TYPE_CHECKING, Any, Final
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from tests.e2e.cluster import invariants, phones, plugin
+from tests.e2e.cluster import held, invariants, phones, plugin
 from tests.e2e.cluster.outside import containers
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     import random
+    from types import TracebackType
 
     from tests.e2e.cluster.cluster import Cluster
     from tests.e2e.cluster.machine import Machine
@@ -21,38 +22,58 @@ MACHINES: Final = 3
 DEPLOYMENT: Final = "web"
 STATEFUL_SET: Final = "db"
 REPLICAS: Final = 8
-MOST: Final = 14
-"""More than the machines have phones for, so that some pods wait."""
 PATIENT: Final = 180.0
 """Seconds for a request that has to wait for the end of another fault."""
 TTL: Final = 5
 """The configured ``missing_device_ttl`` in seconds: how long a missing device counts for capacity."""
+_INTERVAL: Final = 0.5
+"""Seconds between two comparisons of all containers."""
 
 
 class World:
-    """The cluster, and which phones faults may end in the current step."""
+    """The cluster with phones, and which of them faults may end in the current step.
+
+    In the context, a thread compares the devices of all containers, also in the middle of faults.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
+        """Install the plugin, and run phones, unless they run."""
         self.cluster = cluster
         self.touched: set[str] = set()
         """The machines whose phones the step's faults may end or restart."""
         self.deleted: set[str] = set()
         """The names of the phones that the step has deleted."""
-        self.scaled = False
-        """Whether the step has scaled a controller down, which chooses the pods."""
-        self.configurations = 0
+        self.rounds = 0
+        """How often all containers were compared."""
+        self._shared: set[str] = set()
         self._before: dict[str, tuple[str, str, str]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._compare, daemon=True)
+        plugin.install(cluster, plugin.values(missing_device_ttl=TTL))
+        for manifest in (phones.deployment(DEPLOYMENT, REPLICAS), phones.stateful_set(STATEFUL_SET, 2)):
+            path = phones.collection(manifest["kind"])
+            if not cluster.api.find(f"{path}/{manifest['metadata']['name']}"):
+                phones.create(cluster, manifest)
+        invariants.settle(cluster)
 
-    def start(self) -> None:
-        """Install the plugin, and run phones."""
-        plugin.install(self.cluster, self.values())
-        phones.create(self.cluster, phones.deployment(DEPLOYMENT, REPLICAS))
-        phones.create(self.cluster, phones.stateful_set(STATEFUL_SET, 2))
-        invariants.settle(self.cluster)
+    def __enter__(self) -> Self:
+        """Start the thread."""
+        self._thread.start()
+        return self
 
-    def values(self) -> dict[str, Any]:
-        """Return the chart's values, with a key that changes with each configuration."""
-        return plugin.values(missing_device_ttl=TTL + self.configurations % 2)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    @staticmethod
+    def remove(cluster: Cluster) -> None:
+        """Remove phones and plugin."""
+        phones.remove(cluster, "Deployment", DEPLOYMENT)
+        phones.remove(cluster, "StatefulSet", STATEFUL_SET)
+        plugin.uninstall(cluster)
 
     def machine(self, rng: random.Random, *, touch: bool = False) -> Machine:
         """Return a random machine that runs; ``touch``: its phones may end."""
@@ -63,18 +84,20 @@ class World:
 
     def begin(self) -> None:
         """Begin a step: remember the phones."""
-        self.touched, self.deleted, self.scaled = set(), set(), False
+        self.touched, self.deleted = set(), set()
         self._before = self._phones()
 
-    def disturbed(self) -> list[str]:
-        """Return which phones have ended or restarted in this step, although no fault has touched them."""
-        now, found = self._phones(), []
+    def problems(self) -> list[str]:
+        """Return which phones have ended or restarted although no fault has touched them, and which share a device."""
+        now, found = self._phones(), sorted(self._shared)
+        self._shared = set()
+        if not self._thread.is_alive():
+            found.append("the comparison of devices has failed")
         for uid, (name, node, container) in self._before.items():
             if node in self.touched or name in self.deleted:
                 continue
             if uid not in now:
-                if not self.scaled:
-                    found.append(f"{name} of {node} is gone")
+                found.append(f"{name} of {node} is gone")
             elif now[uid][2] != container:
                 found.append(f"{name} of {node} has another container")
         return found
@@ -86,50 +109,29 @@ class World:
                 return container
         raise LookupError(f"{machine.name} has no container of the plugin")
 
-    def reboot(self, machine: Machine, rng: random.Random) -> None:
-        """Boot a machine that is shut down; its devices are created after the kubelet has started."""
-        machine.boot(self.cluster.parts.kubernetes)
-        time.sleep(rng.uniform(0, 5))
-        machine.nodes("create", "--stand-ins", "--count", "12")
-
     def tend(self) -> None:
         """Start kubelets that have ended, as systemd does: one that starts before containerd gives up."""
         for machine in self.cluster.machines:
             if machine.running and not machine.kubelet.running:
                 machine.start_kubelet()
 
-    def recover(self) -> None:
-        """Bring everything back that may be missing after a step that failed."""
-        self.cluster.control_plane.start()
-        for machine in self.cluster.machines:
-            machine.connect()
-            if not machine.running:
-                machine.boot(self.cluster.parts.kubernetes)
-            if not machine.containerd.running:
-                machine.runtime.start()
-            machine.nodes("create", "--stand-ins", "--count", "12")
-        for machine in self.cluster.machines:
-            with contextlib.suppress(AssertionError):
-                self.cluster.kubectl("uncordon", machine.name)
-
-    def delete(self, path: str, **query: str) -> None:
-        """Delete an object, as soon as the API server answers: another fault may have taken it away."""
-
-        def deleted() -> bool:
-            self.cluster.api.delete(path, **query)
-            return True
-
-        until(deleted, f"{path} is deleted", seconds=PATIENT)
+    def pods(self) -> list[dict[str, Any]]:
+        """Return all phones, as soon as the API server answers."""
+        path = phones.collection("Pod")
+        return until(lambda: [*self.cluster.api.list(path), {}], "the API server lists the pods", seconds=PATIENT)[:-1]
 
     def _phones(self) -> dict[str, tuple[str, str, str]]:
         """Return name, node and container of each phone that runs, by the pod's UID."""
-
-        def read() -> list[dict[str, Any]]:
-            return self.cluster.api.list(phones.collection("Pod"))
-
-        pods = until(lambda: [*read(), {}], "the API server lists the pods")[:-1]
         return {
             pod["metadata"]["uid"]: (pod["metadata"]["name"], pod["spec"]["nodeName"], phones.container_of(pod)[0])
-            for pod in pods
+            for pod in self.pods()
             if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
         }
+
+    def _compare(self) -> None:
+        while not self._stop.wait(_INTERVAL):
+            for machine in self.cluster.machines:
+                if machine.running:
+                    with contextlib.suppress(OSError):  # a container or the machine ends at this moment
+                        self._shared |= {f"{machine.name}: {found}" for found in held.conflicts(machine)}
+            self.rounds += 1

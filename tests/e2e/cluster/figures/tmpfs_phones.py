@@ -18,13 +18,8 @@ if TYPE_CHECKING:
     import pytest
 
 
-def mount_tmpfs() -> None:
-    """Mount a tmpfs wherever this process mounts a binderfs from now on."""
+if __name__ == "__main__":
     # pytest itself would add to the memory that is measured.
     Mounts(Path("/run/phones"), cast("pytest.MonkeyPatch", SimpleNamespace(setattr=setattr)))
-
-
-if __name__ == "__main__":
-    mount_tmpfs()
     provisioner_socket.PROVISIONER_SOCKET = os.environ.get("PROVISIONER_SOCKET", provisioner_socket.PROVISIONER_SOCKET)
     main()

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
-from pathlib import Path
-from typing import Final
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import parts, sandbox
+from tests.e2e.cluster.cluster import DEVICES, Cluster
+from tests.e2e.cluster.figures import drivers
+from tests.e2e.cluster.figures.table import Table
 from tests.e2e.cluster.storm import __doc__ as description
-from tests.e2e.cluster.storm.scenes import SCENES
-from tests.e2e.common import packages
-from tests.e2e.common.report import say
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.cluster.storm import records
+from tests.e2e.cluster.storm.scenes import SCENES, Stage
+from tests.e2e.common.report import FAILED, PASSED, describe, say
 
-_LIMIT: Final = 7200.0
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from pathlib import Path
+
+    from tests.e2e.cluster.parts import Parts
+
+LIMIT: Final = 7200.0
 """The time limit of a run, in seconds."""
 
 
@@ -26,25 +33,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.cluster.storm", description=description)
     parser.add_argument("--phones", type=int, default=120, help="of each storm; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=1, help="storms of each scene; default: %(default)s")
-    parser.add_argument("--scenes", default=",".join(SCENES), help="default: %(default)s")
-    parser.add_argument("--kubelet", default="{}", metavar="JSON", help='more settings, such as {"kubeAPIQPS": 500}')
-    parser.add_argument("--readable-claims", action="store_true", help="let kubelets read all claims, by RBAC")
-    parser.add_argument("--json", default="", metavar="FILE", help="write all values to a file")
-    options = parser.parse_args()
+    find = partial(parts.collect, newest=False)
+    return sandbox.main(find, _inside, parser.parse_args(), seconds=LIMIT)
+
+
+def _inside(work: Path, cgroups: str, found: Parts, options: Namespace) -> int:
+    """Run the scenes in turn, print the table, and return the exit code."""
+    cluster = Cluster(found, work, cgroups)
+    cluster.start()
+    cluster.machine.nodes("create", "--stand-ins", "--count", str(options.phones))
+    os.symlink(cluster.machine.directory / "kubelet", drivers.KUBELET)
+    stages = [Stage(cluster, name, max(options.phones, DEVICES)) for name in SCENES]
+    table, failed = Table([stage.scene.title for stage in stages]), 0
     try:
-        found = parts.collect(newest=False)
-    except packages.MissingError as error:
-        say(f"skipped: {error}")
-        return 0
-    work = Path(tempfile.mkdtemp(prefix="aosp-cluster-"))
-    try:
-        arguments = ["--work", str(work), "--phones", str(options.phones), "--rounds", str(options.rounds)]
-        arguments += ["--scenes", options.scenes, "--kubelet", options.kubelet]
-        arguments += ["--readable-claims"] if options.readable_claims else []
-        arguments += ["--json", os.path.abspath(options.json) if options.json else "", "--parts", *found.arguments()]
-        return sandbox.enter("tests.e2e.cluster.storm.run", arguments, project=PROJECT, seconds=_LIMIT)
+        for stage in stages * options.rounds:
+            failed += _storm(cluster, stage, options.phones, table)
+    except BaseException:
+        drivers.print_logs(cluster)
+        raise
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        say(str(table))
+    cluster.stop()
+    return FAILED if failed else PASSED
+
+
+def _storm(cluster: Cluster, stage: Stage, count: int, table: Table) -> int:
+    """Run a storm of a scene, add it to the table, and return the number of failures."""
+    title, load, started = stage.scene.title, os.getloadavg()[0], time.monotonic()
+    stage.start()
+    try:
+        storm = records.record(cluster, stage, count)
+        failures = records.failures(storm)
+        for row, value in records.rows(storm).items():
+            table.add(row, title, value)
+    except AssertionError as error:
+        failures = [describe(error)]
+        records.remove(cluster)
+    stage.stop()
+    for text in failures:
+        say(f"# {title}: {text[:400]}")
+    say(f"# {title}: {len(failures)} failures; {time.monotonic() - started:.0f} s; load average before it {load:.1f}")
+    return len(failures)
 
 
 if __name__ == "__main__":
