@@ -39,6 +39,8 @@ def with_reasons(runbook: str) -> str:
     """Return the text of the runbook with the first paragraph of each reason as it has to be."""
     for reason, (title, action) in REASONS.items():
         before, heading, section = runbook.partition(f"### {reason}\n\n")
+        if not heading:
+            raise SystemExit(f"{RUNBOOK} has no heading '### {reason}': add it first")
         _, *others = section.partition("\n\n")
         paragraph = textwrap.fill(f"{title[0].upper()}{title[1:]}. {action}", 140)
         runbook = "".join([before, heading, paragraph, *others])

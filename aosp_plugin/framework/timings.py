@@ -153,8 +153,11 @@ class Stop(asyncio.Event):
 class Backoff:
     """The pauses after failures, one after another: exponentially longer ones up to a cap."""
 
-    def __init__(self, rng: random.Random | None = None, *, first: float = 0.1, cap: float = 30.0) -> None:
-        """``first`` and ``cap`` are the shortest and the longest pause, in seconds."""
+    def __init__(self, rng: random.Random | None = None, *, first: float = 0.1, cap: float = 3.0) -> None:
+        """``first`` and ``cap`` are the shortest and the longest pause, in seconds.
+
+        The default suits requests to the API server: a problem is gone, and a claim is prepared, soon after it is back.
+        """
         self._rng = rng or random.Random()  # noqa: S311 - spreads the load
         self._first = self._next = first
         self._cap = cap
