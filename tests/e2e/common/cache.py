@@ -40,20 +40,24 @@ def _files(path: Path) -> list[tuple[str, bytes]]:
 
 
 def cached(name: str, build: Callable[[Path], None]) -> Path:
-    """Return the directory with this name; if it does not exist, build it in a temporary directory and rename that."""
+    """Return the directory with this name; if it does not exist, build it in a temporary directory and rename that.
+
+    A process that wants what another one is building waits for it.
+    """
     path = root() / name
     with contextlib.suppress(OSError):
         os.utime(path)  # evict keeps what was used last
-    if not path.exists():
-        temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root()))
-        try:
-            build(temporary)
-            temporary.chmod(0o755)
-            with contextlib.suppress(OSError):  # another process was faster
+    if path.exists():
+        return path
+    with exclusive(name):
+        if not path.exists():
+            temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root()))
+            try:
+                build(temporary)
+                temporary.chmod(0o755)
                 temporary.rename(path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        assert path.exists(), f"{path} could not be created"
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
     return path
 
 
