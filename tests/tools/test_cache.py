@@ -26,7 +26,8 @@ def test_what_was_used_last_is_not_evicted(tmp_path: Path, monkeypatch: pytest.M
 
 def test_part_is_built_once_by_those_who_want_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    together, built = threading.Barrier(4), []
+    together = threading.Barrier(4)
+    built: list[Path] = []
 
     def want() -> Path:
         together.wait()
