@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.api_contract import collections, objects, patches, publishing, slices
+from tests.api_contract import collections, objects, patches, publishing, slices, traces
 
 CHECKS: Final = (
     *objects.check.all,
@@ -16,4 +16,5 @@ CHECKS: Final = (
     *slices.check.all,
     *patches.check.all,
     *publishing.check.all,
+    *traces.check.all,
 )

@@ -1,22 +1,100 @@
-"""What a binderfs does, step by step: on the simulated host, or on a real kernel outside of a simulation."""
+"""The same steps on simulated peers as on real ones: a kubelet, an API server, and a binderfs.
 
+The steps of a binderfs are here, and run on a real kernel outside of a simulation; ``traces`` has the others.
+"""
+
+import asyncio
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
+from unittest import mock
 
 from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.host_errors import HostError
+from tests.e2e.kubelet import probe
+from tests.simulation.api import ApiServer, SimulatedApiClient
 from tests.simulation.host import OWN, Host
+from tests.simulation.kubelet import DIRECTORY, Kubelet
+from tests.simulation.loop import SimulatedLoop
 from tests.simulation.patches import simulated
-from tests.simulation.processes import CURRENT, Process
+from tests.simulation.processes import CURRENT, Process, SimulatedOs
+from tests.simulation.rpc import SimulatedGrpc
+from tests.simulation.traces import Steps, api_steps, kubelet_steps
 
-Step = tuple[str, object]
+PAUSE = 2.0
+"""Seconds in which a kubelet reacts."""
 
 
-def simulated_steps() -> list[Step]:
-    """Return the steps on a simulated host."""
+class _Kubelet:
+    """A simulated kubelet for the steps of ``traces``."""
+
+    directory = DIRECTORY
+
+    def __init__(self, host: Host) -> None:
+        self._kubelet = Kubelet(host)
+        self._directory = host.files.lookup(DIRECTORY)
+        self._names: set[str] = set()
+        self._events: list[str] = []
+        self._directory.watchers.append(self._changed)
+
+    async def counts(self, resource: str) -> tuple[int, int] | None:
+        devices = self._kubelet.devices.get(resource)
+        return None if devices is None else (len(devices), sum(devices.values()))
+
+    async def start(self) -> None:
+        self._kubelet.start()
+
+    async def stop(self) -> None:
+        self._kubelet.stop()
+
+    def events(self) -> list[str]:
+        events, self._events = self._events, []
+        return events
+
+    def _changed(self) -> None:
+        names = {*self._directory.entries}
+        self._events += [f"removed {name}" for name in self._names - names]
+        self._events += [f"created {name}" for name in names - self._names]
+        self._names = names
+
+
+def simulated_kubelet_steps() -> Steps:
+    """Return the steps of a simulated kubelet."""
+
+    async def run(host: Host) -> Steps:
+        kubelet = _Kubelet(host)
+        await kubelet.start()
+        with mock.patch.object(probe, "grpc", SimulatedGrpc(host)), mock.patch.object(probe, "os", SimulatedOs(host)):
+            return await kubelet_steps(kubelet, kubelet.events, PAUSE)
+
+    return _run(run)
+
+
+def simulated_api_steps() -> Steps:
+    """Return the steps of a simulated API server."""
+
+    async def run(host: Host) -> Steps:
+        return await api_steps(SimulatedApiClient(ApiServer(host), lambda *_: None))
+
+    return _run(run)
+
+
+def _run(steps: Callable[[Host], Coroutine[Any, Any, Steps]]) -> Steps:
+    async def run() -> Steps:
+        host = Host(0, asyncio.get_running_loop().time)
+        CURRENT.set(Process(host, 1))
+        with simulated(host):
+            return await steps(host)
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        return runner.run(run())
+
+
+def simulated_binderfs_steps() -> Steps:
+    """Return the steps of a simulated binderfs."""
     host = Host(0, lambda: 0.0)
     host.files.make_directories(OWN[0])
     token = CURRENT.set(Process(host, 1))
@@ -27,7 +105,7 @@ def simulated_steps() -> list[Step]:
         CURRENT.reset(token)
 
 
-def binderfs_steps(parent: str) -> list[Step]:
+def binderfs_steps(parent: str) -> Steps:
     """Return what each call has returned, in a directory below ``parent`` that is removed again."""
     calls = _Calls(parent)
     calls.make()
@@ -41,7 +119,7 @@ class _Calls:
     """The calls, in their order."""
 
     def __init__(self, parent: str) -> None:
-        self.steps: list[Step] = []
+        self.steps: Steps = []
         self._parent, self._directory = parent, f"{parent}/compared"
         self._one, self._two = f"{self._directory}/one", f"{self._directory}/two"
         self._os = vars(binderfs)["os"]  # that of the simulation inside of one

@@ -21,6 +21,7 @@ DIRECTORY = "/var/lib/kubelet/device-plugins"
 SOCKET = f"{DIRECTORY}/kubelet.sock"
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 SERVICE = "/v1beta1.DevicePlugin/"
+VERSION = "v1beta1"
 
 
 @dataclass
@@ -122,13 +123,22 @@ class Kubelet:
         await asyncio.sleep(self.register_time)
         if self.refuses or not self.running:
             raise failure(grpc.StatusCode.UNKNOWN, "registration failed")
+        if request.version != VERSION:
+            text = f'requested API version "{request.version}" is not supported by kubelet. '
+            raise failure(grpc.StatusCode.UNKNOWN, f'{text}Supported version is ["{VERSION}"]')
         try:
             server = self.host.connected(f"{DIRECTORY}/{request.endpoint}")
         except OSError:
             server = None
         if not isinstance(server, Server):
             raise failure(grpc.StatusCode.UNKNOWN, "failed to dial device plugin")
-        await server.call(f"{SERVICE}GetDevicePluginOptions", b"")
+        try:
+            await server.call(f"{SERVICE}GetDevicePluginOptions", b"")
+        except grpc.aio.AioRpcError as error:
+            # The kubelet forgets whose stream it has, and will not notice its end (plugin/v1beta1/handler.go).
+            self._names.pop(request.resource_name, None)
+            text = f"rpc error: code = {error.code().name.capitalize()} desc = {error.details()}"
+            raise failure(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {text}") from None
         self.host.log("registered", endpoint_of=request.resource_name)
         self._endpoints[request.resource_name] = server
         self._names[request.resource_name] = request.endpoint

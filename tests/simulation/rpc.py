@@ -1,7 +1,9 @@
 """gRPC without sockets: servers at simulated paths, and channels to them. Messages are the encoded ones."""
 
 import asyncio
+import contextlib
 import contextvars
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -60,6 +62,9 @@ class Server:
         """See grpc."""
         self._handlers += handlers
 
+    def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
+        """See grpc: generated code calls it besides, with the same handlers."""
+
     def add_insecure_port(self, address: str) -> int:
         """Create the socket."""
         self._path = address.removeprefix("unix:")
@@ -73,7 +78,7 @@ class Server:
     async def stop(self, grace: float | None) -> None:
         """Accept no more calls, and end those that go on after the grace."""
         self._host.close_listener(self)
-        if self._calls:
+        if self._calls and grace is not None:
             await asyncio.wait(self._calls, timeout=grace)
         self._end()
 
@@ -115,7 +120,7 @@ class Server:
         """Yield the messages of a stream until it ends. Raises AioRpcError."""
         handler = self._handler(method)
         messages: asyncio.Queue[bytes | None] = asyncio.Queue()
-        call = self._task(handler.unary_stream(request, _Context(messages.put_nowait, None)))
+        call = self._task(_stream(handler, request, messages.put_nowait))
         call.add_done_callback(lambda _: messages.put_nowait(None))
         try:
             while (message := await messages.get()) is not None:
@@ -135,6 +140,19 @@ class Server:
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         return task
+
+
+async def _stream(handler: Any, request: bytes, write: Callable[[bytes], None]) -> None:
+    """Run a method that streams, either a coroutine or a generator."""
+    decode: Callable[[bytes], Any] = handler.request_deserializer or bytes
+    encode: Callable[[Any], bytes] = handler.response_serializer or bytes
+    work = handler.unary_stream(decode(request), _Context(lambda message: write(encode(message)), None))
+    if not inspect.isasyncgen(work):
+        await work
+        return
+    async with contextlib.aclosing(work) as messages:
+        async for message in messages:
+            write(encode(message))
 
 
 Method = Callable[[bytes], Awaitable[bytes]]
@@ -172,7 +190,7 @@ class _Channel:
     def unary_unary(self, method: str, *, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         """Return the call of a method, as generated stubs expect it."""
 
-        async def call(request: Any, timeout: float | None = None) -> Any:
+        async def call(request: Any, timeout: float | None = None, **_: Any) -> Any:
             if not current().alive:
                 raise failure(grpc.StatusCode.UNAVAILABLE, "dead")
             await asyncio.sleep(self._host.rng.uniform(0.0001, 0.001))

@@ -24,6 +24,7 @@ from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.sockets import SocketDirectory
 from tests.simulation.api import SimulatedApiClient
+from tests.simulation.processes import Process, current
 from tests.simulation.scenario import kind_of, run, shrunk, steps_of
 
 LENGTH = 120
@@ -92,11 +93,17 @@ def recreation_of_a_device_in_use() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stale_snapshot_after_a_reload() -> Iterator[None]:
-    """Give a backend of a later generation the devices that the first one found."""
-    first: dict[str, Any] = {}
+    """Give a backend of a later generation of a process the devices that the first one found last."""
+    original = BinderBackend.devices
+    first: dict[tuple[Process, str], tuple[Any, Any]] = {}
 
     def devices(self: Any) -> Any:
-        return first.setdefault(f"{self.resource_name} {os.getpid()}", self._scanned.devices)
+        key = current(), self.resource_name
+        owner, found = first.get(key, (self, ()))
+        if owner is self:
+            found = original(self)
+        first[key] = owner, found
+        return found
 
     with mock.patch.object(BinderBackend, "devices", devices):
         yield
@@ -158,6 +165,7 @@ def slice_not_written_after_410() -> Iterator[None]:
         yield
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "defect",
     [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.comparison import binderfs_steps, simulated_steps
+from tests.simulation import traces
+from tests.simulation.comparison import binderfs_steps, simulated_binderfs_steps
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 def same_steps(_: World) -> None:
     """A simulated binderfs answers each call as that of this kernel."""
-    real, simulated = binderfs_steps("/run"), simulated_steps()
-    pairs = zip(real, simulated, strict=True)
-    different = [f"{name}: {found!r}, simulated {other!r}" for (name, found), (_, other) in pairs if found != other]
+    steps = binderfs_steps("/run")
+    traces.show("binderfs", steps)
+    different = traces.differences(steps, simulated_binderfs_steps())
     assert not different, "; ".join(different)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.e2e.kubelet.probe import HEALTHY, UNHEALTHY, Probe, healthy
 from tests.e2e.kubelet.versions import ANY, KEEPS_DEVICES, LOSES_DEVICES
+from tests.simulation import traces
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -398,3 +399,11 @@ async def second_leaves(kubelet: DeviceManager, resource: str) -> None:
         assert "has been stopped" in answer.message, f"{answer}"
         assert not await first.register()
         await _admitted(kubelet, resource, 1)
+
+
+@scenario("Step by step, it does to plugins what the simulation's kubelet does", LOSES_DEVICES)
+async def trace(kubelet: DeviceManager, _resource: str) -> None:
+    steps = await traces.kubelet_steps(kubelet, traces.DirectoryEvents(kubelet.directory).seen, pause=2.0)
+    traces.show("kubelet", steps)
+    different = traces.differences(steps, traces.recorded("kubelet"))
+    assert not different, "; ".join(different)

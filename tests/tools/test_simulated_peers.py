@@ -1,0 +1,19 @@
+"""The simulated kubelet and API server do what real ones did when a trace was recorded."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.comparison import simulated_api_steps, simulated_kubelet_steps
+from tests.simulation.traces import Steps, differences, recorded
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("kubelet", simulated_kubelet_steps),
+        ("apiserver", simulated_api_steps),
+    ],
+)
+def test_steps_have_the_recorded_outcomes(name: str, steps: Callable[[], Steps]) -> None:
+    assert differences(recorded(name), steps()) == []
