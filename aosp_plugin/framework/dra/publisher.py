@@ -164,21 +164,25 @@ class SlicePublisher:
             await asyncio.sleep(self._rng.uniform(*self._timings.watch_pause))
 
     async def _publish_repeatedly(self) -> None:
-        backoff = Backoff(self._rng, cap=self._timings.longest_pause)
+        backoff, fight = (Backoff(self._rng, cap=self._timings.longest_pause) for _ in range(2))
         while True:
             self._due.clear()
             self._slices_changed.clear()
             is_repaired = await self._publish()
             newer = self._inventory.superseded(self._revision)
-            if self._errors or is_repaired:  # what others do to the slices is no reason to go on earlier
+            if self._errors:
                 asked = max((error.retry_after or 0.0 for error in self._errors), default=0.0)
                 pause = backoff.pause(asked)
                 if asked:  # which a change of the devices must not shorten
                     await asyncio.sleep(pause)
                 else:
                     await wait_any(self._due, newer, timeout=pause)
+            elif is_repaired:  # what others do to the slices is no reason to go on earlier
+                backoff.succeeded()
+                await wait_any(self._due, newer, timeout=fight.pause())
             else:
                 backoff.succeeded()
+                fight.succeeded()
                 pause = self._timings.slice_relist * self._rng.uniform(0.8, 1.2)
                 await wait_any(self._due, newer, self._slices_changed, timeout=pause)
             await asyncio.sleep(self._timings.quiet)  # reasons come together
