@@ -61,10 +61,10 @@ class OtherPlugins:
 
     @property
     def notice(self) -> str:
-        """Which other plugins there are, and whether one has taken over; empty if there is none. For any thread."""
+        """Which other plugins there are, and whether one has taken over; empty if neither. For any thread."""
         found = self.found
         if not found:
-            return ""
+            return "a plugin of this resource that had taken over seems to have ended" if self.overridden else ""
         overridden = ", and has taken over because it registered later" if self.overridden else ""
         return f"another plugin of this resource runs on this node{overridden}: {', '.join(map(str, found))}"
 
@@ -74,7 +74,8 @@ class OtherPlugins:
             await self._scan()
             # The kubelet writes its checkpoint into the directory with each allocation.
             await self._clock.sleep(min(self._timings.retry, self._timings.recheck))
-            timeout = self._timings.recheck if self.found or self.overridden else None
+            alone = self._timings.retry if self.overridden else None
+            timeout = self._timings.recheck if self.found else alone
             await self._clock.wait(self._supervisor.directory_changed, timeout=timeout)
 
     async def _scan(self) -> None:

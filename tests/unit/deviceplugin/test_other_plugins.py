@@ -104,6 +104,7 @@ async def test_end_of_another_plugin(
         for scan in scans:
             await directory.scanned(*scan)
             assert ("has taken over because it registered later" in plugins.notice) is (max(scan, default=0) > 5)
+            assert bool(plugins.notice) is (bool(scan) or plugins.overridden)
     assert calls == expected
 
 
