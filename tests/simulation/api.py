@@ -50,6 +50,7 @@ class ApiServer:
         self.is_fast_again = asyncio.Event()
         self.throttles = False
         self.loses_events = False
+        self.open_watches = 0
         self._uids = 0
         self._slices: list[dict[str, Any]] = []
         self._slices_at = -1
@@ -159,10 +160,14 @@ class SimulatedApiClient(ApiClient):
         async with background_task(self._server.watch(located(path), field_selector).run(lines.put)) as running:
             running.add_done_callback(lambda _: lines.put_nowait(b""))
             opened()
-            while line := await lines.get():
-                yield decode_event(request, line)
-                if self._server.is_away:
-                    raise ApiUnavailableError(request, "connection lost")
+            self._server.open_watches += 1
+            try:
+                while line := await lines.get():
+                    yield decode_event(request, line)
+                    if self._server.is_away:
+                        raise ApiUnavailableError(request, "connection lost")
+            finally:
+                self._server.open_watches -= 1
         if self._server.host.rng.random() < 0.5:
             raise ApiError(request, "too old resource version", status=410, reason="Expired")
 

@@ -159,6 +159,11 @@ class ClaimKubelet:
             found.append(f"the API server has {usable}")
         return found
 
+    def errors(self) -> list[str]:
+        """Return what the kubelet reports of claims that are not as they should be."""
+        waiting = [pod for pod in self.pods.values() if pod.ends or not (pod.held or pod.is_damaged)]
+        return [pod.error for pod in waiting if pod.error]
+
     def remains(self, directory: str) -> list[str]:
         """Return what is left of claims that have ended, when everything has recovered."""
         used = {pod.device for pod in self.pods.values()}

@@ -1,6 +1,7 @@
 """A simulated kubelet: its device manager, as pkg/kubelet/cm/devicemanager works, and its podresources API."""
 
 import asyncio
+import collections
 import contextlib
 import stat
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class Kubelet:
         self._endpoints: dict[str, Server] = {}
         self._names: dict[str, str] = {}
         """The socket of each resource. A kubelet tells registrations apart by it alone."""
+        self._streams: collections.Counter[str] = collections.Counter()
         self._peers: list[Peer] = []
 
     def start(self) -> None:
@@ -150,6 +152,7 @@ class Kubelet:
 
     async def _watch(self, resource: str, name: str, server: Server) -> None:
         """Take the lists of a plugin; its devices are unhealthy when the stream ends."""
+        self._streams[resource] += 1
         try:
             async with contextlib.aclosing(server.stream(f"{SERVICE}ListAndWatch", b"")) as messages:  # type: ignore[type-var]
                 async for message in messages:
@@ -160,6 +163,7 @@ class Kubelet:
         except grpc.aio.AioRpcError as error:
             self.host.log("stream failed", error=error.details())
         finally:
+            self._streams[resource] -= 1
             self.host.later(self.host.rng.uniform(0.0, 0.3), partial(self._ended, resource, name))
 
     def _ended(self, resource: str, name: str) -> None:
@@ -167,6 +171,8 @@ class Kubelet:
         if self._names.get(resource) == name:
             self._endpoints.pop(resource, None)
             self.devices[resource] = dict.fromkeys(self.devices.get(resource, {}), False)
+            if self._streams[resource]:  # of another plugin, which may not have noticed this one
+                self.lost.add(resource)
             self.changed.set()
 
     async def _list(self, _data: bytes) -> bytes:

@@ -53,8 +53,8 @@ def _write() -> None:
     traces: dict[str, list[str]] = {}
     for line in sys.stdin:
         print(line, end="")
-        if line.startswith(_LINE):
-            name, number, step = line.removeprefix(_LINE).split(" ", 2)
+        if _LINE in line:
+            name, number, step = line.partition(_LINE)[2].split(" ", 2)
             traces[name] = [*traces.get(name, [])[: int(number)], step]  # the last one of several
     for name, lines in traces.items():
         (DIRECTORY / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")

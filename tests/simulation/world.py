@@ -318,7 +318,7 @@ class World:
 
     def is_blind(self) -> bool:
         """Return whether the plugin may not know yet what is wrong."""
-        without_events = self.host.is_without_events() or self.api.loses_events
+        without_events = self.host.is_without_events() or self.api.loses_events or not self.api.open_watches
         return self.host.hanging or without_events or bool(self.kubelet.lost)
 
     def outdated(self) -> list[str]:
@@ -346,10 +346,10 @@ class World:
         generation = None if self._daemon is None else self._daemon._generation
         if not self.process.alive or generation is None:
             return ["the plugin does not run"]
-        return [pod.error for pod in self.claims.pods.values() if pod.error] + [
+        return self.claims.errors() + [
             text
             for server in generation.servers
-            for text in (server.unready, *(device.why for device in server.inventory.snapshot.unhealthy))
+            for text in (server.unready, server.notice, *(device.why for device in server.inventory.snapshot.unhealthy))
             if text
         ]
 

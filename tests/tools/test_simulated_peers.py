@@ -1,10 +1,10 @@
-"""The simulated kubelet and API server do what real ones did when a trace was recorded."""
+"""The simulated kubelet, API server and binderfs do what real ones did when a trace was recorded."""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.comparison import simulated_api_steps, simulated_kubelet_steps
+from tests.simulation.comparison import simulated_api_steps, simulated_binderfs_steps, simulated_kubelet_steps
 from tests.simulation.traces import Steps, differences, recorded
 
 
@@ -13,6 +13,7 @@ from tests.simulation.traces import Steps, differences, recorded
     [
         ("kubelet", simulated_kubelet_steps),
         ("apiserver", simulated_api_steps),
+        ("binderfs", simulated_binderfs_steps),
     ],
 )
 def test_steps_have_the_recorded_outcomes(name: str, steps: Callable[[], Steps]) -> None:
