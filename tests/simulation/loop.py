@@ -102,10 +102,11 @@ async def wait(
     fs: Iterable[asyncio.Future[Any]], *, timeout: float | None = None, return_when: str = asyncio.ALL_COMPLETED
 ) -> tuple[set[Any], set[Any]]:
     """See ``asyncio.wait``, which is slower."""
-    futures, waiter = [*fs], asyncio.get_running_loop().create_future()
+    loop, futures = asyncio.get_running_loop(), [*fs]
     assert futures, "nothing to wait for"
+    waiter = loop.create_future()
     left = 1 if return_when == asyncio.FIRST_COMPLETED else len(futures)
-    timer = None if timeout is None else asyncio.get_running_loop().call_later(timeout, _end, waiter)
+    timer = None if timeout is None else loop.call_later(timeout, _end, waiter)
 
     def completed(_future: object) -> None:
         nonlocal left

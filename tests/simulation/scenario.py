@@ -34,7 +34,7 @@ UPDATE = 5.0
 TASKS = 60
 """Tasks of a plugin at rest, at the most. It has 42 to 51, and more only if they add up."""
 
-BURST = 16
+BURST = 20
 """Faults between two times of quiet, on average."""
 
 RARE = {
@@ -90,7 +90,7 @@ def steps_of(seed: int, count: int) -> list[Step]:
     weights = [1 / RARE.get(name, 1) for name in names]
     return [
         Step(
-            rng.choice((0.0, rng.uniform(0.0, 0.05), rng.uniform(0.0, 1.0), rng.uniform(0.0, 5.0))),
+            rng.choice((0.0, rng.uniform(0.0, 0.05), rng.uniform(0.0, 0.5), rng.uniform(0.0, 4.0))),
             rng.choices(names, weights)[0],
             min(rng.expovariate(1 / 8.0), LONGEST),
             rng.getrandbits(32),
