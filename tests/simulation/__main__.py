@@ -10,7 +10,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.simulation import scenario
 from tests.simulation.patches import modules
 from tests.simulation.scenario import Result, Step, kind_of, run, shrunk, steps_of
 
@@ -36,9 +35,8 @@ def _case(arguments: tuple[int, int]) -> Case:
     return Case(result, cpu, [])
 
 
-def _prepare(silence: float) -> None:
+def _prepare() -> None:
     """Import everything, and collect garbage less often: a run makes little."""
-    scenario.SILENCE = silence
     modules()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -52,13 +50,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--length", type=int, default=120, help="faults of a run")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--silence", type=float, default=scenario.SILENCE, help="seconds that a signal may be late")
     parser.add_argument("--failures", type=int, default=5, help="end after so many")
     parser.add_argument("--log", type=Path, help="write the log of the last failed run")
     parser.add_argument("--report", type=Path, help="write the report there as well, also while it grows")
     options = parser.parse_args()
     report, seed = Report(time.monotonic()), options.seed
-    with ProcessPoolExecutor(options.jobs, initializer=_prepare, initargs=(options.silence,)) as pool:
+    with ProcessPoolExecutor(options.jobs, initializer=_prepare) as pool:
         while report.kinds.total() < options.faults and report.elapsed < options.seconds:
             runs = min(8 * options.jobs, math.ceil((options.faults - report.kinds.total()) / options.length))
             for case in pool.map(_case, ((seed + number, options.length) for number in range(runs))):
