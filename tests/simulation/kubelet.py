@@ -23,6 +23,8 @@ SOCKET = f"{DIRECTORY}/kubelet.sock"
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 SERVICE = "/v1beta1.DevicePlugin/"
 VERSION = "v1beta1"
+UNNOTICED = 2.0
+"""Seconds in which a plugin can register and end without being noticed by another one."""
 
 
 @dataclass
@@ -153,6 +155,7 @@ class Kubelet:
     async def _watch(self, resource: str, name: str, server: Server) -> None:
         """Take the lists of a plugin; its devices are unhealthy when the stream ends."""
         self._streams[resource] += 1
+        began = self.host.monotonic()
         try:
             async with contextlib.aclosing(server.stream(f"{SERVICE}ListAndWatch", b"")) as messages:  # type: ignore[type-var]
                 async for message in messages:
@@ -164,14 +167,15 @@ class Kubelet:
             self.host.log("stream failed", error=error.details())
         finally:
             self._streams[resource] -= 1
-            self.host.later(self.host.rng.uniform(0.0, 0.3), partial(self._ended, resource, name))
+            is_short = self.host.monotonic() - began < UNNOTICED
+            self.host.later(self.host.rng.uniform(0.0, 0.3), partial(self._ended, resource, name, is_short=is_short))
 
-    def _ended(self, resource: str, name: str) -> None:
+    def _ended(self, resource: str, name: str, *, is_short: bool) -> None:
         """Process the end of a stream, some time after it."""
         if self._names.get(resource) == name:
             self._endpoints.pop(resource, None)
             self.devices[resource] = dict.fromkeys(self.devices.get(resource, {}), False)
-            if self._streams[resource]:  # of another plugin, which may not have noticed this one
+            if self._streams[resource] and is_short:  # of another plugin
                 self.lost.add(resource)
             self.changed.set()
 

@@ -159,7 +159,10 @@ class _Signals:
 
     def __init__(self, world: World, result: Result) -> None:
         self._world, self._result = world, result
-        self._told = self._known = asyncio.get_running_loop().time()
+        self._told: dict[str, float] = {}
+        """Until when each thing that is wrong had a signal, or was not wrong."""
+        self._known: dict[str, float] = {}
+        """The same, or the plugin could not know it."""
 
     async def run(self) -> None:
         """Look every quarter of a second."""
@@ -170,14 +173,16 @@ class _Signals:
     def check(self) -> None:
         """Look once."""
         world, now = self._world, asyncio.get_running_loop().time()
-        wrong = world.missing() or world.vanished()
+        wrong = {*world.missing(), *world.vanished()}
         if not wrong or world.signals():
-            self._told = self._known = now
-        elif world.is_blind():
-            self._known = now
-        self._result.silence = max(self._result.silence, now - self._known)
-        if now - self._known > SILENCE or now - self._told > BLIND:
-            world.host.violated(f"no signal for {now - self._told:.0f} s: {'; '.join(wrong)}")
+            self._told, self._known = dict.fromkeys(wrong, now), dict.fromkeys(wrong, now)
+            return
+        self._told = {each: self._told.get(each, now) for each in wrong}
+        self._known = {each: now if world.is_blind() else self._known.get(each, now) for each in wrong}
+        silent, first = now - min(self._known.values()), min(self._told.values())
+        self._result.silence = max(self._result.silence, silent)
+        if silent > SILENCE or now - first > BLIND:
+            world.host.violated(f"no signal for {now - first:.0f} s: {'; '.join(sorted(wrong))}")
 
 
 async def _recovered(world: World, result: Result, name: str) -> None:

@@ -28,7 +28,7 @@ from tests.simulation.processes import Process, current
 from tests.simulation.scenario import kind_of, run, shrunk, steps_of
 
 LENGTH = 120
-SEEDS = 20
+SEEDS = 60
 FEW = 8
 """Faults of a shrunk case, at the most."""
 
@@ -181,7 +181,7 @@ def slice_not_written_after_410() -> Iterator[None]:
     ],
 )
 def test_a_defect_is_found(defect: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-    """Within 2,400 faults, and shrunk to a few of them."""
+    """Within 7,200 faults, and shrunk to a few of them."""
     with defect():
         for seed in range(SEEDS):
             steps = steps_of(seed, LENGTH)
