@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import ownership, phones, plugin
+from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.outside import CDI
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, events
 from tests.e2e.kubelet.pods import container
+from tests.e2e.kubelet.standalone import CHECKPOINT
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -53,10 +55,23 @@ def ensure(cluster: Cluster) -> None:
     """Install the driver if an earlier item has not."""
     if not plugin.pods(cluster) or not cluster.api.find(f"{CLASSES}/{DRIVER}"):
         plugin.uninstall(cluster)
+        for machine in cluster.machines:
+            _forget_device_plugin(cluster, machine)
         install(cluster)
     for machine in cluster.machines:
         wait_published(cluster, machine, PHONES)
     create(cluster, template(TEMPLATE, request()))
+
+
+def _forget_device_plugin(cluster: Cluster, machine: Machine) -> None:
+    """Have a Node not list the resource: 1.34 serves it by DRA only where it is not listed, not even with 0."""
+    path, kept = f"{CORE}/nodes/{machine.name}", {PHONE: None}
+    if PHONE in cluster.api.get(path)["status"]["capacity"]:
+        machine.kubelet.end()
+        (machine.root / str(CHECKPOINT).lstrip("/")).unlink()
+        cluster.api.patch(f"{path}/status", {"status": {"capacity": kept, "allocatable": kept}})
+        machine.start_kubelet()
+        cluster.wait_node(machine)
 
 
 def remove(cluster: Cluster) -> None:

@@ -103,17 +103,13 @@ def provision(cluster: Cluster) -> None:
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
     pod = plugin.pod_on(cluster, cluster.machine)
     assert pod["spec"]["containers"][0]["securityContext"]["privileged"] is False, "the plugin is privileged"
-    assert "provisioner started" in _provisioner_log(cluster)
+    name = pod["metadata"]["name"]
+    log = cluster.kubectl("logs", f"--namespace={plugin.NAMESPACE}", name, "--container=provisioner")
+    assert "provisioner started" in log, log
     phones.create(cluster, phones.deployment("unprivileged", 1))
     (phone,) = phones.wait_running(cluster, "unprivileged", 1)
     assert {"binder", "hwbinder", "vndbinder"} <= phones.view(cluster, phone).opened
     phones.remove(cluster, "Deployment", "unprivileged")
-
-
-def _provisioner_log(cluster: Cluster) -> str:
-    """Return what the page's command prints of the provisioner's log."""
-    command = "kubectl -n kube-system logs -l app.kubernetes.io/name=aosp-device-plugin --container provisioner"
-    return documented.shell(cluster, documented.command(command))
 
 
 @item("The page's commands uninstall it, with the configurations of earlier versions; nothing remains")
