@@ -26,17 +26,20 @@ _TOGETHER: Final = 8
 
 
 def load(api: Api, fleet: Fleet) -> None:
-    """Create all objects."""
+    """Create all objects; without pods of phones, there are none of the plugin either."""
+    with ThreadPoolExecutor(_TOGETHER) as executor:
+        list(executor.map(lambda number: _node(api, fleet, number), range(fleet.nodes)))
+    if not fleet.pods:
+        return
     for namespace in (*fleet.namespaces, objects.SYSTEM):
         with contextlib.suppress(ApiError):  # it exists
             api.create(f"{CORE}/namespaces", {"metadata": {"name": namespace}})
         with contextlib.suppress(ApiError):
             api.create(f"{CORE}/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
     api.create(f"{APPS}/namespaces/{objects.SYSTEM}/daemonsets", objects.daemon_set())
-    with ThreadPoolExecutor(_TOGETHER) as executor:
-        list(executor.map(lambda number: _node(api, fleet, number), range(fleet.nodes)))
-    if not fleet.pods:
-        return
+    for number in range(fleet.nodes):
+        if not fleet.lost(number):
+            _with_status(api, f"{CORE}/namespaces/{objects.SYSTEM}/pods", objects.plugin_pod(number))
     body = next(objects.phone_pods(fleet, 0))
     namespace = body["metadata"]["namespace"]
     pod = _with_status(api, f"{CORE}/namespaces/{namespace}/pods", body)
@@ -46,12 +49,9 @@ def load(api: Api, fleet: Fleet) -> None:
 
 
 def _node(api: Api, fleet: Fleet, number: int) -> None:
-    """Create a node, its plugin and its slices."""
+    """Create a node and its slices."""
     node = api.create(f"{CORE}/nodes", objects.node(fleet, number))
-    if fleet.lost(number):
-        return
-    _with_status(api, f"{CORE}/namespaces/{objects.SYSTEM}/pods", objects.plugin_pod(number))
-    if fleet.dra:
+    if fleet.dra and not fleet.lost(number):
         for wanted in objects.slices(fleet, number, node["metadata"]["uid"]):
             api.create(SLICES, wanted)
 

@@ -147,7 +147,7 @@ def _bind(api: Api, request: str, names: Sequence[str], limit: float) -> list[fl
 def pod(request: str, name: str) -> dict[str, Any]:
     """Return a pod with a request."""
     made = objects.phone(name, dra=request in {"nothing", "claim"}, template="phone" if request == "claim" else "")
-    made["metadata"]["namespace"] = "default"
+    del made["metadata"]["ownerReferences"]  # a pod whose owner does not exist is deleted
     return made
 
 
