@@ -51,6 +51,8 @@ class Timings(NamedTuple):
     claim_poll: float = 2.0
     """Between two attempts in that wait, and two questions to the API server whether the other claim still needs the
     device: another process of the driver may release it."""
+    claim_slow: float = 3.0
+    """After which a claim that is still being prepared is reported."""
     claim_gone: float = 10.0
     """For the kubelet to unprepare a claim that is gone, before that happens without the kubelet: its containers may
     still be ending."""

@@ -9,6 +9,7 @@ import pytest
 from aosp_plugin.framework.dra.claims import Claims
 from tests.claims import (
     PATIENCE,
+    TIMINGS,
     Node,
     claim_object,
     make_node,
@@ -42,6 +43,18 @@ async def test_a_device_of_another_claim_is_waited_for(node: Node, claims: Claim
     await unprepare(claims, "a")
     assert [device.device for device in await waiting] == ["phone1"]
     assert ("waited",) in node.observer.events
+
+
+async def test_a_claim_that_waits_is_named_until_it_is_prepared(node: Node) -> None:
+    async with node.claims(timings=TIMINGS._replace(claim_slow=0.0)) as claims:
+        await prepared_devices(claims, node.source.add("a", "phone1"))
+        assert claims.notice == ""
+        waiting = asyncio.create_task(prepared_devices(claims, node.source.add("b", "phone1")))
+        await node.source.requested("claim-a", 2)
+        assert claims.notice == "claim b is not prepared after 0 s"
+        await unprepare(claims, "a")
+        await waiting
+        assert claims.notice == ""
 
 
 @pytest.mark.parametrize("change", ["deleted", "replaced", "deallocated", "moved"])

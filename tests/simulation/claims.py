@@ -1,7 +1,6 @@
 """The kubelet's side of DRA: registration of drivers, claims of pods, and the CDI specs of a runtime."""
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import stat
@@ -214,15 +213,18 @@ class ClaimKubelet:
         """Prepare or unprepare the claim of a pod until that succeeds."""
         was_ending = pod.ends
         while self.pods.get(pod.name) is pod and pod.ends == was_ending:
-            with contextlib.suppress(OSError, grpc.aio.AioRpcError):
+            try:
                 if await (self._unprepare(pod) if pod.ends else self._prepare(pod)):
                     return
+            except grpc.aio.AioRpcError as error:
+                pod.error = error.details() or error.code().name
             await asyncio.sleep(self.host.rng.uniform(0.5, RETRY))
 
     async def _prepare(self, pod: ClaimPod) -> bool:
         if pod.held:
             return True
         if (driver := self.driver) is None:
+            pod.error = "the driver is not registered"
             return False
         request = pb.NodePrepareResourcesRequest(claims=[pod.claim]).SerializeToString()
         answer = await driver.call(f"{SERVICE}NodePrepareResources", request, DEADLINE)
@@ -238,6 +240,7 @@ class ClaimKubelet:
 
     async def _unprepare(self, pod: ClaimPod) -> bool:
         if (driver := self.driver) is None:
+            pod.error = "the driver is not registered"
             return False
         request = pb.NodeUnprepareResourcesRequest(claims=[pod.claim]).SerializeToString()
         answer = await driver.call(f"{SERVICE}NodeUnprepareResources", request, DEADLINE)

@@ -58,12 +58,18 @@ class _Call:
         self.refusal = ""
         """Why it must not have an effect any more."""
         self._clock = clock
-        self._end = clock() + seconds
+        self._began = clock()
+        self._end = self._began + seconds
 
     @property
     def remaining(self) -> float:
         """Seconds until the kubelet needs the answer."""
         return self._end - self._clock()
+
+    @property
+    def duration(self) -> float:
+        """Seconds since the call began."""
+        return self._clock() - self._began
 
     def check(self) -> None:
         """Raise ClaimError if the call must not have an effect any more. For any thread."""
@@ -142,8 +148,14 @@ class Claims:
 
     @property
     def notice(self) -> str:
-        """Which single claims cannot be repaired or released; others can. May be read in any thread."""
-        return self._notice.text
+        """Which single claims cannot be repaired or released, and which are slow. May be read in any thread."""
+        calls = sorted(((call.duration, call.uid) for call in [*self._calls]), reverse=True)
+        slow = [
+            f"claim {uid} is not prepared after {seconds:.0f} s"
+            for seconds, uid in calls
+            if seconds > self._timings.claim_slow
+        ]
+        return "; ".join(filter(None, [self._notice.text, *slow[:1]]))
 
     def health(self) -> tuple[Sequence[DeviceHealth], Sequence[asyncio.Event]]:
         """Return the health of each device of a prepared claim, according to the last scan.
