@@ -17,15 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from aosp_plugin import __version__
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.config.keys import Config
+from aosp_plugin.daemon import assembly
 from aosp_plugin.daemon.allocations import report_allocations, report_once, yield_to_device_plugins
-from aosp_plugin.daemon.assembly import (
-    check_overlap,
-    check_phone_directories,
-    create_backends,
-    create_server,
-    device_plugins,
-    dra_drivers,
-)
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.errors import WorkerTimeoutError
@@ -67,7 +60,7 @@ class Generation:
         with contextlib.ExitStack() as stack:
             stack.callback(self._worker.close)
             files = stack.enter_context(contextlib.closing(FileEvents()))
-            self._backends = create_backends(config)
+            self._backends = assembly.create_backends(config)
             self._leak_detector = _create_leak_detector(config, self._backends)
             self._pod_resources = pod_resources = PodResources(
                 config.pod_resources_socket, self._backends, ids=lambda name: self._backends[name].ids
@@ -82,11 +75,11 @@ class Generation:
                 history=history,
             )
             self.servers = [
-                create_server(config, resource, backend, files, observation)
+                assembly.create_server(config, resource, backend, files, observation)
                 for resource, backend in zip(config.resources, self._backends.values(), strict=True)
             ]
             self._node_reporter = NodeReporter(config, self.servers, self._backends, observation.metrics)
-            self._kubelet_view = KubeletView(device_plugins(self.servers), pod_resources)
+            self._kubelet_view = KubeletView(assembly.device_plugins(self.servers), pod_resources)
             self._files = files
             self._stack = stack.pop_all()
 
@@ -108,7 +101,7 @@ class Generation:
         beside: list[Coroutine[None, None, None]] = [
             self._kubelet_view.run(),
             report_allocations(self._backends, self._pod_resources, self._rescan_one),
-            yield_to_device_plugins(dra_drivers(self.servers), self._pod_resources),
+            yield_to_device_plugins(assembly.dra_drivers(self.servers), self._pod_resources),
             self._remove_stale_specs(previous),
             *self._node_reporter.work(),
         ]
@@ -120,14 +113,14 @@ class Generation:
     async def _prepare(self, *, require_devices: bool) -> None:
         """Scan all resources side by side, and check that they share no device. A scan that hangs is no error."""
         with contextlib.suppress(WorkerTimeoutError):
-            check = partial(check_phone_directories, self.config)
+            check = partial(assembly.check_phone_directories, self.config)
             await self._worker.run(check, DEFAULT.hang, label="check of the directories of phones")
         scans = [server.prepare(require_devices=require_devices) for server in self.servers]
         results = await asyncio.gather(*scans, return_exceptions=True)
         errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]
         if errors:
             raise ExceptionGroup("the configuration cannot be served", errors)
-        check_overlap(self._backends)
+        assembly.check_overlap(self._backends)
 
     async def _run(self, server: ResourceServer, *, require_devices: bool) -> None:
         if server.driver is not None:  # publish no device that a pod has through the device plugin API
@@ -141,7 +134,7 @@ class Generation:
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEFAULT.first_list):
-                for plugin in device_plugins(self.servers):
+                for plugin in assembly.device_plugins(self.servers):
                     await plugin.view_due.wait()
         failure = LastingProblem(LOG, "HTTP server failed to start, retrying", "HTTP server started")
         with contextlib.closing(Worker("imports")) as worker:

@@ -37,9 +37,8 @@ def remove_stale_specs(config: Config, previous: Collection[str] = ()) -> Sequen
     directory = host.process_path(host.resolve(config.cdi_dir))
     own = [resource.resource_name for resource in config.resources]
     used = {resource.resource_name for resource in config.resources if not CDI.isdisjoint(resource.device_list)}
-    record = os.path.join(
-        directory, f".{socket_stem(own[0], 'aosp-')}.resources"
-    )  # no runtime reads a file with this name
+    # No runtime reads a file with this name.
+    record = os.path.join(directory, f".{socket_stem(own[0], 'aosp-')}.resources")
     candidates = {*own, *previous, *_recorded(record)} - used
     unused = [name for name in sorted(candidates) if os.path.lexists(spec_path(directory, name))]
     served = {name for name in unused if PluginDirectory(config.kubelet_dir, name).other_plugins()}

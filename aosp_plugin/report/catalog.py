@@ -60,7 +60,7 @@ PROBLEMS: Mapping[str, Entry] = {
         "aosppluginsecondplugin",
     ),
     "claims-not-repaired": Entry(
-        "Claims cannot be repaired or released",
+        "Claims cannot be prepared in time, repaired or released",
         "Their pods wait. The plugin retries; its log has the cause for each claim.",
         "aosppluginclaimrepairsfailing",
     ),

@@ -104,16 +104,8 @@ def resource_report(status: ResourceStatus, allocations: Allocations) -> Resourc
 
 
 def _leak_report(holder: Holder, since: Since) -> LeakReport:
-    return LeakReport(
-        binder_device=holder.binder_device,
-        pid=holder.pid,
-        command=holder.command,
-        container=holder.container,
-        pod_uid=holder.pod_uid,
-        user=holder.user,
-        started=holder.started,
-        since=since.leaked.get(holder.binder_device, holder.started),
-    )
+    fields = {name: value for name, value in holder._asdict().items() if name in LeakReport.__struct_fields__}
+    return LeakReport(**fields, since=since.leaked.get(holder.binder_device, holder.started))
 
 
 def _listed_devices(

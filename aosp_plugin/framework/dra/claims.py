@@ -58,18 +58,13 @@ class _Call:
         self.refusal = ""
         """Why it must not have an effect any more."""
         self._clock = clock
-        self._began = clock()
-        self._end = self._began + seconds
+        self.began = clock()
+        self._end = self.began + seconds
 
     @property
     def remaining(self) -> float:
         """Seconds until the kubelet needs the answer."""
         return self._end - self._clock()
-
-    @property
-    def duration(self) -> float:
-        """Seconds since the call began."""
-        return self._clock() - self._began
 
     def check(self) -> None:
         """Raise ClaimError if the call must not have an effect any more. For any thread."""
@@ -148,14 +143,12 @@ class Claims:
 
     @property
     def notice(self) -> str:
-        """Which single claims cannot be repaired or released, and which are slow. May be read in any thread."""
-        calls = sorted(((call.duration, call.uid) for call in [*self._calls]), reverse=True)
-        slow = [
-            f"claim {uid} is not prepared after {seconds:.0f} s"
-            for seconds, uid in calls
-            if seconds > self._timings.claim_slow
-        ]
-        return "; ".join(filter(None, [self._notice.text, *slow[:1]]))
+        """Which single claims cannot be repaired or released, and which one is slow. May be read in any thread."""
+        now = self._clock()
+        began, uid = min(((call.began, call.uid) for call in [*self._calls]), default=(now, ""))
+        is_slow = now - began > self._timings.claim_slow
+        slow = f"claim {uid} is not prepared after {now - began:.0f} s" if is_slow else ""
+        return "; ".join(filter(None, [self._notice.text, slow]))
 
     def health(self) -> tuple[Sequence[DeviceHealth], Sequence[asyncio.Event]]:
         """Return the health of each device of a prepared claim, according to the last scan.
