@@ -9,7 +9,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop simulate chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
+  test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop simulate chaos chaos-cluster fuzz bench bench-dra bench-fleet \
   bench-scheduler bench-storm matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
@@ -113,9 +113,6 @@ simulate: $(VENV)/.installed ## Run the plugin on a simulated node in simulated 
 
 chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)
-
-chaos-claims: $(VENV)/.installed ## Inject random faults into a DRA driver: CHAOS="--seed 17 --faults 1000", CHAOS="--list"
-	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos.claims $(CHAOS)
 
 chaos-cluster: $(VENV)/.installed ## Inject random faults into a cluster with phones: CHAOS="--seed 17 --minutes 30"
 	$(BIN)/python -m tests.e2e.cluster.chaos $(CHAOS)

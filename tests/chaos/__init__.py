@@ -10,21 +10,18 @@ repeats it::
     make chaos                                   # six seeds, one of each setup
     make chaos CHAOS="--seed 17 --steps 9"       # one seed, up to the step that failed
     make chaos CHAOS="--faults 1000 --seed 100"  # as many seeds as a thousand faults require
-    make chaos CHAOS="--only hang,second"        # faults with these texts in their names alone
+    make chaos CHAOS="--only inotify,stream"     # faults with these texts in their names alone
     make chaos CHAOS="--list"                    # the faults and the checks
 
 Modules::
 
     faults/       the faults: decorated functions, whose docstrings are printed
       kubelet       start, stop, crash and change of the kubelet
-      streams       connections: the plugin's socket, streams, Register, a second plugin
-      hangs         file systems that do not answer
+      streams       connections: the plugin's socket, streams, Register
       devices       binder devices that appear, disappear and are replaced
-      links         devices that are links, and their targets
       directories   the directories themselves: replaced, removed, mounted over
       process       signals and configuration of the plugin
       limits        exhausted resources: inotify, file descriptors, disk space, inodes
-      clock         steps of the clock
     invariants    what must hold after each step: a function each
     monitor       what must hold at every moment
     pods          containers that request devices between faults, and checks of their allocations
@@ -34,16 +31,15 @@ Modules::
     setups        configurations of the plugin
     world         directories, kubelet, plugin process and devices, which faults change
     files         stand-ins for binder devices
-    remote        file systems that hang on request
     plugin        the process and its resource usage in /proc
     place         the namespaces of a run
     run           one seed from start to end
-    tally         counts, durations and the final table
 
 A run happens in user, mount and network namespaces of its own (unshare), in which it may mount, create character
 devices with the number 0:0, limit inotify and take ports without effect on the rest of the machine. Without namespaces
-the devices are files, and the faults that require namespaces or FUSE (/dev/fuse) are skipped and listed.
+the devices are files, and the faults that require namespaces are skipped and listed.
 
-Not covered: a binderfs that is mounted again, which requires binder (``tests/e2e/kernel`` covers it), and a step of the
-system clock: only the plugin's Python code sees another time.
+What the simulated node has as well, and what needs no process to go wrong, is not here: claims, clocks, a host that
+hangs, a second plugin (``tests/simulation``), and files that are no devices (``tests/unit/binder/test_scanner.py``).
+A binderfs that is mounted again requires binder (``tests/e2e/kernel``).
 """

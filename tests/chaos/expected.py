@@ -4,8 +4,6 @@ The model reads the directory. The plugin also remembers devices: a missing devi
 device on another file system than before is unhealthy, because containers hold the old one. So the model remembers the
 state of the last agreement with the plugin. It accepts both answers if both are right, as for a device that was created
 and deleted between two scans.
-
-A device on a file system that hangs is listed and unhealthy, because its link in the device directory exists.
 """
 
 from __future__ import annotations

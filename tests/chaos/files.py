@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from tests.chaos.remote import Remote
-
 NUMBERS = range(200)
 """The numbers of devices that faults create and delete; bursts use higher ones."""
 
@@ -26,8 +24,6 @@ class DeviceDirectory:
         self.directory = directory
         self.targets = targets
         self.prefixes = prefixes
-        self.remote: Remote | None = None
-        """The file systems that can hang, if there are any."""
         self.ever: set[str] = set()
         """All names so far, even those that existed for a moment."""
         os.makedirs(directory)
@@ -49,11 +45,8 @@ class DeviceDirectory:
         return os.path.join(self.targets, name)
 
     def status(self, name: str) -> os.stat_result:
-        """Return the status of what a name leads to. Raises OSError; TimeoutError if that hangs now."""
-        path = os.path.join(self.directory, name)
-        if self.remote is not None and self.remote.hangs(path):
-            raise TimeoutError
-        return os.stat(path)
+        """Return the status of what a name leads to. Raises OSError."""
+        return os.stat(os.path.join(self.directory, name))
 
     def names(self) -> list[str]:
         """Return the current names, sorted."""
@@ -76,14 +69,12 @@ class DeviceDirectory:
         self.remove(name)
         make_device(self.path(name), self.device)
 
-    def link(self, name: str, *, to: str | None = None) -> None:
-        """Create a link: to ``to``, or to a device of the same name in the second directory, which is created."""
+    def link(self, name: str) -> None:
+        """Create a link to a device of the same name in the second directory, which is created."""
         self.remove(name)
-        if to is None:
-            to = self.target(name)
-            if not os.path.lexists(to):
-                make_device(to, self.device)
-        os.symlink(to, self.path(name))
+        if not os.path.lexists(self.target(name)):
+            make_device(self.target(name), self.device)
+        os.symlink(self.target(name), self.path(name))
 
     def remove(self, name: str) -> None:
         """Remove whatever has this name."""
@@ -92,7 +83,7 @@ class DeviceDirectory:
 
 def remove(path: str) -> None:
     """Remove a file or directory if it exists, even while other processes change the directory."""
-    while not os.path.islink(path) and os.path.isdir(path):  # what a link leads to may hang
+    while not os.path.islink(path) and os.path.isdir(path):
         shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

@@ -149,11 +149,9 @@ async def nothing_leaks(world: World) -> str:
     now, before = world.plugin.figures(), world.plugin.baseline
     if before is None:
         return ""
-    grown = now.above(before)
-    for what, growth, spare in zip(Figures._fields, grown, SPARE, strict=True):
+    for what, growth, spare in zip(Figures._fields, now.above(before), SPARE, strict=True):
         if growth > spare:
             return f"{what} grew by {growth:.0f} from {before}"
-    world.plugin.note(grown)
     return ""
 
 
@@ -164,10 +162,10 @@ async def nothing_spins(world: World) -> str:
     return f"the idle process uses {share:.0%} of a CPU" if share > BUSY else ""
 
 
-async def settle(world: World, *, bound: float = BOUND, excused: Collection[str] = ()) -> float:
+async def settle(world: World, *, excused: Collection[str] = ()) -> float:
     """Wait until all invariants hold except the excused ones; return since when (``time.monotonic``).
 
-    Raises ViolationError if that takes longer than ``bound`` seconds.
+    Raises ViolationError if that takes longer than ``BOUND`` seconds.
     """
     started = time.monotonic()
     while True:
@@ -178,8 +176,8 @@ async def settle(world: World, *, bound: float = BOUND, excused: Collection[str]
         problem = await first_problem(world, excused)
         if not problem:
             break
-        if time.monotonic() - started > bound:
-            raise ViolationError(f"after {bound:g} s: {problem}")
+        if time.monotonic() - started > BOUND:
+            raise ViolationError(f"after {BOUND:g} s: {problem}")
         await asyncio.sleep(0.02)
     reported = {served.name: world.kubelet.resource(served.name).devices for served in world.setup.served}
     world.model.agree(reported)

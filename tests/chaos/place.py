@@ -46,10 +46,10 @@ def _enable_loopback() -> None:
         fcntl.ioctl(interfaces, SIOCSIFFLAGS, request)
 
 
-def mount(directory: str, options: str = "", *, kind: str = "tmpfs") -> None:
-    """Mount a file system over a directory: an empty one, or another kind."""
+def mount(directory: str, options: str = "") -> None:
+    """Mount an empty file system over a directory."""
     with_options = ["-o", options] if options else []
-    subprocess.run(["mount", "-t", kind, *with_options, "chaos", directory], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", *with_options, "chaos", directory], check=True)
 
 
 def unmount(directory: str) -> None:

@@ -51,8 +51,6 @@ class Plugin:
         """Whether the plugin has got a signal that ends it."""
         self.baseline: Figures | None = None
         """The usage when all invariants held for the first time in this process."""
-        self.grown = Figures(0, 0, 0.0)
-        """The largest growth of any process over its baseline."""
 
     async def start(self) -> None:
         """Start a process, after the previous one has ended."""
@@ -111,15 +109,6 @@ class Plugin:
         """The process's ID."""
         return self._running().pid
 
-    def note(self, grown: Figures) -> None:
-        """Record the growth of a process, if it is the largest so far."""
-        largest = self.grown
-        self.grown = Figures(
-            max(largest.descriptors, grown.descriptors),
-            max(largest.threads, grown.threads),
-            max(largest.resident, grown.resident),
-        )
-
     def figures(self) -> Figures:
         """Return the current resource usage."""
         process = psutil.Process(self.pid)
@@ -135,11 +124,6 @@ class Plugin:
         used, started = time.clock_gettime(clock), time.monotonic()
         await asyncio.sleep(seconds)
         return (time.clock_gettime(clock) - used) / (time.monotonic() - started)
-
-    def logged(self, text: str) -> int:
-        """Return how many lines of the log contain a text."""
-        with open(self._log, encoding="utf-8", errors="replace") as log:
-            return sum(text in line for line in log)
 
     def log_tail(self, lines: int) -> str:
         """Return the end of the log without lines about RPCs."""

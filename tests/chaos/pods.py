@@ -35,8 +35,7 @@ class Pods:
     def __init__(self, world: World) -> None:
         self._world = world
         self._pods: list[Pod] = []
-        self.admitted = self.refused = self.unhealthy_refused = 0
-        """Counts of admitted pods, rejected pods, and refused direct requests for unhealthy devices."""
+        self._created = 0
 
     def forget(self) -> None:
         """Drop all pods, because the kubelet has."""
@@ -56,18 +55,17 @@ class Pods:
             await world.kubelet.finish(self._pods.pop(rng.randrange(len(self._pods))))
         limits = {name: rng.randint(1, 2) for name in resources}
         enough = all(self._free(name) >= 2 * count for name, count in limits.items())
-        pod = Pod(f"pod-{self.admitted + self.refused}", [Container("first", limits), Container("second", limits)])
+        self._created += 1
+        pod = Pod(f"pod-{self._created}", [Container("first", limits), Container("second", limits)])
         try:
             async with asyncio.timeout(PATIENCE):
                 admitted = await world.kubelet.admit(pod)
         except TimeoutError:
             raise ViolationError(f"Allocate has not responded for {PATIENCE:g} s") from None
         except AdmissionError as error:
-            self.refused += 1
             if calm and enough:
                 raise ViolationError(f"a pod was rejected although devices are free: {error}") from error
             return
-        self.admitted += 1
         self._pods.append(pod)
         for container in admitted.containers.values():
             self._check(container, calm=calm)
@@ -124,7 +122,6 @@ class Pods:
             for device in [*rng.sample(unhealthy, min(2, len(unhealthy))), f"{served.prefix}-missing"]:
                 if await self._allocate(served, [[device]]) is not None and calm:
                     raise ViolationError(f"{device} was allocated, but is unhealthy")
-                self.unhealthy_refused += 1
 
     async def allocate_for_two(self, rng: random.Random) -> None:
         """Allocate for two containers in one request. Raises ViolationError if the responses are wrong."""

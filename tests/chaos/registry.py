@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound="AtOnce")
 
-Place = Literal["kubelet", "devices", "directories", "process", "limits", "clock", "hangs"]
+Place = Literal["kubelet", "devices", "directories", "process", "limits"]
 """The place of a fault. At most one fault that lasts is active in each place."""
 
-Need = Literal["namespace", "fuse"]
-"""What a fault requires of the machine: namespaces, or the right to mount FUSE file systems."""
-
 BOUND = 30.0
-"""The seconds after the end of a fault within which everything must be right again, unless the fault has its own."""
+"""The seconds after the end of a fault within which everything must be right again."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +43,10 @@ class Fault:
     """Whether the invariants must hold during the fault too."""
     excuses: frozenset[str]
     """The names of invariants that need not hold during the fault."""
-    bound: float
-    """The seconds after the fault within which the invariants must hold again."""
     weight: int
     """The relative frequency."""
-    needs: frozenset[Need]
+    mounts: bool
+    """Whether the fault requires namespaces."""
 
 
 FAULTS: dict[str, Fault] = {}
@@ -60,7 +56,7 @@ class ViolationError(Exception):
     """An invariant does not hold; the message says which."""
 
 
-def at_once(place: Place, *, weight: int = 4, needs: tuple[Need, ...] = (), bound: float = BOUND) -> Callable[[A], A]:
+def at_once(place: Place, *, weight: int = 4, mounts: bool = False) -> Callable[[A], A]:
     """Register a function, async or not, as a fault that happens at once."""
 
     def register(function: A) -> A:
@@ -71,7 +67,7 @@ def at_once(place: Place, *, weight: int = 4, needs: tuple[Need, ...] = (), boun
                 await result
             yield
 
-        _register(function, place, inject, bound=bound, weight=weight, needs=needs)
+        _register(function, place, inject, weight=weight, mounts=mounts)
         return function
 
     return register
@@ -81,11 +77,10 @@ def for_a_while(
     place: Place,
     *,
     weight: int = 4,
-    needs: tuple[Need, ...] = (),
+    mounts: bool = False,
     alone: bool = False,
     livable: bool = False,
     excuses: tuple[str, ...] = (),
-    bound: float = BOUND,
 ) -> Callable[[ForAWhile], ForAWhile]:
     """Register an async generator as a fault that lasts: it starts before the ``yield`` and ends after it."""
 
@@ -99,9 +94,8 @@ def for_a_while(
             alone=alone,
             livable=livable,
             excuses=excuses,
-            bound=bound,
             weight=weight,
-            needs=needs,
+            mounts=mounts,
         )
         return function
 
@@ -117,14 +111,11 @@ def _register(
     alone: bool = False,
     livable: bool = False,
     excuses: tuple[str, ...] = (),
-    bound: float,
     weight: int,
-    needs: tuple[Need, ...],
+    mounts: bool,
 ) -> None:
     name = function.__name__.replace("_", "-")
     sentence = inspect.getdoc(function) or ""
     if name in FAULTS or not sentence:
         raise ValueError(f"{name} has no docstring, or is registered already")
-    FAULTS[name] = Fault(
-        name, sentence, place, inject, lasts, alone, livable, frozenset(excuses), bound, weight, frozenset(needs)
-    )
+    FAULTS[name] = Fault(name, sentence, place, inject, lasts, alone, livable, frozenset(excuses), weight, mounts)

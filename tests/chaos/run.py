@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 import click
 
 from kubelet_standin import Behaviour
-from tests import hanging_fs
 from tests.chaos import choice, setups
 from tests.chaos.invariants import settle
 from tests.chaos.registry import FAULTS, ViolationError
 from tests.chaos.world import create_world
 
 if TYPE_CHECKING:
+    import collections
     from collections.abc import Collection
 
     from tests.chaos.choice import Step
-    from tests.chaos.tally import Tally
     from tests.chaos.world import World
 
 LOG_LINES = 40
@@ -33,13 +32,14 @@ class FailedError(Exception):
     """A seed that failed; the message has the faults, the state and the log."""
 
 
-async def run(seed: int, steps: int, tally: Tally, *, only: Collection[str] = ("",), namespace: bool) -> None:
-    """Run a seed and update the tally. ``only`` are parts of the names of the faults. Raises FailedError."""
+async def run(
+    seed: int, steps: int, tally: collections.Counter[str], *, only: Collection[str], namespace: bool
+) -> None:
+    """Run a seed and count its faults. ``only`` are parts of the names of the faults. Raises FailedError."""
     setup = setups.of_seed(seed)
     behaviour = random.Random(seed).choice(list(Behaviour))  # noqa: S311 - repeatable, not secret
-    available = _available(namespace=namespace)
     wanted = [fault for fault in FAULTS.values() if any(text in fault.name for text in only)]
-    possible = [fault for fault in wanted if fault.needs <= available]
+    possible = [fault for fault in wanted if namespace or not fault.mounts]
     say(f"seed {seed}: {setup.name}, kubelet {behaviour.value}")
     number = 0
     steps_so_far: list[str] = []
@@ -49,11 +49,10 @@ async def run(seed: int, steps: int, tally: Tally, *, only: Collection[str] = ("
             for number, step in enumerate(choice.plan(seed, steps, possible), 1):
                 steps_so_far.append(f"{number:4} {', '.join(step.faults)}")
                 seconds = await run_step(world, step)
-                tally.settled(step.faults, seconds)
+                tally.update(step.faults)
                 say(f"{steps_so_far[-1]}  {seconds:.2f} s")
         except Exception as error:
             raise FailedError(_report(world, seed, number, steps_so_far, error)) from error
-        tally.ended(seed, world)
 
 
 async def run_step(world: World, step: Step) -> float:
@@ -74,7 +73,7 @@ async def run_step(world: World, step: Step) -> float:
                 await _check_pods(world, rngs[0])
     over = time.monotonic()
     await _use(world, rngs[0])
-    seconds = await settle(world, bound=max(FAULTS[name].bound for name in step.faults)) - over
+    seconds = await settle(world) - over
     await _check_pods(world, rngs[0])
     return seconds
 
@@ -116,16 +115,3 @@ def _report(world: World, seed: int, number: int, steps_so_far: list[str], error
 def say(text: str) -> None:
     """Print a line at once."""
     click.echo(text)
-
-
-def _available(*, namespace: bool) -> set[str]:
-    """Return what this machine has of what faults need."""
-    if not namespace:
-        return set()
-    return {"namespace", "fuse"} if hanging_fs.available() else {"namespace"}
-
-
-def skipped(*, namespace: bool) -> list[str]:
-    """Return the names of the faults that this machine does not allow."""
-    available = _available(namespace=namespace)
-    return sorted(fault.name for fault in FAULTS.values() if not fault.needs <= available)

@@ -8,20 +8,17 @@ import json
 import os
 import shutil
 import signal
-import struct
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 from kubelet_standin import Behaviour, Kubelet
 from kubelet_standin.podresources_server import PodResources
-from tests import hanging_fs
 from tests.chaos import place
 from tests.chaos.expected import MISSING_DEVICE_TTL, Model
 from tests.chaos.files import DeviceDirectory
 from tests.chaos.monitor import Monitor
 from tests.chaos.plugin import Plugin
 from tests.chaos.pods import Pods
-from tests.chaos.remote import Remote
 from tests.support import free_port
 
 if TYPE_CHECKING:
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
 FIRST_DEVICES = range(24)
 FIRST_LINKS = range(100, 108)
-FIRST_REMOTE = range(120, 126)
 
 SPACE = "size=8m,nr_inodes=400"
 """The options of the file systems that faults fill."""
@@ -49,8 +45,6 @@ class World:
         self.cdi_mount = os.path.join(root, "run")
         self.cdi = os.path.join(self.cdi_mount, "cdi")
         self.port = free_port()
-        self._left_sockets: set[str] = set()
-        """The process IDs of second plugins, which are part of the names of their sockets."""
         self.devices = DeviceDirectory(
             os.path.join(root, "dev"), os.path.join(root, "targets"), [served.prefix for served in setup.served]
         )
@@ -61,17 +55,7 @@ class World:
         self.monitor = Monitor(self)
         self._pod_resources = PodResources(self.kubelet, os.path.join(root, "podresources.sock"))
         self._configuration = os.path.join(root, "config.yaml")
-        self._clock = os.path.join(root, "clock")
-        self.step_clock(0.0)
-        environment = {
-            "AOSP_CHAOS_CLOCK": self._clock,
-            "PYTHONPATH": os.path.join(os.path.dirname(__file__), "stepped"),
-        }
-        self.plugin = Plugin(
-            self._configuration, os.path.join(root, "log"), {**environment, **self.monitor.environment}
-        )
-        self.second = Plugin(os.path.join(root, "second.yaml"), os.path.join(root, "second.log"), environment)
-        """A second plugin of the same resources, which runs only during some faults."""
+        self.plugin = Plugin(self._configuration, os.path.join(root, "log"), self.monitor.environment)
         self._keys: dict[str, Any] = {}
 
     async def start(self) -> None:
@@ -82,8 +66,6 @@ class World:
                 self.devices.make(f"{prefix}{number}")
             for number in FIRST_LINKS:
                 self.devices.link(f"{prefix}{number}")
-            for number in FIRST_REMOTE if self.devices.remote else ():
-                self.link_remote(f"{prefix}{number}")
         self.configure()
         await self._pod_resources.__aenter__()
         await self.start_kubelet()
@@ -92,28 +74,13 @@ class World:
     async def close(self) -> None:
         """Stop plugin and kubelet."""
         await self.plugin.close()
-        await self.second.close()
         await self._pod_resources.__aexit__(None, None, None)
         await self.stop_kubelet()
-
-    @property
-    def remote(self) -> Remote:
-        """The file systems that hang on request."""
-        assert self.devices.remote is not None
-        return self.devices.remote
-
-    def link_remote(self, name: str) -> None:
-        """Create a device that is a link to one on the FUSE file system."""
-        self.devices.link(name, to=self.remote.target(name))
 
     def configure(self, **keys: Any) -> None:
         """Write the configuration file, with these keys added from now on."""
         self._keys |= keys
-        self.write_configuration(self.configuration())
-
-    def configuration(self, **keys: Any) -> str:
-        """Return the current configuration as text, with these keys added."""
-        return self.setup.text(
+        text = self.setup.text(
             {
                 "device_dir": self.devices.directory,
                 "kubelet_dir": self.plugins,
@@ -124,11 +91,7 @@ class World:
                 "pod_resources_socket": self._pod_resources.path,
             }
             | self._keys
-            | keys
         )
-
-    def write_configuration(self, text: str) -> None:
-        """Write any text to the configuration file."""
         with open(self._configuration, "w", encoding="utf-8") as file:
             file.write(text)
 
@@ -140,18 +103,11 @@ class World:
                 named |= {device["name"] for device in json.load(text)["devices"]}
         return named
 
-    def step_clock(self, seconds: float) -> None:
-        """Set the offset of the plugin's clock, in seconds."""
-        with open(self._clock, "r+b" if os.path.exists(self._clock) else "wb") as file:
-            file.write(struct.pack("d", seconds))
-
-    def reload(self) -> bool:
-        """Send SIGHUP, unless the plugin has not installed its handler yet. Return whether it was sent."""
-        if self.plugin.ended is not None or not self.plugin.catches(signal.SIGHUP):
-            return False
-        self.model.may_have_forgotten()
-        self.plugin.signal(signal.SIGHUP)
-        return True
+    def reload(self) -> None:
+        """Send SIGHUP, unless the plugin has not installed its handler yet."""
+        if self.plugin.ended is None and self.plugin.catches(signal.SIGHUP):
+            self.model.may_have_forgotten()
+            self.plugin.signal(signal.SIGHUP)
 
     async def restart_plugin(self, number: signal.Signals) -> None:
         """End the plugin with a signal and start it again, as its supervisor does."""
@@ -190,23 +146,10 @@ class World:
         await self.start_kubelet()
 
     def sockets(self) -> list[str]:
-        """Return the plugin's sockets, of all resources, without those that the second plugin left."""
+        """Return the plugin's sockets, of all resources."""
         with contextlib.suppress(FileNotFoundError):
-            names = sorted(name for name in os.listdir(self.plugins) if name.startswith("aosp-"))
-            return [name for name in names if name.split("-")[-2] not in self._left_sockets]
+            return sorted(name for name in os.listdir(self.plugins) if name.startswith("aosp-"))
         return []
-
-    async def start_second_plugin(self) -> None:
-        """Start a second plugin of the same resources, and wait until it has registered if the kubelet runs."""
-        before = len(self.kubelet.registrations)
-        with open(os.path.join(self.root, "second.yaml"), "w", encoding="utf-8") as file:
-            file.write(self.configuration(listen=f"127.0.0.1:{free_port()}"))
-        await self.second.start()
-        self._left_sockets.add(str(self.second.pid))
-        if self.kubelet_runs:
-            count = before + len(self.setup.served)
-            with contextlib.suppress(TimeoutError):  # the kubelet may be unable to
-                await self.kubelet.wait_for(lambda kubelet: len(kubelet.registrations) >= count, 10)
 
     def _kubelet(self, behaviour: Behaviour) -> Kubelet:
         return Kubelet(self.plugins, behaviour=behaviour, seed=self.seed)
@@ -225,9 +168,6 @@ async def create_world(setup: Setup, behaviour: Behaviour, seed: int, *, namespa
                 place.mount(os.path.join(root, name), SPACE)
         state = World(root, setup, behaviour, seed)
         async with contextlib.AsyncExitStack() as stack:
-            if namespace and hanging_fs.available():
-                state.devices.remote = Remote(root, state.devices.device)
-                stack.enter_context(state.devices.remote.mounted())
             await stack.enter_async_context(state.monitor.running())
             stack.push_async_callback(state.close)
             await state.start()

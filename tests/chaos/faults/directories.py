@@ -32,21 +32,6 @@ def device_directory_is_replaced(world: World, rng: random.Random) -> None:
     remove(before)
 
 
-@at_once("devices", weight=3)
-def target_directory_is_replaced(world: World, rng: random.Random) -> None:
-    """Another directory with some of the link targets replaces the directory of targets."""
-    if os.path.ismount(world.devices.targets):
-        return
-    before, new = world.devices.targets + ".old", world.devices.targets + ".new"
-    os.mkdir(new)
-    for name in sorted(os.listdir(world.devices.targets)):
-        if rng.random() < 0.7:
-            make_device(os.path.join(new, name), world.devices.device)
-    os.rename(world.devices.targets, before)
-    os.rename(new, world.devices.targets)
-    remove(before)
-
-
 @for_a_while("directories", weight=3, livable=True)
 async def device_directory_is_missing(world: World, rng: random.Random) -> AsyncIterator[None]:
     """An empty directory replaces the device directory temporarily."""
@@ -58,24 +43,7 @@ async def device_directory_is_missing(world: World, rng: random.Random) -> Async
     os.rename(aside, world.devices.directory)
 
 
-@for_a_while("directories", weight=3, livable=True)
-async def target_directory_is_missing(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """An empty directory replaces the directory of link targets temporarily."""
-    aside = world.devices.targets + ".aside"
-    if os.path.ismount(world.devices.targets):
-        place.unmount(world.devices.targets)
-        world.model.remounted()
-    os.rename(world.devices.targets, aside)
-    os.mkdir(world.devices.targets)
-    yield
-    if os.path.ismount(world.devices.targets):
-        place.unmount(world.devices.targets)
-        world.model.remounted()
-    remove(world.devices.targets)
-    os.rename(aside, world.devices.targets)
-
-
-@at_once("devices", weight=5, needs=("namespace",))
+@at_once("devices", weight=5, mounts=True)
 def target_directory_is_mounted_over(world: World, rng: random.Random) -> None:
     """A file system with devices of the same names is mounted over the directory of link targets, or unmounted."""
     world.model.remounted()
@@ -88,7 +56,7 @@ def target_directory_is_mounted_over(world: World, rng: random.Random) -> None:
         make_device(world.devices.target(name), world.devices.device)
 
 
-@for_a_while("directories", weight=2, needs=("namespace",), livable=True)
+@for_a_while("directories", weight=2, mounts=True, livable=True)
 async def device_directory_is_mounted_over(world: World, rng: random.Random) -> AsyncIterator[None]:
     """A file system with devices of the same names is mounted over the device directory temporarily."""
     names = [name for name in world.devices.names() if rng.random() < 0.8]
@@ -99,15 +67,6 @@ async def device_directory_is_mounted_over(world: World, rng: random.Random) -> 
     yield
     world.model.remounted()
     place.unmount(world.devices.directory)
-
-
-@at_once("devices", weight=2, needs=("namespace",))
-def unrelated_mount(world: World, rng: random.Random) -> None:
-    """A file system is mounted and unmounted at an unrelated directory."""
-    path = os.path.join(world.root, "unrelated")
-    os.makedirs(path, exist_ok=True)
-    place.mount(path)
-    place.unmount(path)
 
 
 @for_a_while("directories", alone=True)
@@ -141,7 +100,7 @@ async def kubelet_directory_is_emptied(world: World, rng: random.Random) -> Asyn
     await world.restart_kubelet()
 
 
-@for_a_while("directories", alone=True, weight=2, needs=("namespace",))
+@for_a_while("directories", alone=True, weight=2, mounts=True)
 async def kubelet_directory_is_mounted_over(world: World, rng: random.Random) -> AsyncIterator[None]:
     """A file system is mounted over the kubelet's directory, and a kubelet runs there temporarily."""
     await world.stop_kubelet()

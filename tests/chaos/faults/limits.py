@@ -26,7 +26,7 @@ SPINNING = 0.7
 """The share of a CPU that a process may use while it lacks file descriptors: it retries, and the kubelet restarts."""
 
 
-@for_a_while("limits", needs=("namespace",), livable=True, excuses=("files_are_watched",))
+@for_a_while("limits", mounts=True, livable=True, excuses=("files_are_watched",))
 async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator[None]:
     """No inotify instance is available (fs.inotify.max_user_instances) when the plugin restarts."""
     with place.inotify_limited("instances", 0):
@@ -36,7 +36,7 @@ async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator
     world.plugin.baseline = None  # each subscription has an inotify instance of its own
 
 
-@for_a_while("limits", needs=("namespace",), livable=True, excuses=("files_are_watched",))
+@for_a_while("limits", mounts=True, livable=True, excuses=("files_are_watched",))
 async def no_inotify_watch(world: World, rng: random.Random) -> AsyncIterator[None]:
     """No inotify watch is available (fs.inotify.max_user_watches), and the device directory is replaced."""
     with place.inotify_limited("watches", 0):
@@ -93,7 +93,7 @@ async def no_descriptor(world: World, rng: random.Random) -> AsyncIterator[None]
     world.plugin.unresponsive = False
 
 
-@for_a_while("limits", alone=True, needs=("namespace",))
+@for_a_while("limits", alone=True, mounts=True)
 async def no_space_for_sockets(world: World, rng: random.Random) -> AsyncIterator[None]:
     """The file system of the kubelet's directory is full, or out of inodes; the streams are closed."""
     with filled(os.path.dirname(world.plugins), inodes=rng.random() < 0.5):
@@ -101,7 +101,7 @@ async def no_space_for_sockets(world: World, rng: random.Random) -> AsyncIterato
         yield
 
 
-@for_a_while("limits", needs=("namespace",), livable=True, excuses=("process_is_ready", "cdi_spec_is_current"))
+@for_a_while("limits", mounts=True, livable=True, excuses=("process_is_ready", "cdi_spec_is_current"))
 async def no_space_for_specs(world: World, rng: random.Random) -> AsyncIterator[None]:
     """The file system of the CDI directory is full, or out of inodes; the kubelet still gets every change."""
     with filled(world.cdi_mount, inodes=rng.random() < 0.5):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -57,29 +55,6 @@ async def foreign_streams_flood(world: World, rng: random.Random) -> None:
                 call.cancel()
 
 
-@for_a_while("kubelet", weight=1, bound=100.0)
-async def second_plugin_registers_later(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """A second plugin of the same resources registers after the plugin, and ends first.
-
-    It runs for some seconds: one that ends within a second may be missed by a plugin on a kubelet 1.20. So may one that
-    registers within a second of the plugin after the clock was set back.
-    """
-    await asyncio.sleep(max(0.0, world.monitor.registered + 1.5 - time.monotonic()))
-    await world.start_second_plugin()
-    await asyncio.sleep(2.5)
-    yield
-    await world.second.end(rng.choice([signal.SIGTERM, signal.SIGKILL]))
-
-
-@for_a_while("kubelet", weight=1, bound=100.0)
-async def second_plugin_registered_before(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """A second plugin of the same resources is registered when the plugin starts, and ends first."""
-    await world.start_second_plugin()
-    await world.restart_plugin(rng.choice([signal.SIGTERM, signal.SIGKILL]))
-    yield
-    await world.second.end(rng.choice([signal.SIGTERM, signal.SIGKILL]))
-
-
 def _registered(world: World) -> list[str]:
     """Return the endpoint of each resource that is registered, unless the plugin cannot answer."""
     if world.plugin.unresponsive:
@@ -114,18 +89,6 @@ def own_socket_is_deleted(world: World, rng: random.Random) -> None:
     for name in world.sockets():
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(world.plugins, name))
-
-
-@at_once("kubelet")
-def own_socket_is_replaced(world: World, rng: random.Random) -> None:
-    """A file replaces the plugin's socket, and is deleted too."""
-    for name in world.sockets():
-        path = os.path.join(world.plugins, name)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        with open(path, "wb"):
-            pass
-        os.unlink(path)
 
 
 @for_a_while("kubelet")
