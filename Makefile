@@ -9,8 +9,8 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop simulate chaos chaos-cluster fuzz bench bench-dra bench-fleet \
-  bench-scheduler bench-storm matrix docs chart version release release-twice test-workflows proto lock image audit clean
+  test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop simulate chaos chaos-cluster fuzz bench bench-dra bench-storm \
+  matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,14 +136,6 @@ bench-dra: $(VENV)/.installed ## Measure the DRA driver beside one in Go: BENCH_
 BENCH_STORM ?=
 bench-storm: $(VENV)/.installed ## Measure the start of 120 phones at once: BENCH_STORM="--phones 40"; requires root, Debian and Go
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.e2e.cluster.storm $(BENCH_STORM)
-
-BENCH_FLEET ?=
-bench-fleet: $(VENV)/.installed ## Measure kubectl phones with 200 nodes: BENCH_FLEET="--api dra"; requires root, Debian and Go
-	@$(BIN)/python -m tests.e2e.fleet $(BENCH_FLEET)
-
-BENCH_SCHEDULER ?=
-bench-scheduler: $(VENV)/.installed ## Measure the scheduler with 200 and 1,000 nodes: BENCH_SCHEDULER="--nodes 200"; requires root, Debian and Go
-	@$(BIN)/python -m tests.e2e.scheduler $(BENCH_SCHEDULER)
 
 MATRIX ?=
 matrix: $(VENV)/.installed ## Run the compatibility matrix and write docs/compatibility.md: MATRIX="--column pythons", MATRIX=list

@@ -17,8 +17,6 @@ PLUGIN = Path("aosp_plugin/framework/api")
 STANDIN = Path("kubelet_standin/api")
 SERVICES = ("deviceplugin", "podresources")
 """Files with services that have stubs; of the others only the messages are used."""
-STORED = Path("tests/e2e/fleet/objects.proto")
-"""Of the tests that write objects into etcd."""
 
 _PACKAGE = re.compile(r"^package (aosp_plugin\.)?", re.MULTILINE)
 
@@ -26,7 +24,7 @@ _PACKAGE = re.compile(r"^package (aosp_plugin\.)?", re.MULTILINE)
 def generate(output: Path) -> list[Path]:
     """Write all modules below a directory, and return their paths relative to it."""
     sources = sorted((ROOT / PLUGIN).glob("*.proto"))
-    _compile(ROOT, [*(path.relative_to(ROOT) for path in sources), STORED], output)
+    _compile(ROOT, [path.relative_to(ROOT) for path in sources], output)
     with tempfile.TemporaryDirectory() as renamed:
         _compile(Path(renamed), [_rename(path, Path(renamed)) for path in sources], output)
     for path in (output / STANDIN).glob("*_pb2_grpc.py"):  # names of services are on the wire
@@ -36,8 +34,7 @@ def generate(output: Path) -> list[Path]:
 
 def modules(root: Path) -> list[Path]:
     """Return the generated modules below a directory, relative to it."""
-    directories = (PLUGIN, STANDIN, STORED.parent)
-    return sorted(path.relative_to(root) for api in directories for path in (root / api).glob("*_pb2*.py*"))
+    return sorted(path.relative_to(root) for api in (PLUGIN, STANDIN) for path in (root / api).glob("*_pb2*.py*"))
 
 
 def _rename(path: Path, root: Path) -> Path:

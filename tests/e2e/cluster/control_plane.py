@@ -46,11 +46,7 @@ class ControlPlane:
         self.kubeconfig = self.authority.kubeconfig("admin", self.server, "admin", [ADMINISTRATORS])
         self._administrator = self.authority.issue("client", "admin", groups=[ADMINISTRATORS])
         self.api = Api(ADDRESS, PORT, self.authority.root.certificate, self._administrator)
-        self.data = directory / "etcd"
-        """The directory of etcd's data."""
-        self.programs = programs
         self._early_gates = gates
-        self._more: dict[str, Sequence[str]] = {}
         self.use(programs)
 
     def use(self, programs: Path) -> None:
@@ -66,11 +62,6 @@ class ControlPlane:
         self.apiserver = self._daemon(programs, "kube-apiserver", self._apiserver())
         self.controller_manager = self._daemon(programs, "kube-controller-manager", self._controller_manager())
         self.scheduler = self._daemon(programs, "kube-scheduler", self._scheduler())
-
-    def set_arguments(self, program: str, *arguments: str) -> None:
-        """Set more arguments of a program's command line, from its next start on. Nothing may be running."""
-        self._more[program] = arguments
-        self.use(self.programs)
 
     def as_token(self, token: str) -> Api:
         """Return the requests of a user with a token."""
@@ -97,10 +88,6 @@ class ControlPlane:
         until(lambda: _healthy(f"{ETCD}/health"), "etcd is healthy", seconds=_START)
         if not self.apiserver.running:
             self.apiserver.start()
-        self.wait_ready()
-
-    def wait_ready(self) -> None:
-        """Wait until the API server is ready."""
         until(lambda: self.api.text("GET", "/readyz") == "ok", "the API server is ready", seconds=_START)
 
     def stop(self) -> None:
@@ -117,13 +104,12 @@ class ControlPlane:
     def _daemon(self, programs: Path, name: str, arguments: Sequence[str]) -> Daemon:
         gates = ",".join(f"{gate}=true" for gate in self._gates)
         more = [f"--feature-gates={gates}"] if gates and name != "etcd" else []
-        more += self._more.get(name, ())
         return Daemon(name, [str(programs / name), *arguments, *more], self._directory / f"{name}.log")
 
     def _etcd(self) -> list[str]:
         # The data need not survive a crash of the machine.
         return [
-            f"--data-dir={self.data}",
+            f"--data-dir={self._directory}/etcd",
             "--unsafe-no-fsync",
             f"--listen-client-urls={ETCD}",
             f"--advertise-client-urls={ETCD}",
@@ -171,9 +157,8 @@ class ControlPlane:
 
     def _scheduler(self) -> list[str]:
         user = "system:kube-scheduler"
-        self.scheduler_kubeconfig = self.authority.kubeconfig("kube-scheduler", self.server, user)
         return [
-            f"--kubeconfig={self.scheduler_kubeconfig}",
+            f"--kubeconfig={self.authority.kubeconfig('kube-scheduler', self.server, user)}",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
         ]
