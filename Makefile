@@ -9,7 +9,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop simulate chaos chaos-cluster fuzz bench bench-dra bench-storm \
+  test-bench test-apiserver test-cluster cluster cluster-stop simulate chaos fuzz bench bench-dra bench-storm \
   matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
@@ -97,10 +97,6 @@ test-apiserver: $(VENV)/.installed ## Run the API server's client with two versi
 test-cluster: $(VENV)/.installed ## Install and use the plugin in a whole Kubernetes cluster; requires root, Debian and Go
 	$(BIN)/python -m tests.e2e.cluster --items $(ITEMS)
 
-BREAKS ?=
-test-cluster-broken: $(VENV)/.installed ## Run the cluster's items with a plugin that is broken on purpose in four ways
-	$(BIN)/python -m tests.e2e.cluster.broken $(BREAKS)
-
 MACHINES ?= 1
 cluster: $(VENV)/.installed ## Start a Kubernetes cluster to try the plugin in: MACHINES=3; requires root, Debian and Go
 	@$(BIN)/python -m tests.e2e.cluster.stay start --machines $(MACHINES)
@@ -113,9 +109,6 @@ simulate: $(VENV)/.installed ## Run the plugin on a simulated node in simulated 
 
 chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)
-
-chaos-cluster: $(VENV)/.installed ## Inject random faults into a cluster with phones: CHAOS="--seed 17 --minutes 30"
-	$(BIN)/python -m tests.e2e.cluster.chaos $(CHAOS)
 
 FUZZ ?= 60
 fuzz: $(VENV)/.installed ## Fuzz the gRPC server and the configuration, FUZZ seconds each

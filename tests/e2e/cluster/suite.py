@@ -72,7 +72,7 @@ GROUPS: Final[Sequence[Group]] = (
     Group("quickstart", "the page that leads to a first phone", items_quickstart.item.all, binder=True),
     Group("dra-binder", "claims on a real binder driver", items_dra_binder.item.all, binder=True),
     # Groups with several machines come last: later groups keep them.
-    Group("failures", "each fault of the random runs", items_failures.items, machines=3),
+    Group("failures", "each fault once, and several at once", items_failures.items, machines=3),
     Group(
         "broken",
         "versions and configurations that do not start",

@@ -11,14 +11,12 @@ from tests.e2e.cluster.outside import containers
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
-    import random
     from types import TracebackType
 
     from tests.e2e.cluster.cluster import Cluster
     from tests.e2e.cluster.machine import Machine
     from tests.e2e.cluster.outside import Container
 
-MACHINES: Final = 3
 DEPLOYMENT: Final = "web"
 STATEFUL_SET: Final = "db"
 REPLICAS: Final = 8
@@ -31,7 +29,7 @@ _INTERVAL: Final = 0.5
 
 
 class World:
-    """The cluster with phones, and which of them faults may end in the current step.
+    """The cluster with phones, and which of them faults may end.
 
     In the context, a thread compares the devices of all containers, also in the middle of faults.
     """
@@ -40,13 +38,10 @@ class World:
         """Install the plugin, and run phones, unless they run."""
         self.cluster = cluster
         self.touched: set[str] = set()
-        """The machines whose phones the step's faults may end or restart."""
+        """The machines whose phones the faults may end or restart."""
         self.deleted: set[str] = set()
-        """The names of the phones that the step has deleted."""
-        self.rounds = 0
-        """How often all containers were compared."""
+        """The names of the phones that the faults have deleted."""
         self._shared: set[str] = set()
-        self._before: dict[str, tuple[str, str, str]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._compare, daemon=True)
         plugin.install(cluster, plugin.values(missing_device_ttl=TTL))
@@ -75,25 +70,12 @@ class World:
         phones.remove(cluster, "StatefulSet", STATEFUL_SET)
         plugin.uninstall(cluster)
 
-    def machine(self, rng: random.Random, *, touch: bool = False) -> Machine:
-        """Return a random machine that runs; ``touch``: its phones may end."""
-        machine = rng.choice([machine for machine in self.cluster.machines if machine.running])
-        if touch:
-            self.touched.add(machine.name)
-        return machine
-
-    def begin(self) -> None:
-        """Begin a step: remember the phones."""
-        self.touched, self.deleted = set(), set()
-        self._before = self._phones()
-
-    def problems(self) -> list[str]:
+    def problems(self, before: dict[str, tuple[str, str, str]]) -> list[str]:
         """Return which phones have ended or restarted although no fault has touched them, and which share a device."""
-        now, found = self._phones(), sorted(self._shared)
-        self._shared = set()
+        now, found = self.phones(), sorted(self._shared)
         if not self._thread.is_alive():
             found.append("the comparison of devices has failed")
-        for uid, (name, node, container) in self._before.items():
+        for uid, (name, node, container) in before.items():
             if node in self.touched or name in self.deleted:
                 continue
             if uid not in now:
@@ -120,7 +102,7 @@ class World:
         path = phones.collection("Pod")
         return until(lambda: [*self.cluster.api.list(path), {}], "the API server lists the pods", seconds=PATIENT)[:-1]
 
-    def _phones(self) -> dict[str, tuple[str, str, str]]:
+    def phones(self) -> dict[str, tuple[str, str, str]]:
         """Return name, node and container of each phone that runs, by the pod's UID."""
         return {
             pod["metadata"]["uid"]: (pod["metadata"]["name"], pod["spec"]["nodeName"], phones.container_of(pod)[0])
@@ -134,4 +116,3 @@ class World:
                 if machine.running:
                     with contextlib.suppress(OSError):  # a container or the machine ends at this moment
                         self._shared |= {f"{machine.name}: {found}" for found in held.conflicts(machine)}
-            self.rounds += 1

@@ -1,1 +1,0 @@
-"""Each module breaks the plugin in the process that imports it."""
