@@ -116,7 +116,7 @@ fuzz: $(VENV)/.installed ## Fuzz the gRPC server and the configuration, FUZZ sec
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 BENCH ?= run
-bench: $(VENV)/.installed ## Run benchmarks (docs/testing.md): BENCH="run --quick", BENCH=soak; requires Go
+bench: $(VENV)/.installed ## Run benchmarks (docs/testing.md): BENCH="run --quick"; requires Go
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.bench $(BENCH)
 
 test-bench: $(VENV)/.installed ## Test the benchmark's caller and every measure, with few devices; requires Go

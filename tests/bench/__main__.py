@@ -6,7 +6,7 @@ import contextlib
 
 import click
 
-from tests.bench import contestants, machine, measures, report, soak
+from tests.bench import contestants, machine, measures, report
 from tests.bench.trial import trial
 
 COUNTS = (1_200, 10_000)
@@ -40,16 +40,6 @@ def run(before: str | None, further: tuple[str, ...], repeat: int, quick: bool) 
                 repetitions.append(measures.measure(trials, count, 4 if quick else 1))
             click.echo(f"{count:,} devices, repetition {number + 1}: {load}", err=True)
         click.echo(report.table([participant.name for participant in participants], count, repetitions) + "\n")
-
-
-@bench.command(name="soak")
-@click.option("--hotplugs", default=100_000, show_default=True)
-@click.option("--restarts", default=10_000, show_default=True)
-def show_soak(hotplugs: int, restarts: int) -> None:
-    """Hotplug devices and restart the kubelet many times, and print the resource usage."""
-    with trial(contestants.PLUGIN) as running:
-        for note in soak.soak(running, hotplugs, restarts):
-            click.echo(note)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ class Plugin:
     def __init__(self, socket: Path) -> None:
         self.socket = str(socket)
         self.requests: list[bytes] = []
-        self.metadata: dict[str, str] = {}
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -47,7 +46,6 @@ class Plugin:
 
     def _allocate(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         self.requests.append(request)
-        self.metadata = {str(key): str(value) for key, value in context.invocation_metadata()}
         if request == b"fail":
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "on purpose")
         return b"response"
@@ -70,14 +68,6 @@ def test_the_caller_sends_all_requests_in_order_and_measures_those_after_the_war
     assert min(durations) > 0
 
 
-def test_the_callers_requests_have_no_deadline(program: Path, tmp_path: Path) -> None:
-    plugin = Plugin(tmp_path / "plugin.sock")
-    with plugin.serving():
-        caller.call(program, plugin.socket, [b"request"])
-    assert "grpc-timeout" not in plugin.metadata
-    assert plugin.metadata["user-agent"].startswith("grpc-go/")
-
-
 def test_a_failed_call_is_an_error(program: Path, tmp_path: Path) -> None:
     plugin = Plugin(tmp_path / "plugin.sock")
     with plugin.serving(), pytest.raises(caller.CallError, match="on purpose"):
@@ -89,14 +79,6 @@ def test_the_kubelet_of_the_benchmark_confirms_all_devices() -> None:
     with trial(contestants.PLUGIN) as running, measures.running([running], DEVICES):
         metrics = running.exercise()
     assert f'aosp_plugin_kubelet_allocatable{{resource="aosp.io/binder"}} {DEVICES}.0' in metrics
-
-
-def test_a_plugin_that_fails_a_measure_has_no_figure_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.bench.kubelet.PATIENCE", 5.0)
-    empty = contestants.EMPTY_HANDLERS[1]
-    with trial(contestants.Contestant("ends", "true")) as first, trial(empty) as second:
-        found = measures.in_turns([first, second], 1, lambda trial: measures.start(trial, DEVICES))
-    assert list(found) == [empty.name]
 
 
 @pytest.mark.timeout(240)

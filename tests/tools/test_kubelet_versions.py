@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kubelet_standin import Behaviour
 from tests.e2e.kubelet import versions
 
 GO_MOD = """\
@@ -38,34 +37,3 @@ def test_each_release_and_its_modules_are_pinned(release: str) -> None:
     published = release.replace("v1.", "v0.", 1)
     assert [line for line in lines if line.startswith(f"k8s.io/kubernetes {release} h1:")]
     assert [line for line in lines if line.startswith(f"k8s.io/kubelet {published} h1:")]
-
-
-@pytest.mark.parametrize(
-    ("minor", "gates"),
-    [
-        (25, set()),
-        (28, {"KubeletPodResourcesGet", "DevicePluginCDIDevices"}),
-        (31, {"KubeletPodResourcesGet", "ResourceHealthStatus"}),
-        (34, {"KubeletCrashLoopBackOffMax", "ResourceHealthStatus"}),
-        (37, set()),
-    ],
-)
-def test_gates_are_set_between_introduction_and_default(minor: int, gates: set[str]) -> None:
-    """A kubelet does not start with a gate that it does not know yet, or no longer."""
-    assert set(versions.gates(minor)) == gates
-
-
-@pytest.mark.parametrize(
-    ("minor", "expected"),
-    [
-        (25, Behaviour.EARLY),
-        (26, Behaviour.SWEEPING),
-        (31, Behaviour.BUGGY),
-        (32, Behaviour.SWEEPING),
-        (33, Behaviour.BUGGY),
-        (36, Behaviour.BUGGY),
-        (37, Behaviour.NEW),
-    ],
-)
-def test_each_version_has_a_behaviour_of_the_stand_in(minor: int, expected: Behaviour) -> None:
-    assert versions.behaviour(minor) is expected

@@ -157,20 +157,6 @@ def test_a_tagged_release_has_a_date_in_the_changelog(root: Path, heading: str) 
         source.check(source.read(root), tag="v0.2.0", allow_changes=False)
 
 
-def test_only_files_under_version_control_are_exported(root: Path, tmp_path: Path) -> None:
-    (root / "new.txt").touch()
-    source.export(source.read(root), tmp_path / "copy")
-    exported = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*") if path.is_file()}
-    assert exported == PROJECT.keys()
-
-
-def test_the_archive_names_the_image_of_the_release(root: Path, output: Path) -> None:
-    contents = packed(pack(source.read(root), output, IMAGE, DIGEST, ""))
-    values = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])
-    assert values == {"image": {"repository": IMAGE, "tag": "", "digest": DIGEST}, "other": {"repository": "x"}}
-    assert "# An image." in contents["aosp-device-plugin/values.yaml"]
-
-
 def test_the_project_s_chart_can_be_packed(output: Path) -> None:
     contents = packed(pack(source.read(source.ROOT), output, IMAGE, DIGEST, URL))
     image = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])["image"]
@@ -227,15 +213,6 @@ def test_relative_links_lead_to_the_files_of_the_tag() -> None:
     )
     assert absolute(text, "", "v0.2.0") == text
     assert absolute("[a](../docs/a.md#b)", URL, "v0.2.0", "tool") == f"[a]({URL}/blob/v0.2.0/docs/a.md#b)"
-
-
-def test_checksums_are_those_that_sha256sum_checks(output: Path) -> None:
-    (output / "a").write_bytes(b"content")
-    (output / "b").write_bytes(b"")
-    files.write_checksums(output)
-    checked = ["/usr/bin/sha256sum", "--strict", "--check", files.CHECKSUMS]
-    result = subprocess.run(checked, cwd=output, check=True, capture_output=True, text=True)  # noqa: S603
-    assert result.stdout == "a: OK\nb: OK\n"
 
 
 def test_a_directory_with_files_of_others_is_not_emptied(output: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster.figures.table import Table
 from tests.e2e.cluster.storm import records
 from tests.e2e.cluster.storm.records import Request, Storm
 
@@ -63,26 +62,3 @@ def test_complete_storm_has_no_failure() -> None:
 )
 def test_each_kind_of_failure_is_one(changes: dict[str, Any]) -> None:
     assert len(records.failures(dataclasses.replace(STORM, **changes))) == 1
-
-
-def test_answers_are_those_that_a_start_waits_for() -> None:
-    answered: dict[str, Any] = {"message": "request answered", "duration_ms": 20}
-    entries = [
-        answered | {"rpc": "Allocate"},
-        answered | {"rpc": "NodeUnprepareResources"},
-        {"message": "request received", "rpc": "Allocate"},
-    ]
-    assert records.answers(entries) == [Request("Allocate", 0.02)]
-
-
-def test_total_has_the_samples_with_the_labels() -> None:
-    text = '# TYPE a histogram\na_sum{x="1",y="2"} 3\na_sum{x="1",y="3"} 4\na_sum{x="2",y="2"} 5\n'
-    assert records.total(text, "a_sum", {"x": "1"}) == 7
-
-
-def test_table_has_the_spread_of_each_cell() -> None:
-    table = Table(["one", "other"])
-    for value in (0.5, 2.0, float("inf")):
-        table.add("row", "one", value)
-    table.add("row", "other", 1234.5)
-    assert str(table).splitlines()[-1] == "| row | 0.50 / 2 / never | 1,234 |"

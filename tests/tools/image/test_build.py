@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from aosp_plugin import __version__
-from hack.image import __main__ as command
-from hack.image.build import BuildError, Settings, build
+from hack.image.build import Settings, build
 
 NAME = f"registry.example.com/plugin:{__version__}"
 SETTINGS = Settings("registry.example.com/plugin", "base:1", "abc", 1000)
@@ -89,30 +88,3 @@ def test_archive_and_sbom_depend_on_the_image_alone(tools: Path, tmp_path: Path)
     )
     assert set(first) == {f"aosp-device-plugin-{__version__}-linux-amd64{suffix}" for suffix in (".tar", ".sbom.json")}
     assert first == second
-
-
-def test_buildah_gets_what_the_image_depends_on(tools: Path, tmp_path: Path) -> None:
-    build("arm64", tmp_path, SETTINGS)
-    words = (tools / "calls").read_text().splitlines()[0].split()
-    assert {"--platform=linux/arm64", "--timestamp=1000", "--identity-label=false", f"--tag={NAME}"} <= set(words)
-    arguments = {word.removeprefix("--build-arg=") for word in words if word.startswith("--build-arg=")}
-    assert arguments >= {f"VERSION={__version__}", "REVISION=abc", "BASE=base:1"}
-
-
-def test_failure_is_reported_with_the_end_of_the_output(tools: Path, tmp_path: Path) -> None:
-    script(tools, '#!/bin/sh\nseq 100; echo "no space left on device" >&2; exit 125')
-    with pytest.raises(BuildError) as error:
-        build("amd64", tmp_path, Settings())
-    lines = str(error.value).splitlines()
-    assert (lines[0], lines[-1]) == ("buildah failed with exit code 125:", "no space left on device")
-    assert "1" not in lines
-
-
-def test_error_of_the_command_is_in_its_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "git").symlink_to("/usr/bin/git")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["hack.image", "--arch", "amd64", "--output", str(tmp_path)])
-    assert command.main() == 1
-    assert capsys.readouterr().err == "hack.image: buildah is not installed\n"

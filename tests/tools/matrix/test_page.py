@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.matrix import columns, explanations, page, results
-from tests.matrix.cell import Cell, State
+from tests.matrix.cell import State
 from tests.matrix.output import fits
-from tests.matrix.results import Result
 
 CELLS = dict(columns.cells())
 RESULTS = results.published()
-
-
-def result(state: State, **fields: object) -> Result:
-    """Return a result with some fields."""
-    values = {"date": "2026-11-22", "finished": 1.0, "command": ["x"], "plugin": "abc", "sources": "1", "seconds": 1}
-    return Result.from_json({**values, "state": state, "passed": 0, **fields})
 
 
 def test_the_committed_page_is_rendered_from_the_committed_results() -> None:
@@ -63,34 +54,3 @@ def test_ci_has_cells_to_choose_from_and_each_has_passed_within_minutes() -> Non
     assert len(cheap) > 1
     assert {name: found.state for name, found in cheap.items() if found.state != State.PASSED} == {}
     assert {name: found.seconds for name, found in cheap.items() if found.seconds > 600} == {}
-
-
-@pytest.mark.parametrize(
-    ("cell", "found", "expected"),
-    [
-        (Cell(name="a", title="A", refused="no"), None, "| `runtimes/a` | A | refused by design |  |  |  | no |"),
-        (Cell(name="a", title="A", not_run="why"), None, "| `runtimes/a` | A | not run |  |  |  | why |"),
-        (Cell(name="a", title="A", command=("x",)), None, "| `runtimes/a` | A | not run |  |  |  | not run yet |"),
-        (
-            Cell(name="a", title="A", command=("x",), note="core set"),
-            result(State.PASSED, passed=7, skipped={"no KVM": 2}, versions={"runc": "1.1"}),
-            "| `runtimes/a` | A | passed | 7 of 7 | 2026-11-22, plugin abc | runc 1.1 | core set; 2 skipped: no KVM |",
-        ),
-        (
-            Cell(name="a", title="A", command=("x",)),
-            result(State.NOT_RUN, skipped={"no KVM": 2}),
-            "| `runtimes/a` | A | not run |  | 2026-11-22, plugin abc |  | no KVM |",
-        ),
-        (
-            Cell(name="a", title="A", command=("x",)),
-            result(State.FAILED, passed=1, failures=["pods : no"]),
-            "| `runtimes/a` | A | failed | 1 of 2 | 2026-11-22, plugin abc |  |  |",
-        ),
-    ],
-    ids=lambda value: value.state if isinstance(value, Result) else "",
-)
-def test_a_cell_is_shown_with_state_counts_date_versions_and_reason(
-    cell: Cell, found: Result | None, expected: str
-) -> None:
-    text = page.render({"runtimes": [cell]}, {"runtimes/a": found} if found else {})
-    assert expected in text.splitlines()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -50,17 +48,6 @@ def test_a_command_that_reports_items_passes_and_its_counts_and_versions_are_kep
     assert found.versions == {"runc": "1.1.5"}
     assert results.cached("runtimes/a", cell(tmp_path, PASSES)) == found
     assert "ok 1 - pods start" in (results.directory("runtimes/a") / "log").read_text()
-
-
-def test_all_versions_of_a_component_are_kept_and_expected(tmp_path: Path) -> None:
-    program = """
-        for version in ("1.6.20", "2.1.9", "1.6.20"):
-            print(f"# version containerd: {version}")
-            print("ok 1 - pods start")
-    """
-    found = run(tmp_path, program, expect={"containerd": "1.6. and 2."})
-    assert (found.state, found.versions) == (State.PASSED, {"containerd": "1.6.20 and 2.1.9"})
-    assert run(tmp_path, program, expect={"containerd": "2."}).state == State.FAILED
 
 
 @pytest.mark.parametrize(
@@ -119,30 +106,3 @@ def test_a_run_during_which_the_package_changes_fails(tmp_path: Path, monkeypatc
     found = run(tmp_path, PASSES)
     assert found.state == State.FAILED
     assert found.failures == ["the command : aosp_plugin changed while it ran"]
-
-
-def test_results_of_the_history_belong_to_a_checkout_and_of_other_changes_do_not(tmp_path: Path) -> None:
-    found = run(tmp_path, PASSES)
-    assert runner.belongs(found)
-    assert runner.belongs(dataclasses.replace(found, plugin="0000000+"))
-    older = dataclasses.replace(found, sources="another", plugin=found.plugin.removesuffix("+"))
-    assert runner.belongs(older)
-    assert not runner.belongs(dataclasses.replace(older, plugin=f"{older.plugin}+"))
-    results.save("runtimes/a", dataclasses.replace(older, plugin="0000000"))
-    results.publish({"runtimes/a": cell(tmp_path, PASSES)}, runner.belongs)
-    assert results.published() == {}
-
-
-def test_published_results_are_the_newest_that_ran(tmp_path: Path) -> None:
-    passes = cell(tmp_path, PASSES)
-    runner.run("runtimes/a", passes)
-    results.publish({"runtimes/a": passes}, runner.belongs)
-    assert results.published()["runtimes/a"].state == State.PASSED
-    run(tmp_path, "print('ok 1 - all items # skip: it requires root')")
-    results.publish({"runtimes/a": passes}, runner.belongs)
-    assert results.published()["runtimes/a"].state == State.PASSED
-    run(tmp_path, "print('not ok 1 - a : b')")
-    results.publish({"runtimes/a": passes}, runner.belongs)
-    assert json.loads(results.FILE.read_text())["runtimes/a"]["state"] == "failed"
-    results.publish({}, runner.belongs)
-    assert results.published() == {}
