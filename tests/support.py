@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -98,18 +98,6 @@ def free_port() -> int:
 
 
 _TAKEN = itertools.count()
-
-
-def unprivileged(command: Sequence[str]) -> list[str]:
-    """Return the command that runs ``command`` as the user 65534, without root.
-
-    The process keeps CAP_DAC_READ_SEARCH, because only the owner may be able to read the interpreter and the checkout.
-    It measures no coverage: it may not be able to write the data.
-    """
-    environment = [f"--unset={name}" for name in os.environ if name.startswith("COVERAGE_")]
-    user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
-    capabilities = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
-    return ["env", *environment, "setpriv", *user, *capabilities, *command]
 
 
 def run_command(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:

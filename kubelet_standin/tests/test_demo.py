@@ -4,11 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-from tests.support import unprivileged
 
 DEMO = [sys.executable, "-m", "aosp_plugin", "demo"]
 
@@ -24,6 +23,18 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int
         timeout=50,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def unprivileged(command: Sequence[str]) -> list[str]:
+    """Return the command that runs ``command`` as the user 65534, without root.
+
+    The process keeps CAP_DAC_READ_SEARCH, because only the owner may be able to read the interpreter and the checkout.
+    It measures no coverage: it may not be able to write the data.
+    """
+    environment = [f"--unset={name}" for name in os.environ if name.startswith("COVERAGE_")]
+    user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
+    capabilities = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
+    return ["env", *environment, "setpriv", *user, *capabilities, *command]
 
 
 def test_demo_shows_every_step(kubelet_dir: str) -> None:

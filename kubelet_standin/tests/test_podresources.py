@@ -1,0 +1,56 @@
+"""The podresources API of the stand-in kubelet: List and Get have the pods with their devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.api import podresources_pb2 as pb
+from kubelet_standin.api import podresources_pb2_grpc as rpc
+from kubelet_standin.podresources_server import PodResources
+from kubelet_standin.tests.stub import OTHER, Plugins, R, new_kubelet
+
+
+@contextlib.asynccontextmanager
+async def asking(kubelet: Kubelet) -> AsyncIterator[rpc.PodResourcesListerAsyncStub]:
+    """Serve the API of a kubelet, in which only the pod "game" is not in the default namespace; connect to it."""
+    path = f"{kubelet.directory}/pods.sock"
+    async with PodResources(kubelet, path, {"game": "games"}), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        yield rpc.PodResourcesListerStub(channel)
+
+
+def containers(pod: pb.PodResources) -> dict[str, dict[str, list[str]]]:
+    """Return the device IDs by container and resource."""
+    return {each.name: {it.resource_name: sorted(it.device_ids) for it in each.devices} for each in pod.containers}
+
+
+@new_kubelet
+async def test_list_and_get_return_active_pods_with_their_devices(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "a", "b", "c")
+    await plugins.serve(kubelet, "x", name="other.sock", resource=OTHER)
+    game = Pod("game", [Container("first", {R: 2, OTHER: 1}), Container("second", {R: 1})])
+    await kubelet.admit(game)
+    allocated = {device: name for device, (_, name) in kubelet.allocated(R).items()}
+    expected = {
+        "first": {R: sorted(device for device in allocated if allocated[device] == "first"), OTHER: ["x"]},
+        "second": {R: [device for device in allocated if allocated[device] == "second"]},
+    }
+    async with asking(kubelet) as stub:
+        (listed,) = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
+        assert (listed.namespace, listed.name, containers(listed)) == ("games", "game", expected)
+        got = await stub.Get(pb.GetPodResourcesRequest(pod_namespace="games", pod_name="game"))
+        assert got.pod_resources == listed
+        for namespace, name in (("default", "game"), ("games", "none")):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Get(pb.GetPodResourcesRequest(pod_namespace=namespace, pod_name=name))
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        await kubelet.finish(game)
+        assert not (await stub.List(pb.ListPodResourcesRequest())).pod_resources
+        await kubelet.stop()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.List(pb.ListPodResourcesRequest())
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
