@@ -1,7 +1,4 @@
-"""Fuzzes the configuration file: any bytes are a configuration that prints as an equal one, or an error of one line.
-
-``tests/unit/config/test_any_document.py`` checks the same with documents that hypothesis generates.
-"""
+"""Fuzzes the configuration file: any bytes are a configuration that prints as an equal one, or an error of one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The client of the API server with the stand-in API server, on a TCP socket."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -13,8 +12,6 @@ from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.apiserver.protocol import (
     ApiError,
     ApiUnavailableError,
-    NotFoundError,
-    WatchEvent,
 )
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes, Throttle
 
@@ -50,58 +47,6 @@ def a_slice(name: str = "a", *, node: str = "worker", devices: int = 1, **device
             "devices": [{"name": f"phone{number}", **device} for number in range(devices)],
         },
     }
-
-
-async def next_event(events: AsyncIterator[WatchEvent]) -> WatchEvent:
-    async with asyncio.timeout(20):
-        return await anext(events)
-
-
-async def test_an_object_is_created_read_updated_and_deleted(client: ApiClient) -> None:
-    created = await client.create(SLICES, a_slice())
-    path = protocol.object_path(SLICES, "a")
-    assert await client.get(path) == created
-    assert created["metadata"]["uid"]
-    created["spec"]["devices"].append({"name": "phone1"})
-    updated = await client.update(path, created)
-    assert int(updated["metadata"]["resourceVersion"]) > int(created["metadata"]["resourceVersion"])
-    assert updated["metadata"]["generation"] == 2
-    await client.delete(path)
-    with pytest.raises(NotFoundError, match=r'resourceslices\.resource\.k8s\.io "a" not found'):
-        await client.get(path)
-
-
-async def test_a_watch_yields_the_changes_since_a_list(server: ApiServer, client: ApiClient) -> None:
-    server.objects.create(SLICES, a_slice("before"))
-    listed = await client.list(SLICES)
-    selector = "spec.nodeName=worker"
-    watch = client.watch(SLICES, field_selector=selector, resource_version=listed.resource_version)
-    async with contextlib.aclosing(watch) as events:
-        server.objects.create(SLICES, a_slice("other", node="other"))
-        created = server.objects.create(SLICES, a_slice("a"))
-        event = await next_event(events)
-        assert (event.type, event.object) == ("ADDED", created)
-        created["spec"]["devices"] = []
-        server.objects.update(protocol.object_path(SLICES, "a"), created)
-        server.objects.delete_collection(SLICES, selector)
-        changes = [await next_event(events) for _ in range(3)]
-        assert [(change.type, change.object["metadata"]["name"]) for change in changes] == [
-            ("MODIFIED", "a"),
-            ("DELETED", "a"),
-            ("DELETED", "before"),
-        ]
-
-
-async def test_a_watch_resumes_after_the_last_event(server: ApiServer, client: ApiClient) -> None:
-    version = (await client.list(SLICES)).resource_version
-    names = []
-    for name in ("a", "b", "c"):
-        server.objects.create(SLICES, a_slice(name))
-        async with contextlib.aclosing(client.watch(SLICES, resource_version=version)) as events:
-            event = await next_event(events)
-            names.append(event.object["metadata"]["name"])
-            version = event.resource_version
-    assert names == ["a", "b", "c"]
 
 
 async def test_a_watch_from_a_version_that_is_too_old_is_gone(server: ApiServer, client: ApiClient) -> None:

@@ -135,8 +135,3 @@ async def test_files_that_vanish_leave_the_credentials_in_use(
 def test_an_environment_without_the_api_server_is_an_error(environment: dict[str, str], problem: str) -> None:
     with pytest.raises(ServiceAccountMissingError, match=problem):
         in_cluster(environment=environment)
-
-
-def test_a_service_account_requires_tls(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="tls=True"):
-        ApiServer().write_service_account(str(tmp_path))

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from aosp_plugin.backend.parameters import (
     API_VERSION,
@@ -164,26 +162,6 @@ def test_container_paths_must_be_free() -> None:
         with pytest.raises(InvalidRequestError, match=re.escape(conflict)):
             require_free(parameters, parameters.devices, ["/dev/taken"])
     require_free(effective_parameters([of_class(containerPaths=["/dev/a"])]), [], [])
-
-
-@settings(max_examples=60)
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-        lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text() | st.sampled_from([*PARAMETER_KEYS]), part),
-        max_leaves=8,
-    )
-)
-def test_any_json_has_parameters_or_an_error_on_one_line(content: Any) -> None:
-    if isinstance(content, dict):
-        content = {"apiVersion": API_VERSION, "kind": KIND, **content}
-    text = "parameters of the ResourceClaim: "
-    try:
-        effective_parameters([ClaimParameters("claim", content)], VISIBLE)
-    except InvalidRequestError as error:
-        text = str(error)
-    assert text.startswith("parameters of the ResourceClaim: ")
-    assert text.isprintable()
 
 
 def test_examples_are_allowed_and_match_the_published_schema() -> None:

@@ -13,19 +13,6 @@ from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, PhoneLayout
 GPUS = ("/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130")
 
 
-def test_each_device_has_the_one_that_its_number_selects() -> None:
-    spread = Spread(GPUS)
-    assert [spread.device(number) for number in range(7)] == [*GPUS, *GPUS, GPUS[0]]
-    assert Spread().device(7) == ""
-
-
-def test_lost_one_keeps_its_devices() -> None:
-    """No other device moves."""
-    before = Spread(known((), GPUS, ()))
-    after = Spread(known(before.known, GPUS[::2], ()), frozenset({GPUS[1]}))
-    assert [after.device(number) for number in range(9)] == [before.device(number) for number in range(9)]
-
-
 def test_restart_spreads_over_those_that_exist() -> None:
     """Those without wildcards always count, so that they select the same devices before and after they appear."""
     assert known((), GPUS[::2], ()) == GPUS[::2]

@@ -194,3 +194,31 @@ resources:
 """
     resources = load({}, {}, write(file, text))[0].resources
     assert [resource.verify for resource in resources] == ["char", "binder", "binder"]
+
+
+LAUGHS = "\n".join(f"- &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12))
+HOSTILE = [
+    *("missing_device_ttl: !!int ''", "require_devices: !!bool perhaps", "listen: !!timestamp soon"),
+    f"missing_device_ttl: 1{':1' * 200}.0",
+    'listen: "\\UFFFFFFFF"',
+    'listen: "\\uD800"',
+    '"a\\nb": 1',
+    f"? {'x' * 10_000}\n: 1",
+    "resources: &a [*a]",
+    "&a sets: {*a : 1}",
+    f"0x{'f' * 5000}: 1",
+    f"replicas: {'9' * 5000}",
+    f"numa: {{0x{'f' * 5000}: 1}}",
+    "device_dir: " + "x" * 100_000,
+    "shared_mounts: [" + "x, " * 10_000 + "]",
+    f"resources:\n- &l0 [x]\n{LAUGHS}",
+    "resources: [!!binary aGVsbG8=]",
+    "resources: [2024-01-01, 2024-01-01T00:00:00Z]",
+    *("? [a, b]\n: c", "<<: [1]"),
+]
+
+
+def test_hostile_document_is_an_error(file: Path) -> None:
+    """The error is short and immediate, however large the document expands."""
+    for text in HOSTILE:
+        assert 0 < len(error_of(file, f"version: v1\n{text}\n")) < 5000
