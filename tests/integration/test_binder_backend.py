@@ -13,8 +13,8 @@ from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import BinderfsError, NotPermittedError
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.devices import DeviceNode, Mount
-from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.devices import DeviceNode
+from aosp_plugin.framework.errors import UnhealthyDeviceError
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, Clock, listed, run
@@ -71,20 +71,6 @@ def fake_binderfs(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
 
 def refuse(_self: Host, _directory: str) -> list[str]:
     raise PermissionError(13, "Permission denied")
-
-
-def test_vanished_device_is_missing_until_its_ttl_expires(dev: Path, clock: Clock) -> None:
-    backend = binder_backend(dev, clock=clock)
-    assert list(backend.devices()) == []
-    assert backend.directories() == {str(dev)}
-    create(dev, 1, 2)
-    with pytest.raises(UnknownDeviceError, match="unknown device 'aosp_binder1'"):
-        backend.allocate(["aosp_binder1"])
-    scan(backend)
-    (dev / "aosp_binder1").unlink()
-    assert scan(backend) == {"aosp_binder1": "missing", "aosp_binder2": ""}
-    clock.now += TTL
-    assert scan(backend) == {"aosp_binder2": ""}
 
 
 def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
@@ -157,38 +143,6 @@ def test_reset_during_a_scan_is_for_the_next_one(dev: Path, monkeypatch: pytest.
         patch.setattr(Host, "driver", reset_and_read)
         assert scan(backend) == {"aosp_binder1": "missing"}
     assert scan(backend) == {}
-
-
-def test_allocation_of_binderfs_devices_has_all_edits_in_natural_order(
-    dev: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kubelet sends IDs in random order. A new mount with the same st_dev replaces the devices."""
-    binders = tmp_path / "binderfs"
-    binders.mkdir()
-    create_nodes(binders, "n2", "n10")
-    (dev / "aosp_binder2").symlink_to(binders / "n2")
-    (dev / "aosp_binder10").symlink_to("../binderfs/n10")
-    fake_binderfs(monkeypatch, binders)
-    backend = binder_backend(
-        dev, verify=Verify.BINDER, permissions="rwm", shared_mounts=("binderfs:/dev/binderfs", f"{tmp_path}:/shared")
-    )
-    assert scan(backend) == {"aosp_binder2": "", "aosp_binder10": ""}
-    edits = backend.allocate(["aosp_binder10", "aosp_binder2", "aosp_binder10"])
-    names = ["aosp_binder2", "aosp_binder10"]
-    assert edits.environment == {
-        "BINDER_VISIBLE_DEVICES": "aosp_binder2,aosp_binder10",
-        "PATH": "/system/bin:/system/xbin",
-    }
-    assert edits.devices == [DeviceNode(f"{dev}/{name}", f"{dev}/{name}", "rwm") for name in names]
-    assert edits.mounts == [
-        *(Mount(f"{dev}/{name}", f"{path}/{name}", read_only=True) for name in names for path in (dev, "/dev")),
-        Mount(str(binders), "/dev/binderfs", read_only=True),
-        Mount(str(tmp_path), "/shared", read_only=True),
-    ]
-    os.utime(binders / "binder-control", ns=(5, 5))
-    scan(backend)
-    with pytest.raises(UnhealthyDeviceError, match="replaced"):
-        backend.allocate(["aosp_binder2"])
 
 
 @pytest.mark.parametrize("create_file", [os.mkdir, Path.touch, os.mkfifo], ids=["directory", "file", "fifo"])

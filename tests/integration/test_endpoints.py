@@ -3,11 +3,8 @@
 import asyncio
 import contextlib
 import json
-import threading
 from collections.abc import AsyncIterator
-from typing import Any, cast
-
-import pytest
+from typing import Any
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config.keys import Config, Resource
@@ -103,30 +100,6 @@ async def test_status_has_problems_and_changes(device_directory: DeviceDirectory
         assert report["changes"][0]["time"] >= report["problems"][1]["since"] - 1
 
 
-async def test_status_follows_registration_leaks_and_polling(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """They change while the device list does not."""
-    device_directory.add(0)
-    async with running(device_directory, kubelet_dir, leak_scan_interval=3600.0) as daemon:
-        plugin = daemon.plugins[0]
-        await until(lambda: plugin.unready.startswith("waiting"))
-        assert await daemon.text("/readyz") == f"{plugin.unready}\n"
-        (resource,) = (await daemon.report())["resources"]
-        assert (resource["registered"], resource["problem"]) == (False, plugin.unready)
-        assert resource["leaks_problem"] == "no leak scan has completed yet"
-        await daemon.leak_detector.scan()
-        assert (await daemon.report())["resources"][0]["leaks_known"]
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 1)
-            await until(lambda: not plugin.unready)
-            report = await daemon.report()
-            assert (report["resources"][0]["registered"], report["resources"][0]["problem"]) == (True, "")
-            assert report["watching"] == "inotify"
-            plugin._scanned._changes.polling = True  # as if inotify had become unavailable
-            assert (await daemon.report())["watching"] == "polling"
-
-
 # -- allocations and metrics
 
 
@@ -148,25 +121,3 @@ async def test_status_and_metrics_show_the_allocations_of_the_kubelet(
         report = await daemon.report()
         assert report["allocations"] == {"known": True, "problem": ""}
         assert report["resources"][0]["counts"]["allocated"] == 2
-
-
-async def test_while_the_loop_is_stuck_metrics_are_served_and_liveness_fails(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.service.http.LOOP_TIMEOUT", 0.05)
-    async with running(device_directory, kubelet_dir) as daemon:
-        results: list[Answer | TimeoutError] = []
-
-        def request() -> None:
-            results.append(daemon.routes["/metrics"]())
-            try:
-                results.append(daemon.routes["/healthz"]())
-            except TimeoutError as error:  # answered with 503
-                results.append(error)
-
-        thread = threading.Thread(target=request)
-        thread.start()
-        thread.join()  # blocks the loop
-        assert b"aosp_plugin_build_info" in cast("Answer", results[0]).body
-        assert isinstance(results[1], TimeoutError)
-        assert (await daemon.get("/healthz")).status == 200

@@ -169,26 +169,6 @@ async def test_link_is_watched_at_its_current_target(events: FileEvents, directo
     await change(subscription)
 
 
-async def test_missing_directory_is_polled_until_it_exists(
-    events: FileEvents, directory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A file in its place is no directory. This is no fault of inotify, and is not logged."""
-    later = directory / "later"
-    subscription = subscribe(events, directory, later)
-    assert subscription.interval == DEFAULT.poll
-    later.touch()
-    subscription.watch([str(directory), str(later)])
-    assert subscription.interval == DEFAULT.poll
-    later.unlink()
-    later.mkdir()
-    subscription.watch([str(directory), str(later)])
-    assert subscription.interval == DEFAULT.safety
-    subscription.changed.clear()
-    (later / "a").touch()
-    await change(subscription)
-    assert caplog.records == []
-
-
 def fds() -> collections.Counter[str]:
     """Count the open files of this process by target."""
     targets: collections.Counter[str] = collections.Counter()

@@ -220,27 +220,6 @@ async def test_metrics_of_a_registered_plugin(device_directory: DeviceDirectory,
     assert observer.values("registrations_total", "result") == {"ok": 1}
 
 
-async def test_each_device_change_is_a_scan_a_message_and_an_update(
-    device_directory: DeviceDirectory, kubelet: Kubelet
-) -> None:
-    device_directory.add(0, 1)
-    async with observed(binder(device_directory), kubelet.directory) as observer:
-        await listed(kubelet, 2)
-        device_directory.add(2)
-        await listed(kubelet, 3)
-        assert observer.values("devices", "health") == {"healthy": 3}
-        assert observer.value("update_latency_seconds_count") == 1
-        latency = observer.value("update_latency_seconds_sum")
-        assert latency >= IN_LIFE.quiet
-        device_directory.remove(0)
-        await listed(kubelet, 2)
-        assert observer.values("devices", "reason") == {"": 2, "missing": 1}
-        assert observer.value("update_latency_seconds_count") == 2
-        assert observer.value("update_latency_seconds_sum") > latency
-        assert observer.value("messages_sent_total") == 3
-        assert observer.values("scans_total", "result") == {"ok": 3}
-
-
 # -- requests
 
 

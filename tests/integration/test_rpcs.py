@@ -13,7 +13,7 @@ import pytest
 from aosp_plugin.framework import Device, DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import Kubelet
 from tests.support import (
     IN_LIFE,
     PATIENCE,
@@ -183,28 +183,6 @@ async def test_stream_of_another_client_takes_nothing_from_the_kubelet(
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
             assert not await asyncio.wait_for(lasting.read(), PATIENCE)  # the end of the stream
             await listed(kubelet, 2)
-
-
-async def test_many_devices_are_listed_in_order_and_allocated_once(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    count = 1200
-    device_directory.add(*range(count))
-    kubelet = Kubelet(kubelet_dir, seed=count, checkpoints=False)
-    async with kubelet, running(device_directory, kubelet_dir):
-        await listed(kubelet, count)
-        assert list(kubelet.resource(RESOURCE).devices) == names(range(count))
-        given: list[str] = []
-        for pod in range(10):
-            limits = {RESOURCE: count // 20}
-            admitted = await kubelet.admit(Pod(f"pod-{pod}", [Container("a", limits), Container("b", limits)]))
-            for container in ("a", "b"):
-                got = admitted.containers[container]
-                visible = got.envs["BINDER_VISIBLE_DEVICES"].split(",")
-                assert sorted(visible) == sorted(got.device_ids[RESOURCE])
-                assert [device.container_path for device in got.devices] == [f"/dev/{name}" for name in visible]
-                given += visible
-        assert given == names(range(count)), "each container got the next neighbours"
 
 
 async def test_device_list_is_truncated_at_the_message_limit(

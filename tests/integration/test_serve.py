@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import Kubelet
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, sockets
 
 WAITING = "waiting for kubelet"
@@ -38,24 +38,6 @@ async def test_signal_stops_the_plugin(device_directory: DeviceDirectory, kubele
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
         assert kubelet.resource(RESOURCE).last_stream_end == "EOF"
         assert sockets(kubelet_dir) == []
-
-
-async def test_devices_are_back_after_sigkill_and_restart(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """The new process uses another socket and removes the old one. Pods keep their devices."""
-    device_directory.add(0, 1)
-    async with Kubelet(kubelet_dir) as kubelet:
-        async with Serve(device_directory, kubelet_dir) as serve:
-            await listed(kubelet, 2)
-            pod = Pod("phone", [Container("android", {RESOURCE: 1})])
-            admitted = await kubelet.admit(pod)
-            serve.signal(signal.SIGKILL)
-            await serve.finish()
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
-        (old_socket,) = sockets(kubelet_dir)
-        async with Serve(device_directory, kubelet_dir):
-            await listed(kubelet, 2)
-            assert old_socket not in sockets(kubelet_dir)
-            assert await kubelet.admit(pod) == admitted
 
 
 # -- reload

@@ -60,12 +60,3 @@ async def test_binder_device_of_two_resources_through_a_link_is_an_error(
         assert f"{link} ({devices.directory}/aosp_binder4 of {PHONE})" in line
         assert f"{PHONE} and {SIDECAR}" in line
         assert await serve.finish() == 2
-
-
-async def test_refused_resource_ends_the_process(devices: DeviceDirectory, kubelet_dir: str) -> None:
-    """A clear error is better than a host that serves half of its resources."""
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.refuse_register = "the ResourceName aosp.io/x is invalid"
-        async with Serve(devices, kubelet_dir, "--config", str(write_config(devices))) as serve:
-            assert await serve.finish() == 1
-            assert "refuses aosp.io/" in "".join(serve.log), serve.log

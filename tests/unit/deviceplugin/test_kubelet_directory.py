@@ -1,23 +1,18 @@
 """The kubelet's plugin directory: its check, the names of sockets, the sweep, and Register."""
 
-import asyncio
 import contextlib
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, register
-from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
-from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, OtherPlugin, identify, socket_address
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.errors import KubeletDirectoryError
+from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, OtherPlugin, identify
 from tests.support import run_without_rights
 
 RESOURCE = "aosp.io/binder"
@@ -164,80 +159,3 @@ def test_socket_keeps_its_identity_until_it_is_replaced(tmp_path: Path) -> None:
     path.unlink()
     with contextlib.closing(listen(path)):
         assert identify(str(path)) not in {None, identity}
-
-
-REQUEST = pb.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name="aosp.io/binder")
-
-
-class Registration(pb_grpc.RegistrationServicer):
-    """A kubelet that records requests, and optionally refuses them or never answers."""
-
-    def __init__(self) -> None:
-        self.requests: list[pb.RegisterRequest] = []
-        self.refusal: tuple[grpc.StatusCode, str] | None = None
-        self.hangs = False
-
-    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802 - gRPC's name
-        """Answer."""
-        self.requests.append(request)
-        if self.hangs:
-            await asyncio.Event().wait()
-        if self.refusal:
-            await context.abort(*self.refusal)
-        return pb.Empty()
-
-
-@contextlib.asynccontextmanager
-async def running_kubelet(path: str) -> AsyncIterator[Registration]:
-    """Serve Register on a socket."""
-    registration = Registration()
-    server = grpc.aio.server()
-    pb_grpc.add_RegistrationServicer_to_server(registration, server)
-    server.add_insecure_port(socket_address(path))
-    await server.start()
-    try:
-        yield registration
-    finally:
-        await server.stop(None)
-
-
-async def test_permanent_refusal_is_a_refused_registration(kubelet_dir: str) -> None:
-    path = f"{kubelet_dir}/kubelet.sock"
-    async with running_kubelet(path) as registration:
-        for text in (
-            'the ResourceName "nodomain" is invalid',
-            "requested API version v2 is not supported by kubelet. Supported versions are [v1beta1]",
-        ):
-            registration.refusal = (grpc.StatusCode.UNKNOWN, text)
-            with pytest.raises(RegistrationRefusedError) as raised:
-                await register(path, REQUEST, 10.0)
-            assert str(raised.value) == f"the kubelet at {path} refuses aosp.io/binder: {text}"
-
-
-async def test_other_refusals_are_failed_registrations(kubelet_dir: str) -> None:
-    path = f"{kubelet_dir}/kubelet.sock"
-    async with running_kubelet(path) as registration:
-        for code, text in ((grpc.StatusCode.UNKNOWN, "failed to get options"), (grpc.StatusCode.INTERNAL, "")):
-            registration.refusal = (code, text)
-            with pytest.raises(RegistrationFailedError, match=f"^{code.name}: {text or code.name}$"):
-                await register(path, REQUEST, 10.0)
-        registration.hangs = True
-        with pytest.raises(RegistrationFailedError, match=r"^DEADLINE_EXCEEDED: "):
-            await register(path, REQUEST, 0.2)
-
-
-async def test_authority_is_a_name_and_not_the_path_of_the_socket(kubelet_dir: str) -> None:
-    """The kubelet's server rejects the escaped path that gRPC would send by default."""
-    path, seen = f"{kubelet_dir}/kubelet.sock", bytearray()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\0\0\0\x04\0\0\0\0\0")  # an HTTP/2 frame with no settings
-        while b":authority" not in seen and b"x.sock" not in seen and (data := await reader.read(4096)):
-            seen.extend(data)
-        writer.close()
-
-    async with await asyncio.start_unix_server(answer, path):
-        with pytest.raises(RegistrationFailedError):
-            await register(path, REQUEST, 10.0)
-    assert b"localhost" in seen
-    assert b"kubelet.sock" not in seen
