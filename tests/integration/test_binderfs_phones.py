@@ -128,19 +128,6 @@ def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: 
     assert reasons(backend) == {"phone0": "", "phone1": ""}
 
 
-def test_failed_recreation_makes_the_phone_unhealthy_until_it_succeeds(
-    directory: Mounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = started(directory, 2)
-    directory.mount_other("phone0")
-    with pytest.raises(UnhealthyDeviceError, match=r"device 'phone0' could not be recreated: .*another file system"):
-        backend.pre_start(["phone0"])
-    directory.unmount("phone0")
-    assert reasons(backend) == {"phone0": "not-recreated", "phone1": ""}
-    backend.update_host()
-    assert reasons(backend) == {"phone0": "", "phone1": ""}
-
-
 def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
     """First no pod may get them. Then the kubelet is asked which are allocated."""
     started(directory, 4)

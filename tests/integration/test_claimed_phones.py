@@ -186,27 +186,6 @@ def test_parameters_change_what_the_container_gets(directory: Mounts) -> None:
     assert os.path.exists("/dev/fuse") == ("/dev/fuse" in nodes_of([edits])[0])
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        (
-            {"containerPaths": ["/dev/binderfs/x"]},
-            "containerPaths: .* '/dev/binderfs/x' conflicts with '/dev/binderfs'",
-        ),
-        ({"containerPaths": ["/dev/x", "/dev/x/y"]}, "containerPaths: .* '/dev/x/y' conflicts with '/dev/x'"),
-        ({"devices": ["/dev/binder"]}, "devices: .* '/dev/binder' conflicts with '/dev/binder'"),
-    ],
-)
-def test_paths_of_parameters_must_be_free_in_the_container(
-    content: dict[str, Any], error: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = started(directory)
-    monkeypatch.setattr(ClaimsBackend, "_further_devices", lambda _self, given: given.devices)
-    with pytest.raises(InvalidRequestError, match=f"^parameters of the DeviceClass: {error}"):
-        backend.prepare(["phone0"], parameters("class", **content))
-    assert os.listdir(directory.path) == []
-
-
 def test_devices_of_parameters_must_be_devices_of_the_node(directory: Mounts) -> None:
     backend = started(directory)
     backend.prepare(["phone1"], [])

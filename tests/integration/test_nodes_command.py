@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import pytest
 
-from aosp_plugin.binder.provision.bulk import BINDERFS_DIR
 from tests.support import run_command
 
 CHECKOUT = Path(__file__).parents[2]
@@ -31,11 +30,6 @@ def start(command: list[str]) -> Done:
     """Run a command to its end."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)  # noqa: S603
     return Done(done.returncode, done.stdout, done.stderr)
-
-
-no_binderfs = pytest.mark.skipif(
-    "\tbinder\n" in Path("/proc/filesystems").read_text(encoding="ascii"), reason="requires a kernel without binderfs"
-)
 
 
 @pytest.fixture
@@ -68,15 +62,3 @@ def test_a_failure_is_one_line_and_exit_code_1() -> None:
         "",
         "aosp-plugin: cannot read the device directory /nope: No such file or directory\n",
     )
-
-
-@no_binderfs
-def test_create_on_a_host_without_binder_says_what_to_load(dev: Path) -> None:
-    """Also as root: stand-ins, copies of /dev/null, are created on request only."""
-    done = run("create", "--count", "360", "--device-dir", str(dev))
-    assert (done.code, done.out) == (1, "")
-    assert done.err == (
-        f"aosp-plugin: cannot mount a binderfs on {BINDERFS_DIR}: this kernel has no binderfs: modprobe binder_linux, "
-        "or boot a kernel with CONFIG_ANDROID_BINDERFS\n"
-    )
-    assert not os.listdir(dev)

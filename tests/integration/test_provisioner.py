@@ -1,6 +1,5 @@
 """A plugin without privileges, and the privileged process that mounts its phones; a tmpfs stands in for binderfs."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -26,14 +25,12 @@ from aosp_plugin.binder.provision import phone_mount, provisioner_socket
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
-from kubelet_standin import Container, Kubelet, Pod
-from tests.support import Clock, listed
+from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
 PROGRAM = (sys.executable, "-m", "tests.e2e.cluster.figures.tmpfs_phones")
-UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 
 
 class Provisioner:
@@ -150,17 +147,6 @@ def reasons(backend: BinderBackend) -> dict[str, str]:
 def numbers(directory: Mounts) -> dict[str, int]:
     """Return which file system each phone has."""
     return {phone: os.stat(directory.path / phone).st_dev for phone in directory.mounted()}
-
-
-def test_a_plugin_without_the_right_to_mount_has_its_phones_mounted(
-    directory: Mounts, provisioner: Provisioner
-) -> None:
-    provisioner.start()
-    backend = served(provisioner)
-    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
-    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
-    assert backend.pre_start_required
-    backend.check_host()
 
 
 def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_old_one(
@@ -284,35 +270,3 @@ def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisi
     assert stat.S_IMODE(os.stat(provisioner.socket).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(provisioner.socket.parent).st_mode) == 0o700
     assert provisioner.stop() == 0
-
-
-async def test_a_process_without_capabilities_serves_fresh_phones(
-    directory: Mounts, provisioner: Provisioner, tmp_path: Path, kubelet_dir: str
-) -> None:
-    """Real processes, and a plugin that the kernel refuses every mount; PreStartContainer replaces its phone."""
-    provisioner.start()
-    file = tmp_path / "plugin.yaml"
-    document = {
-        "version": "v1",
-        "phones": {"count": 3, "directory": str(directory.path)},
-        "provisioned_by": "provisioner",
-        "kubelet_dir": kubelet_dir,
-        "listen": "",
-    }
-    file.write_text(json.dumps(document))
-    async with Kubelet(kubelet_dir) as kubelet:
-        plugin = await asyncio.create_subprocess_exec(
-            *UNPRIVILEGED, *PROGRAM, "serve", f"--config={file}", env=provisioner.environment
-        )
-        try:
-            await listed(kubelet, 3, "aosp.io/phone")
-            before = numbers(directory)
-            pod = Pod("tenant", [Container("android", {"aosp.io/phone": 1})])
-            await kubelet.admit(pod)
-            allocation = await kubelet.start_container(pod, "android")
-            after = numbers(directory)
-            replaced = tuple(phone for phone in after if after[phone] != before[phone])
-            assert replaced == allocation.device_ids["aosp.io/phone"]
-        finally:
-            plugin.send_signal(signal.SIGTERM)
-            assert await plugin.wait() == 0

@@ -1,7 +1,5 @@
 """Many binder devices on a test host: real files, and a fake binderfs instead of the kernel's."""
 
-import contextlib
-import functools
 import os
 import stat
 from collections.abc import Callable
@@ -94,50 +92,6 @@ def test_create_names_what_is_in_the_way_and_creates_nothing(place: Place) -> No
         assert os.listdir(place.dev) == ["a1"]
         (place.dev / "a1").unlink()
     assert place.kernel.calls == []
-
-
-class Interruption:
-    """Raises KeyboardInterrupt at one point: before or after an operation of the system or the driver."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, stop: int) -> None:
-        """``stop`` is the number of the point."""
-        self.stop = stop
-        self.point = 0
-        operations = ((os, "symlink"), (os, "chmod"), (os, "unlink"), (os, "makedirs"))
-        driver = ((binderfs, "mount"), (binderfs, "unmount"), (binderfs, "add_device"))
-        for module, name in (*operations, *driver):
-            patch.setattr(module, name, functools.partial(self._call, getattr(module, name)))
-
-    def _call(self, function: Callable[..., object], *arguments: object, **more: object) -> object:
-        self._reach()
-        result = function(*arguments, **more)
-        self._reach()
-        return result
-
-    def _reach(self) -> None:
-        self.point += 1
-        if self.point == self.stop:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("command", ["create", "delete"])
-def test_a_command_continues_after_an_interruption_at_any_point(place: Place, command: str) -> None:
-    run: Callable[[], object] = functools.partial(place.pool.create, 3) if command == "create" else place.pool.delete
-    expected = {"a0", "a1", "a2"} if command == "create" else set()
-    stop, last = 0, 1
-    while stop <= last:
-        stop += 1
-        place.pool.delete()
-        if command == "delete":
-            place.pool.create(3)
-        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-            interruption = Interruption(patch, stop)
-            run()
-        last = interruption.point
-        run()
-        assert place.links().keys() == expected
-        assert (place.devices() if expected else set(place.kernel.mounts)) == expected
-    assert stop > 10
 
 
 def test_list_is_in_natural_order_and_names_targets(place: Place) -> None:

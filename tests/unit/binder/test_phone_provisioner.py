@@ -40,15 +40,6 @@ def test_phone_has_three_binder_devices_whatever_the_kernel_creates(directory: M
     assert directory.mounted() == {"phone0": 1, "phone1": 1}
 
 
-def test_mounts_of_an_earlier_process_are_found(directory: Mounts) -> None:
-    provisioner(directory).provision(["phone0", "phone1"])
-    before = os.stat(directory.path / "phone0/binder")
-    later = provisioner(directory)
-    assert later.provision(["phone0", "phone1", "phone2"]) == ["phone2"]
-    assert os.path.samestat(os.stat(directory.path / "phone0/binder"), before)
-    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
-
-
 def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_are_restored(directory: Mounts) -> None:
     """A read-only binderfs takes no new device and no mode; the next phone is scanned nevertheless."""
     keeper = provisioner(directory)
@@ -64,49 +55,6 @@ def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_ar
     for phone in ("phone0", "phone1", "phone2"):
         assert sorted(binderfs.device_names(f"{directory.path}/{phone}")) == TRIPLE
         assert {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE} == {0o666}
-
-
-def test_replacement_is_another_file_system_and_the_old_one_stays_usable(directory: Mounts) -> None:
-    keeper = provisioner(directory)
-    keeper.provision(["phone0", "phone1"])
-    neighbour = os.stat(directory.path / "phone1/binder")
-    old = os.open(directory.path / "phone0", os.O_RDONLY)
-    try:
-        keeper.replace("phone0")
-        assert os.stat(directory.path / "phone0").st_dev != os.fstat(old).st_dev
-        assert {*TRIPLE} <= {*os.listdir(old)}
-    finally:
-        os.close(old)
-    assert sorted(binderfs.device_names(f"{directory.path}/phone0")) == TRIPLE
-    assert directory.mounted() == {"phone0": 1, "phone1": 1}
-    assert os.path.samestat(os.stat(directory.path / "phone1/binder"), neighbour)
-
-
-def test_removal_leaves_neither_mount_nor_directory(directory: Mounts) -> None:
-    keeper = provisioner(directory)
-    keeper.provision(["phone0", "phone1"])
-    with open(directory.path / "phone1/binder", encoding="ascii"):
-        assert keeper.remove(["phone1", "phone7"], limit=9) == ["phone1", "phone7"]
-    assert os.listdir(directory.path) == ["phone0"]
-    assert directory.mounted() == {"phone0": 1}
-
-
-def test_other_file_system_in_place_of_a_phone_is_left_alone(directory: Mounts) -> None:
-    keeper = provisioner(directory)
-    keeper.provision(["phone0", "phone1"])
-    directory.mount_other("phone0")
-    assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone2"]
-    assert keeper.foreign == {"phone0"}
-    error = f"{directory.path}/phone0: another file system is mounted in place of the phone's binderfs: unmount it"
-    assert keeper.problem == error
-    with pytest.raises(BinderfsError, match="another file system is mounted"):
-        keeper.replace("phone0")
-    assert keeper.remove(["phone0"], limit=1) == []
-    assert keeper.problem == error
-    assert directory.mounted()["phone0"] == 2
-    directory.unmount("phone0")
-    keeper.provision(["phone0"])
-    assert (keeper.foreign, keeper.problem) == (frozenset(), "")
 
 
 def test_phone_whose_directory_is_in_use_does_not_affect_the_others(directory: Mounts) -> None:
