@@ -55,10 +55,6 @@ class DraNode:
         claim = claim_object(name, {"main": devices}, *config)
         return DraClaim.from_object(self.server.objects.create(CLAIMS, claim))
 
-    def delete_claim(self, claim: DraClaim) -> None:
-        """Delete a ResourceClaim, as after its pod."""
-        self.server.objects.delete(protocol.object_path(CLAIMS, claim.name))
-
     def driver(self, backend: Backend, **arguments: Any) -> DraDriver:
         """Return a driver of this node that does not run yet."""
         directories = DraDirectories(*(str(self.directory / name) for name in ("registry", "state", "cdi")))

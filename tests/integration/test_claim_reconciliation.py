@@ -111,20 +111,6 @@ async def test_nothing_of_an_earlier_boot_is_used(node: Node) -> None:
         await prepare(node, claims, "b", "phone1")
 
 
-async def test_specs_of_other_drivers_and_temporary_files_stay_or_go(node: Node) -> None:
-    node.cdi.mkdir()
-    others = [node.cdi / "gpu.example.com-claim_a.json", node.cdi / "aosp.io_phone.json"]
-    for path in others:
-        path.touch()
-    temporary = node.cdi / f".{node.spec('a').name}.abcdefgh.tmp"
-    temporary.touch()
-    orphan = node.spec("b")
-    orphan.write_text("no JSON")
-    async with node.claims() as claims:
-        await claims.repair()
-    assert sorted(node.cdi.iterdir()) == sorted(others)
-
-
 async def test_devices_of_no_claim_are_released(node: Node) -> None:
     (node.backend.directory / "phone5").mkdir()
     async with node.claims() as claims:

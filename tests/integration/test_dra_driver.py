@@ -52,18 +52,6 @@ async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
     assert (backend.mounted, node.specs) == (set(), [])
 
 
-async def test_a_restarted_driver_keeps_prepared_claims(node: DraNode, backend: DirectoryBackend) -> None:
-    claim = node.create_claim("a", ["phone1"])
-    pod = DraPod("game", (claim,))
-    async with node.running(backend):
-        await node.kubelet.prepare(pod)
-    assert backend.mounted == {"phone1"}
-    async with node.running(backend) as driver:
-        assert driver.driver.claims == 1
-        await node.kubelet.unprepare(pod)
-        assert backend.mounted == set()
-
-
 async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
     node: DraNode, backend: DirectoryBackend
 ) -> None:

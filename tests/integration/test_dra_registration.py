@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.api import pluginregistration_pb2 as pb
-from aosp_plugin.framework.sockets import listener
 from kubelet_standin import DraKubelet, DraVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
 from tests.support import PATIENCE, until
@@ -93,42 +88,6 @@ async def test_driver_registers_again_with_each_restarted_kubelet(registry: str)
         assert driver.events.seen == ["ok"] * 4
 
 
-async def delete_socket(path: str) -> None:
-    """Remove the driver's socket."""
-    os.unlink(path)
-
-
-async def replace_socket(path: str) -> None:
-    """Replace the driver's socket with one without a listener."""
-    with socket.socket(socket.AF_UNIX) as impostor:
-        impostor.bind(path + ".new")
-        os.rename(path + ".new", path)
-
-
-async def replace_directory(path: str) -> None:
-    """Replace the directory with an empty one, as a reinstallation of the kubelet does."""
-    registry = os.path.dirname(path)
-    os.rename(registry, registry + ".old")
-    os.mkdir(registry)
-
-
-@pytest.mark.parametrize("damage", [delete_socket, replace_socket, replace_directory])
-async def test_driver_registers_another_socket(registry: str, damage: Callable[[str], object]) -> None:
-    """After it lost the first one."""
-    async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
-        await connected(kubelet, driver)
-        first = driver.service.endpoint
-        if damage is replace_directory:
-            await kubelet.stop()
-        await damage(f"{registry}/{first}")  # type: ignore[misc]
-        if damage is replace_directory:
-            await kubelet.start()
-        await kubelet.wait_for(lambda _: driver.service.endpoint not in {first, ""}, PATIENCE)
-        await connected(kubelet, driver)
-        await kubelet.prepare(pod("game"))
-        assert driver.events.seen == ["ok", "unregistered", "ok"]
-
-
 async def test_socket_that_the_kubelet_did_not_notice_is_replaced(registry: str) -> None:
     async with kubelet_at(registry) as kubelet:
         kubelet.faults.miss_sockets = True
@@ -162,37 +121,3 @@ async def test_lost_confirmation_is_repeated(registry: str, version: DraVersion)
             )
             kubelet.faults.skip_notify = False
             await connected(kubelet, driver)
-
-
-def stale(directory: str, name: str) -> None:
-    """Leave a socket behind, as a killed process does."""
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(f"{directory}/{name}")
-
-
-async def test_stale_sockets_are_removed_at_the_start(registry: str) -> None:
-    """Hidden ones too, but neither those of other drivers nor one that answers."""
-    os.mkdir(registry)
-    for name in (f"{DRIVER}-7-1700000000000.sock", f".{DRIVER}-7-1700000000001.sock", "other.example.com-7-17.sock"):
-        stale(registry, name)
-    with socket.socket(socket.AF_UNIX) as alive:
-        alive.bind(f"{registry}/{DRIVER}-8-1700000000000.sock")
-        alive.listen()
-        async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
-            await connected(kubelet, driver)
-            remaining = {f"{DRIVER}-8-1700000000000.sock", "other.example.com-7-17.sock", driver.service.endpoint}
-            assert set(os.listdir(registry)) == remaining
-            assert listener(f"{registry}/{driver.service.endpoint}") == os.getpid()
-
-
-async def test_calls_on_a_given_up_socket_are_ignored(registry: str) -> None:
-    """A kubelet that answers late for another one says nothing about the current one."""
-    async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
-        await connected(kubelet, driver)
-        driver.service.restarted.clear()
-        late = pb.RegistrationStatus(plugin_registered=False, error="it is too late")
-        context: Any = None
-        await driver.service._get_info("other.sock", pb.InfoRequest(), context)
-        await driver.service._notify("other.sock", late, context)
-        assert not driver.service.restarted.is_set()
-        assert driver.service.registered

@@ -11,7 +11,6 @@ from aosp_plugin.framework.apiserver.protocol import InvalidObjectError, Request
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Hang, Refuse
 from tests.slices import phones, publishing, slice_name, slice_path
-from tests.support import until
 
 SOON = Timings(slice_relist=0.2, watch_pause=(0.0, 0.1))
 
@@ -119,22 +118,6 @@ async def test_a_watch_that_breaks_is_opened_again_and_what_it_missed_is_found(
         server.faults.clear()
         await running.shown(["phone0"])
         assert await running.repaired(1) == {"deleted": 1}
-        await running.fine()
-
-
-async def test_while_the_api_server_is_away_the_devices_stay_and_changes_follow_when_it_is_back(
-    server: ApiServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with publishing(server, phones(2), timings=SOON) as running:
-        await server.stop()
-        await running.problem("cannot connect")
-        stayed = running.publisher.confirmed
-        assert stayed
-        running.inventory.publish(phones(3))
-        await until(lambda: not running.publisher.confirmed)
-        assert len(problems(caplog)) <= 4
-        await server.start()
-        await running.shown(["phone0", "phone1", "phone2"])
         await running.fine()
 
 
