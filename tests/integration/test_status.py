@@ -5,7 +5,6 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -23,7 +22,6 @@ from tests.support import (
     run_command,
 )
 
-HAS_SELINUX = "\tselinuxfs\n" in Path("/proc/filesystems").read_text()
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 
 
@@ -66,32 +64,6 @@ async def run(*arguments: str, environment: dict[str, str] | None = None) -> tup
 
 
 # aosp-plugin status
-
-
-async def test_status_prints_pods_and_unhealthy_devices(node: Node) -> None:
-    node.device_directory.remove(2)
-    await listed(node.kubelet, 2)
-    code, out, err = await run("--url", node.url)
-    assert (code, err) == (0, "")
-    lines = [line.rstrip() for line in out.splitlines()]
-    assert lines[0].startswith("node-7: aosp-plugin ")
-    assert lines[1].startswith(f"  SELinux: {'yes, ' if HAS_SELINUX else 'no; '}")
-    changing = re.compile(r"\b\d+s\b|, which can allocate \d of 3 devices")
-    assert [changing.sub(lambda found: "0s" if found[0][0].isdigit() else "", line) for line in lines[2:]] == [
-        "",
-        f"{RESOURCE}: registered with the kubelet for 0s",
-        "  3 devices: 2 healthy, 1 unhealthy, 2 allocated, 0 free, - leaked",
-        "  warning: 1 device missing: the file does not exist (for 0s): aosp_binder2",
-        "  leak detection is off (leak_scan_interval: 0)",
-        "",
-        "  Unhealthy",
-        "    DEVICE        AGE  REASON   POD",
-        "    aosp_binder2  0s   missing",
-        "",
-        "  Pods",
-        "    POD            CONTAINER  AGE  DEVICES",
-        "    games/phone-1  android    0s   aosp_binder0..1",
-    ]
 
 
 async def test_check_exits_with_3_if_there_are_problems(node: Node) -> None:

@@ -31,7 +31,6 @@ def load(name: str) -> dict[str, Any]:
 DAEMON_SET = load("base/daemonset.yaml")
 POD = DAEMON_SET["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
-VOLUMES = {volume["name"]: volume for volume in POD["volumes"]}
 MOUNTS = {mount["name"]: mount for mount in CONTAINER["volumeMounts"]}
 FLAGS = dict(argument.split("=", 1) for argument in CONTAINER["args"][1:])
 VARIABLES = {variable["name"]: variable.get("value", "") for variable in CONTAINER["env"]}

@@ -25,7 +25,6 @@ DRIVER = driver_name(RESOURCE.resource_name)
 POD = documents("dra/daemonset.yaml")[0]["spec"]["template"]["spec"]
 ROLE, BINDING = documents("dra/rbac.yaml")
 (ACCOUNT,) = documents("base/serviceaccount.yaml")
-BASE = documents("base/daemonset.yaml")[0]["spec"]["template"]["spec"]
 NAMESPACE = yaml.safe_load((DEPLOY / "base/kustomization.yaml").read_text(encoding="utf-8"))["namespace"]
 POLICY, POLICY_BINDING = documents("dra/policy.yaml")
 (CLASS,) = documents("dra/deviceclass.yaml")

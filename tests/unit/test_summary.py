@@ -68,18 +68,6 @@ def text_of(max_rows: int | None = 20, *, known: bool = True, **fields: Any) -> 
     return [line.text for line in summary(report, max_rows, NOW)][3:]
 
 
-def test_first_line_describes_the_plugin() -> None:
-    for watching, text in (("inotify", "with inotify"), ("polling", "by polling (inotify is unavailable)")):
-        line, _ = summary(replace(NODE, watching=watching))
-        assert line.text.startswith("node-7: aosp-plugin 1.2.3, up since 2023-11-1")
-        assert line.text.endswith(f", detects changes {text}")
-
-
-def test_second_line_says_whether_an_unchanged_android_can_run() -> None:
-    for selinux, text in ((True, "yes, as "), (False, "no; an unchanged Android finds none"), (None, "unknown; ")):
-        assert summary(replace(NODE, selinux=selinux))[1].text.startswith(f"  SELinux: {text}")
-
-
 def test_no_device_counts_as_allocated_or_free_while_allocations_are_unknown() -> None:
     lines = text_of(known=False, counts=replace(COUNTS, total=1, unhealthy=1))
     assert "  1 device: 0 healthy, 1 unhealthy, allocation unknown, 0 leaked" in lines

@@ -33,7 +33,6 @@ OTHER_UID = "3a1f0c9e-0000-4000-8000-00000000000b"
 STATIC_UID = "0123456789abcdef0123456789abcdef"
 C1 = "c1" * 32
 C2 = "c2" * 32
-RESOURCE = "aosp.io/binder"
 INVISIBLE = Gap("no kernel thread is visible, as without hostPID")
 
 
@@ -257,13 +256,6 @@ def test_scan_reads_owners_after_processes(proc: Proc, device: BinderDevice) -> 
     assert [holder.pid for holder in scan([device], owners).leaked] == [70]
 
 
-def test_scan_sorts_by_device_in_natural_order_then_by_pid(proc: Proc, tmp_path: Path) -> None:
-    nine, ten = (file_device(tmp_path / f"aosp_binder{number}") for number in (9, 10))
-    proc.process(100, nine.path)
-    proc.process(70, ten.path, nine.path)
-    assert leaked([ten, nine]) == [("aosp_binder9", 70), ("aosp_binder9", 100), ("aosp_binder10", 70)]
-
-
 def test_device_is_identified_by_number_or_inode(proc: Proc) -> None:
     """A container may have another file with the number, which opens a misc device, but not a device of a binderfs.
 
@@ -386,27 +378,6 @@ def test_all_processes_are_visible_if_kernel_threads_are(proc: Proc) -> None:
 
 
 # -- limits
-
-
-def pod_cgroup(uid: str) -> str:
-    return f"0::/kubepods/pod{uid}/{C1}\n"
-
-
-def test_descriptors_of_a_pod_are_limited_and_it_is_named(
-    proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many processes have them. Those of other pods, and of the host, are found."""
-    monkeypatch.setattr(leaks, "MAX_DESCRIPTORS", 25)
-    for pid in (70, 71, 72):
-        proc.process(pid, *["/dev/zero"] * 10, device.path, cgroup=pod_cgroup(UID))
-    proc.process(73, device.path, cgroup=pod_cgroup(OTHER_UID))
-    proc.process(74, device.path)
-    found = scan([device], dict)
-    assert {73, 74} <= {holder.pid for holder in found.leaked}
-    assert found.unread
-    assert found.unread <= {70, 71, 72}
-    assert found.gaps[1].cause == f"more than 25 file descriptors of pod {UID}"
-    assert found.gaps[1].processes.endswith("(tool -v)")
 
 
 def test_descriptors_of_a_container_without_pod_and_of_a_user_are_limited(
