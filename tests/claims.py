@@ -142,6 +142,8 @@ class FakeSource:
         self.errors: list[Exception] = []
         """What the next requests raise."""
         self.down = False
+        self.silent = ""
+        """Name of a claim about which no request is answered."""
         self.before: Callable[[], object] = lambda: None
         """Called before each answer."""
         self.requests: list[str] = []
@@ -168,6 +170,8 @@ class FakeSource:
         self.requests.append(name)
         self.before()
         self._requested.set()
+        if name == self.silent:
+            await asyncio.Event().wait()
         if self.errors:
             raise self.errors.pop(0)
         if self.down:

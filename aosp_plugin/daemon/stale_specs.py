@@ -1,12 +1,13 @@
-"""Removal of the CDI specs of resources that have left the configuration, or no longer use CDI.
+"""Removal of the CDI specs of resources that have left the configuration.
 
-A spec stays when the plugin ends: a container that restarts meanwhile requires it, because the kubelet passes the same
-CDI names again without a call of the plugin. So each start and each reload removes those that are no longer needed.
+A spec stays when the plugin ends, and when its resource no longer uses CDI: a container that restarts requires it,
+because the kubelet passes the same CDI names again without a call of the plugin. So each start and each reload removes
+those of resources that are no longer served.
 
 The directory has specs of other programs too, and of plugins that serve other resources of the node and may be away.
 Therefore a plugin removes only the specs
 
-- of resources that it serves itself without CDI, or served before a reload;
+- of resources that it served before a reload;
 - that its predecessor recorded, in a file beside the specs whose name has the first resource of both. A spec has no
   place for it: annotations require CDI 0.6.0, and containerd before 1.7.12 rejects that;
 
@@ -36,14 +37,14 @@ def remove_stale_specs(config: Config, previous: Collection[str] = ()) -> Sequen
     host = Host(config.host_root)
     directory = host.process_path(host.resolve(config.cdi_dir))
     own = [resource.resource_name for resource in config.resources]
-    used = {resource.resource_name for resource in config.resources if not CDI.isdisjoint(resource.device_list)}
+    uses_cdi = {resource.resource_name for resource in config.resources if not CDI.isdisjoint(resource.device_list)}
     # No runtime reads a file with this name.
     record = os.path.join(directory, f".{socket_stem(own[0], 'aosp-')}.resources")
-    candidates = {*own, *previous, *_recorded(record)} - used
-    unused = [name for name in sorted(candidates) if os.path.lexists(spec_path(directory, name))]
+    found = {name for name in (*own, *previous, *_recorded(record)) if os.path.lexists(spec_path(directory, name))}
+    unused = sorted(found.difference(own))
     served = {name for name in unused if PluginDirectory(config.kubelet_dir, name).other_plugins()}
     removed = [path for name in unused if name not in served and atomic_file.remove(path := spec_path(directory, name))]
-    if specs := sorted((used | served) - {own[0]}):
+    if specs := sorted((uses_cdi | found.intersection(own) | served) - {own[0]}):
         atomic_file.make_directory(directory)
         atomic_file.replace(record, msgspec.json.encode(specs))
     else:

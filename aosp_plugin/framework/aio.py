@@ -38,7 +38,7 @@ async def wait_any(*events: asyncio.Event, timeout: float | None = None) -> bool
     return bool(done)
 
 
-async def complete_unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+async def complete_unless(stop: asyncio.Event, work: Coroutine[None, None, object]) -> bool:
     """Run ``work`` to its end, or cancel it when ``stop`` is set. Return whether it has completed; raises its error.
 
     Work that completes although ``stop`` is set has completed: it may have started what the caller has to stop.

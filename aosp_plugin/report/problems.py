@@ -53,7 +53,7 @@ def _serving(resource: ResourceReport) -> Iterator[Problem]:
         yield _problem(resource, "not-registered", Severity.ERROR, resource.problem, since or resource.since)
     elif lacks_slices(resource):
         yield _problem(resource, "slices-missing", Severity.ERROR, resource.problem, since)
-    elif lacks_devices(resource):
+    elif resource.problem and lacks_devices(resource):  # there is none before a second round confirms it
         detail = f"{resource.kubelet_allocatable:,} of {resource.kubelet_published:,}"
         yield _problem(resource, "kubelet-disagrees", Severity.ERROR, detail, since)
     elif resource.problem and not resource.truncated:

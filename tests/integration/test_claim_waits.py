@@ -45,6 +45,17 @@ async def test_a_device_of_another_claim_is_waited_for(node: Node, claims: Claim
     assert ("waited",) in node.observer.events
 
 
+async def test_a_release_ends_the_wait_although_the_api_server_does_not_answer(node: Node) -> None:
+    async with node.claims(timings=TIMINGS._replace(claim_conflict=3600.0)) as claims:
+        await prepared_devices(claims, node.source.add("a", "phone1"))
+        node.source.silent = "claim-a"
+        waiting = asyncio.create_task(claims.prepare(node.source.add("b", "phone1"), 3600.0))
+        await node.source.requested("claim-a", 2)
+        await unprepare(claims, "a")
+        async with asyncio.timeout(PATIENCE):
+            assert [device.device for device in await waiting] == ["phone1"]
+
+
 async def test_a_claim_that_waits_is_named_until_it_is_prepared(node: Node) -> None:
     async with node.claims(timings=TIMINGS._replace(claim_slow=0.0)) as claims:
         await prepared_devices(claims, node.source.add("a", "phone1"))

@@ -12,8 +12,8 @@ import pytest
 from kubelet_standin import Kubelet
 from tests.support import DeviceDirectory, Serve, ServeHere, listed
 
-PHONE, SIDECAR, OTHER = "aosp.io/phone", "aosp.io/sidecar", "aosp.io/other"
-PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder", OTHER: "other_binder"}
+PHONE, SIDECAR, OTHER, LAST = (f"aosp.io/{name}" for name in ("phone", "sidecar", "other", "last"))
+PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder", OTHER: "other_binder", LAST: "last_binder"}
 REMOVED = "CDI spec of a former resource removed"
 CDI, MOUNTS = ["envvar", "cdi-cri"], ["volume-mounts"]
 
@@ -117,16 +117,29 @@ async def test_spec_of_another_plugin_that_is_away_stays(node: Node) -> None:
     """It serves other resources of the node."""
     async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
         await node.served(PHONE, SIDECAR)
-    async with node.serve(node.configure(other=CDI)):
+    async with node.serve(node.configure(other=CDI)) as plugin:
         await node.served(OTHER)
-    async with node.serve(node.configure(other=MOUNTS)) as plugin:
+        node.configure(last=CDI)
+        plugin.signal(signal.SIGHUP)
         assert "aosp.io_other" in await plugin.logged(REMOVED)
+    assert node.specs().keys() == {PHONE, SIDECAR, LAST}
+
+
+async def test_spec_of_a_resource_that_no_longer_uses_cdi_stays(node: Node) -> None:
+    """Containers that run have its names, until the resource leaves the configuration."""
+    async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
+        await node.served(PHONE, SIDECAR)
+    async with node.serve(node.configure(phone=MOUNTS, sidecar=MOUNTS)):
+        await node.served(PHONE, SIDECAR)
     assert node.specs().keys() == {PHONE, SIDECAR}
+    async with node.serve(node.configure(phone=MOUNTS)) as plugin:
+        assert "aosp.io_sidecar" in await plugin.logged(REMOVED)
+    assert node.specs().keys() == {PHONE}
 
 
 async def test_spec_that_another_version_of_the_plugin_serves_stays(node: Node) -> None:
     """A rolling update with maxSurge: the earlier version restarts, and its configuration lacks a resource."""
-    later, earlier = node.configure("later", phone=CDI, sidecar=CDI), node.configure(phone=MOUNTS, other=CDI)
+    later, earlier = node.configure("later", phone=CDI, sidecar=CDI), node.configure(phone=CDI, other=CDI)
     async with Serve(node.devices, node.kubelet.directory, "--config", str(later)):
         await node.served(PHONE, SIDECAR)
         async with node.serve(earlier):
@@ -134,6 +147,5 @@ async def test_spec_that_another_version_of_the_plugin_serves_stays(node: Node) 
             await node.served(OTHER)
         assert node.specs().keys() == {PHONE, SIDECAR, OTHER}
     async with node.serve(earlier) as plugin:
-        assert "aosp.io_phone" in await plugin.logged(REMOVED)
         assert "aosp.io_sidecar" in await plugin.logged(REMOVED)
-    assert list(node.specs()) == [OTHER]
+    assert node.specs().keys() == {PHONE, OTHER}

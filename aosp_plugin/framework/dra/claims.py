@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
-from aosp_plugin.framework.aio import call_in_loop, debounce
+from aosp_plugin.framework.aio import call_in_loop, complete_unless, debounce
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
@@ -343,7 +343,7 @@ class Claims:
                 seconds = min(since + self._timings.claim_conflict - now, call.remaining - self._timings.claim_poll)
                 if seconds <= 0:
                     raise ClaimError(_refusal(wanted, result.other, now - since))
-                await self.ask(result.other, seconds)
+                await complete_unless(superseded, self.ask(result.other, seconds))
                 if result.other.uid in self._ended:
                     await self.repair(seconds)
                 await self._clock.wait(superseded, timeout=min(self._timings.claim_poll, seconds))
