@@ -199,7 +199,7 @@ Link = Annotated[
     Meta(pattern=r"^(https?://(\[[0-9A-Fa-f:.]+\]|[^\[\]/?#]+)[^#]*)?$"),
     Limit("an http or https URL without fragment, or empty"),
 ]
-Seconds = Annotated[float, Limit("a number of seconds, 0 or more", lambda value: 0 <= value < math.inf)]
+Seconds = Annotated[float, Meta(ge=0), Limit("a number of seconds, 0 or more", math.isfinite)]
 Interval = Annotated[
-    float, Limit("0, or a number of seconds from 1 on", lambda value: value == 0 or 1 <= value < math.inf)
+    float, Meta(ge=0), Limit("0, or a number of seconds from 1 on", lambda value: value == 0 or 1 <= value < math.inf)
 ]
