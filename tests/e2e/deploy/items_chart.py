@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tarfile
 import tempfile
 from pathlib import Path
@@ -177,66 +176,30 @@ REFUSED = {
     "config.verify=probe": "config.verify=probe opens binder devices of the host and requires",
     "config.resources[0].verify=probe": "config.verify=probe opens binder devices of the host and requires",
     "provision.enabled=true,config.provision.count=3,config.provision.directory=/mnt/x": "is not in a volume",
-    "config.device_prefx=x": "additional properties 'device_prefx' not allowed",
     "config.version=v2": "value must be 'v1'",
-    "updateStrategy.rollingUpdate.maxSurge=1": "at '/updateStrategy/rollingUpdate/maxUnavailable'",
     "config.api=dra,config.phones.count=3": "config.phones mounts file systems on the host and requires",
     "config.api=dra,updateStrategy.rollingUpdate.maxSurge=1,updateStrategy.rollingUpdate.maxUnavailable=0": "choose 0",
     "config.api=dra,dra.classes.aosp\\.io/phone.extendedResource=true": "dra.classes has aosp.io/phone, but no",
     "config.kubelet_dir=/data/kubelet/device-plugins": "set kubelet.rootDir and kubelet.devicePluginsDir instead",
     "config.pod_resources_socket=/x": "set kubelet.rootDir instead",
     "config.node_events=true,serviceAccount.create=false": "serviceAccount.create=false requires serviceAccount.name",
-    "commonLabels.app\\.kubernetes\\.io/name=x": "invalid propertyName 'app.kubernetes.io/name'",
     "podLabels.app\\.kubernetes\\.io/instance=x": "invalid propertyName 'app.kubernetes.io/instance'",
     "kubelet.rootDir=data": "at '/kubelet/rootDir'",
     "extraArgs[0]=status": "at '/extraArgs/0'",
     "port=0": "at '/port'",
     "livenessProbe.exec.command=x": "additional properties 'exec' not allowed",
-    "image.digest=latest": "at '/image/digest'",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
-    "networkPolicy.from=null": "at '/networkPolicy': missing property 'from'",
-    "networkPolicy.apiServer.ports=null": "at '/networkPolicy/apiServer': missing property 'ports'",
     "config.feature_file=labels": "at '/config/feature_file': 'labels' does not match pattern",
     "config.feature_file=/etc/shadow": "at '/config/feature_file': '/etc/shadow' does not match pattern",
 }
 """Wrong values and Helm's messages."""
 
 
-NOTES = {
-    "default": ("no registry has the image", "as a limit: aosp.io/binder: 1"),
-    "everything": (
-        "kubectl -n kube-system rollout status daemonset/phones",
-        r".status.allocatable.aosp\.io/phone",
-        "kubectl label node NODE example.com/phones=yes",
-        "kubectl -n kube-system port-forward POD 19478",
-        "helm test phones -n kube-system",
-    ),
-    "provision": ("the plugin itself has no privilege", "--container provisioner --tail=5"),
-    "privileged": ("the plugin is privileged",),
-    "dra-found": (
-        "kubectl get resourceslices --field-selector=spec.driver=tablet.example.com",
-        "as a limit: aosp.io/sidecar: 1",
-        "with the class phone.aosp.io",
-    ),
-}
-"""Parts of the notes, by values."""
-
-
 def values_are_checked() -> None:
     """Helm refuses wrong values, and values that require privileges of the pod, with the reason."""
     for values, message in REFUSED.items():
         refuses(lambda values=values: charted("--set", values), message)  # type: ignore[misc]
-    refuses(lambda: charted("--set-json", "networkPolicy.from=[]"), "at '/networkPolicy/from'")  # it would allow all
-
-
-def notes() -> None:
-    """The notes after an install list the commands that check it, with the configured resource."""
-    for values, texts in NOTES.items():
-        text = " ".join(_notes(*VALUES[values]).split())
-        missing = [part for part in texts if part not in text]
-        assert not missing, f"{values}: {missing} in {text}"
-    assert "privileged" not in _notes(*VALUES["everything"])
 
 
 def test_pods() -> None:
@@ -272,42 +235,8 @@ def test_pods() -> None:
             assert [volume["configMap"]["name"] for volume in spec["volumes"]] == [daemon_set["metadata"]["name"]]
 
 
-def _notes(*arguments: str) -> str:
-    """Return the notes, rendered as a manifest of a copy of the chart; Helm prints notes only with a cluster."""
-    with tempfile.TemporaryDirectory() as directory:
-        chart = Path(directory, "chart")
-        shutil.copytree(CHART, chart)
-        (chart / "templates" / "NOTES.txt").rename(chart / "notes")
-        template = 'notes: |\n{{ tpl (.Files.Get "notes") . | indent 2 }}\n'
-        (chart / "templates" / "notes.yaml").write_text(template)
-        command = (
-            "template",
-            "phones",
-            str(chart),
-            "--namespace",
-            "kube-system",
-            "--show-only",
-            "templates/notes.yaml",
-        )
-        text: str = yaml.safe_load(run(parts.helm(), *command, *VALUES["default"], *arguments))["notes"]
-        return text
-
-
-def package() -> None:
-    """The packaged chart renders the same manifests, and does not contain test values."""
-    with tempfile.TemporaryDirectory() as directory:
-        run(parts.helm(), "package", str(CHART), "--destination", directory)
-        (packed,) = Path(directory).glob("*.tgz")
-        with tarfile.open(packed) as archive:
-            names = archive.getnames()
-        text = run(parts.helm(), "template", "aosp-device-plugin", str(packed), *VALUES["everything"])
-    assert not [name for name in names if re.search(r"/ci/|_test\.yaml$", name)], names
-    expected = run(parts.helm(), "template", "aosp-device-plugin", str(CHART), *VALUES["everything"])
-    assert text == expected
-
-
 def released() -> None:
-    """The chart of a release has the files that Helm packs, and renders the image of the release without any value."""
+    """A release's chart has the files that Helm packs, no tests, and renders the release's image without any value."""
     digest = f"sha256:{'1' * 64}"
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory, "release")
@@ -320,6 +249,7 @@ def released() -> None:
         )
         with tarfile.open(helms) as first, tarfile.open(ours) as second:
             assert sorted(first.getnames()) == sorted(second.getnames())
+            assert not [name for name in second.getnames() if re.search(r"/ci/|_test\.yaml$", name)]
         run(parts.helm(), "lint", "--strict", str(ours))
         rendered = run(parts.helm(), "template", "aosp-device-plugin", str(ours))
         shown = yaml.safe_load(run(parts.helm(), "show", "chart", str(ours)))
@@ -340,8 +270,6 @@ ITEMS = (
     plugin_takes_configuration,
     changes_roll_out,
     values_are_checked,
-    notes,
     test_pods,
-    package,
     released,
 )

@@ -108,14 +108,6 @@ def read_only(node: Node) -> None:
     assert output.split() == [str(PLUGINS)], f"writable: {output.split()}"
 
 
-def answers(node: Node) -> None:
-    """systemd: the loopback address serves probes, metrics and status."""
-    assert node.get("readyz").startswith("ok"), node.get("readyz")
-    assert node.get("healthz") == "ok\n"
-    assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 1.0' in node.get("metrics")
-    assert json.loads(node.get("status"))["resources"]
-
-
 def later_mounts(node: Node) -> None:
     """systemd: a file system that the host mounts and unmounts later does so in the service's mount namespace too."""
     directory = Path("/run/aosp-binderfs")
@@ -190,7 +182,6 @@ ITEMS: Final[tuple[Callable[[Node], None], ...]] = (
     starts,
     no_privileges,
     read_only,
-    answers,
     later_mounts,
     reloads,
     watchdog,
