@@ -88,7 +88,7 @@ test-deploy: $(VENV)/.installed ## Check chart, manifests, alerts and systemd un
 test-kubelet: $(VENV)/.installed ## Run the plugin with a real kubelet and containerd; requires root, Debian and Go
 	$(BIN)/python -m tests.e2e.kubelet --items $(ITEMS)
 
-test-kernel: $(VENV)/.installed ## Run the plugin on a real binder kernel in QEMU; requires root, Debian, Go and Rust
+test-kernel: $(VENV)/.installed ## Run the plugin on a real binder kernel in QEMU; requires root, Debian and Go
 	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS)
 
 test-apiserver: $(VENV)/.installed ## Run the API server's client with two versions of kube-apiserver; requires root, Debian and Go

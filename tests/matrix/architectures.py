@@ -17,12 +17,5 @@ CELLS: Final = (
         expect=_ARM64,
         note=CORE,
     ),
-    Cell(
-        name="arm64-clients",
-        title="arm64, emulated: binder software of others",
-        command=("tests.e2e.kernel", "--arch", "arm64", "clients"),
-        expect=_ARM64,
-        note="service managers, services and clients of rsbinder and libgbinder in containers of runc and crun",
-    ),
     Cell(name="others", title="others, and 32-bit user space", not_run="nothing known about them"),
 )

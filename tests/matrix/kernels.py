@@ -52,7 +52,7 @@ CELLS: Final = (
         title="6.1 (Debian 12) with SELinux: the binder userland of AOSP 14",
         command=("tests.e2e.kernel", "android"),
         expect={"Linux": "6.1."},
-        note="libbinder, service managers, tools and tests of Android in containers of runc and crun, and in pods",
+        note="libbinder, service managers, tools and tests of Android in containers of runc and crun",
     ),
     Cell(
         name="6.1-without-binderfs",

@@ -1,4 +1,4 @@
-"""The machine with a real binder driver, and phones on it in which the binder software of others runs.
+"""The machine with a real binder driver, and phones on it in which Android's own binder software runs.
 
 That machine is in software emulation (:mod:`tests.e2e.cluster.guest`), so all limits are generous.
 """
@@ -14,9 +14,8 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.common.report import say
-from tests.e2e.kernel import tenants
+from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
-from tests.e2e.kernel.tenants import BINDERFS, USERS
 from tests.e2e.kubelet.archive import busybox_image
 
 if TYPE_CHECKING:
@@ -27,14 +26,22 @@ if TYPE_CHECKING:
 APP: Final = "binder-phone"
 COUNT: Final = 3
 """Phones of the Deployment."""
-_USER: Final = "system"
-SCRIPT: Final = f"exec /bin/phone.sh - $HOSTNAME {_USER}"
-"""Runs a service manager and a service with the pod's name."""
+SCRIPT: Final = f"exec {aosp.COMMAND} $HOSTNAME"
+"""Runs the service managers, and a service with the pod's name."""
+RESTRICTED: Final = {
+    "runAsUser": aosp.SYSTEM,
+    "runAsGroup": aosp.SYSTEM,
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The security context that the Pod Security Standard "restricted" admits."""
 
 
 @dataclass
 class BinderPhone:
-    """A pod in which a service manager and a service with its name run."""
+    """A pod in which service managers and a service with its name run."""
 
     cluster: Cluster
     machine: GuestMachine
@@ -69,11 +76,10 @@ def node(cluster: Cluster) -> GuestMachine:
         if isinstance(machine, GuestMachine):
             return machine
     parts, directory = cluster.parts, cluster.directory / "machines" / "guest"
-    assert parts.rsbinder is not None
-    assert parts.gbinder is not None
+    assert parts.android is not None
     files, image = cluster.directory / "phone", cluster.directory / "phone.tar"
     if not image.exists():
-        tenants.assemble(files, parts.rsbinder, parts.gbinder)
+        tenants.assemble(files, parts.android)
         busybox_image(image, tree=files)
     machine = GuestMachine(parts, cluster.control_plane, directory, [image, parts.image])
     cluster.machines.append(machine)
@@ -107,11 +113,12 @@ def running(cluster: Cluster) -> list[BinderPhone]:
 
 
 def check_all(found: Sequence[BinderPhone]) -> None:
-    """Check that clients in each phone, which is new, call its own service, and find none of the next one."""
+    """Check that Android's tools in each phone, which is new, find its services and none of the next one; run tests."""
     for phone, other in zip(found, (*found[1:], found[0]), strict=True):
         with _quiet():
-            tenants.registered(phone, seconds=SLOW)
-            tenants.works(BINDERFS, phone, other.name, USERS[_USER])
+            aosp.works(phone, other.name, seconds=SLOW)
+    with _quiet():
+        aosp.run_tests(found[0], aosp.QUICK)
 
 
 def check_undisturbed(found: Sequence[BinderPhone], before: Sequence[BinderPhone]) -> None:
@@ -119,7 +126,7 @@ def check_undisturbed(found: Sequence[BinderPhone], before: Sequence[BinderPhone
     assert [phone.container for phone in found] == [phone.container for phone in before], "phones have restarted"
     for phone in found:
         with _quiet():
-            tenants.alone(BINDERFS, phone)
+            aosp.alone(phone)
 
 
 def mounted(machine: GuestMachine, source: str = SOURCE) -> dict[str, str]:

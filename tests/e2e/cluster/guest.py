@@ -124,7 +124,9 @@ class GuestMachine(Machine):
             *(option for number in (0, 1) for option in _numa_node(number, half)),
         )
         directory = self.directory
-        guest = Guest(self._kernel.image, directory / "initrd", directory / "console", _MEMORY, options)
+        files = (self._kernel.image, directory / "initrd", directory / "console")
+        # Android's service managers ask the driver for the context of each caller.
+        guest = Guest(*files, _MEMORY, options, parameters="security=selinux")
         self._process = subprocess.Popen(
             guest.command(EMULATION),
             stdin=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.binder import (
     APP,
     COUNT,
+    RESTRICTED,
     SCRIPT,
     check_all,
     check_undisturbed,
@@ -25,6 +26,8 @@ from tests.e2e.cluster.binder import (
 from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_rollout import restart_plugin
+from tests.e2e.cluster.plugin import PHONE
+from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ item = Items()
 _NUMA: Final = {"0-1": 0, "2-3": 1}
 
 
-@item("the privileged chart on a node with a real binder driver: binder software works in each phone")
+@item("the privileged chart on a node with a real binder driver: Android's software works in each restricted pod")
 def deployed(cluster: Cluster) -> None:
     """The scheduler places all of them on the only node that has phones, and no phone sees another one."""
     machine = node(cluster)
@@ -44,7 +47,8 @@ def deployed(cluster: Cluster) -> None:
     assert len(mounted(machine)) == COUNT, f"{mounted(machine)}"
     others = {other.name: plugin.capacity(cluster, other)[1] for other in cluster.machines if other is not machine}
     assert not any(others.values()), f"{others}"
-    phones.create(cluster, phones.deployment(APP, COUNT, then=SCRIPT))
+    main = container("main", 1, then=SCRIPT, resource=PHONE, securityContext=RESTRICTED)
+    phones.create(cluster, phones.deployment(APP, COUNT, containers=[main]))
     check_all(running(cluster))
 
 
@@ -112,8 +116,8 @@ def numa(cluster: Cluster) -> None:
 
 def _with_phones(manifest: dict[str, Any], count: int) -> dict[str, Any]:
     """Return a pod with several containers, each of which has a phone."""
-    (container,) = manifest["spec"]["containers"]
-    manifest["spec"]["containers"] = [container | {"name": f"phone-{number}"} for number in range(count)]
+    (main,) = manifest["spec"]["containers"]
+    manifest["spec"]["containers"] = [main | {"name": f"phone-{number}"} for number in range(count)]
     return manifest
 
 

@@ -1,4 +1,4 @@
-"""Items: phones with a binderfs for each claim on a real binder driver, with the binder software of others in them.
+"""Items: phones with a binderfs for each claim on a real binder driver, with Android's binder software in them.
 
 The node is a guest in QEMU; see :mod:`tests.e2e.cluster.guest`.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
 from tests.e2e.cluster import binder, dra, phones, plugin
-from tests.e2e.cluster.binder import APP, COUNT, SCRIPT, check_all, check_undisturbed, running
+from tests.e2e.cluster.binder import APP, COUNT, RESTRICTED, SCRIPT, check_all, check_undisturbed, running
 from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_rollout import restart_plugin
@@ -32,7 +32,7 @@ def left(machine: GuestMachine) -> list[str]:
     return machine.run("sh", "-c", f"ls {DIRECTORY} 2>/dev/null; ls {_SPECS} 2>/dev/null; true", seconds=SLOW).split()
 
 
-@item("the chart with api: dra: pods with a claim each have a binderfs each, in which binder software works")
+@item("the chart with api: dra: pods with a claim each have a binderfs each, in which Android's binder software works")
 def claimed(cluster: Cluster) -> None:
     """The slices have what the kernel says; no other phone is mounted; the device plugin offers nothing."""
     machine = binder.node(cluster)
@@ -44,7 +44,8 @@ def claimed(cluster: Cluster) -> None:
     plugin.require_not_offered(cluster, machine)
     assert not left(machine), left(machine)
     options = dra.claiming()
-    options["containers"] = [container("main", then=SCRIPT, resources=options["containers"][0]["resources"])]
+    resources = options["containers"][0]["resources"]
+    options["containers"] = [container("main", then=SCRIPT, resources=resources, securityContext=RESTRICTED)]
     phones.create(cluster, phones.deployment(APP, COUNT, **options))
     found = running(cluster)
     check_all(found)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.e2e.common import packages
 from tests.e2e.common.report import say
 from tests.e2e.deploy import parts as deploy
-from tests.e2e.kernel import client_parts
+from tests.e2e.kernel import aosp_parts
 from tests.e2e.kernel import parts as kernel
 from tests.e2e.kubelet import parts as node
 from tests.e2e.kubelet import sandbox
@@ -35,9 +35,8 @@ class Parts:
     """The directory of Debian's kernel, for a machine with a real binder driver."""
     binder: Path | None = None
     """The binder module with binderfs."""
-    rsbinder: Path | None = None
-    """Binder software of others, for phones."""
-    gbinder: Path | None = None
+    android: Path | None = None
+    """Android's binder software, for phones."""
     dra_driver: Path | None = None
     """Upstream's DRA driver in Go; None except for benchmarks."""
 
@@ -79,8 +78,7 @@ def _binder() -> dict[str, Path]:
         return {
             "kernel": kernel.kernel().directory,
             "binder": kernel.binderfs_module(),
-            "rsbinder": client_parts.rsbinder(),
-            "gbinder": client_parts.gbinder(),
+            "android": aosp_parts.build(),
         }
     except packages.MissingError as error:
         say(f"# no machine with a real binder driver: {error}")

@@ -21,12 +21,10 @@ from tests.e2e.deploy import parts as deploy_parts
 from tests.e2e.kernel import (
     aosp_parts,
     architectures,
-    client_parts,
     confinement,
     foreign,
     initrd,
     items_aosp,
-    items_aosp_pods,
     items_stock,
     kernels,
     machine,
@@ -59,8 +57,6 @@ _ENVIRONMENT: Final = {
     "E2E_PATIENCE": "120",
 }
 
-_NO_KUBELET: Final = "requires a kubelet, which is built for x86-64 alone"
-
 _CONSOLE_LINES: Final = 40
 """Lines of the console that are printed if the guest dies."""
 
@@ -72,7 +68,6 @@ _ALL: Final = (
     "foreign-binderfs",
     "other-names",
     "pods",
-    "clients",
     "android",
     selinux.BOOT,
     "android-apparmor",
@@ -210,7 +205,6 @@ def main() -> int:
         "core": _core,
         "foreign-binderfs": _foreign_binderfs,
         "pods": _pods,
-        "clients": _clients,
         "android": _android,
         "stock": _stock,
     }
@@ -240,17 +234,11 @@ def _foreign_binderfs(boot: Boot) -> None:
 
 def _pods(boot: Boot) -> None:
     if not boot.variant.architecture.native:
-        raise packages.MissingError(_NO_KUBELET)
+        raise packages.MissingError("requires a kubelet, which is built for x86-64 alone")
     packages.install(kubelet_parts.PACKAGES)
     kernel = kernels.bootable(boot.variant.kernel)
     image = kubelet_parts.plugin_image()
     boot.run(kernel, kubelet_parts.kubelet(), image, _kustomize(), memory=_MEMORY_FOR_PODS)
-
-
-def _clients(boot: Boot) -> None:
-    architecture = boot.variant.architecture
-    kernel = kernels.bootable(boot.variant.kernel, architecture=architecture)
-    boot.run(kernel, client_parts.rsbinder(architecture), client_parts.gbinder(architecture))
 
 
 def _core(boot: Boot) -> None:
@@ -264,13 +252,7 @@ def _core(boot: Boot) -> None:
 
 def _android(boot: Boot) -> None:
     kernel = kernels.bootable(boot.variant.kernel, architecture=boot.variant.architecture)
-    part = _android_part(boot)
-    if boot.variant.architecture.native:
-        packages.install(kubelet_parts.PACKAGES)
-        boot.run(kernel, part, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
-    else:
-        boot.skip(_NO_KUBELET, [item.title for item in items_aosp_pods.ITEMS])
-        boot.run(kernel, part)
+    boot.run(kernel, _android_part(boot))
 
 
 def _android_short(boot: Boot) -> None:

@@ -6,23 +6,26 @@ Debian has their sources in a package that builds other programs; ``aosp/Makefil
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import roots, suites
 from tests.e2e.common.cache import cached, key
-from tests.e2e.common.packages import BrokenError
+from tests.e2e.common.packages import BrokenError, command
 from tests.e2e.common.report import say
 from tests.e2e.common.suites import Suite
 from tests.e2e.kernel.architectures import AMD64
-from tests.e2e.kernel.client_parts import VERSIONS, copy
 from tests.e2e.kernel.parts import HERE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.e2e.kernel.architectures import Architecture
 
+VERSIONS: Final = "versions"
+"""The file that lists what the programs were made from."""
 _PLACES: Final = {"system/bin": "[!v]*", "vendor/bin": "vnd*"}
 """Where Android has which programs; the PATH of a phone's container leads to the first."""
 
@@ -83,7 +86,7 @@ def _build(architecture: Architecture, directory: Path) -> None:
     variables = f"SOURCE=/aosp/{source.name} HERE=/recipe TRIPLE={architecture.machine}-linux-gnu"
     roots.run(root, f"mkdir -p /tmp && cd /recipe && make --silent --jobs $(nproc) {variables}", seconds=7200)
     for place, pattern in _PLACES.items():
-        copy(architecture, root, [*(root / "recipe/bin").glob(pattern)], directory, place)
+        _copy(architecture, root, [*(root / "recipe/bin").glob(pattern)], directory, place)
     recorded = [line for line in versions + suites.versions(aidl) if line.startswith(("aidl", "clang_", "libc6_"))]
     (directory / VERSIONS).write_text("\n".join([_SOURCE, *recorded]))
     shutil.rmtree(work)
@@ -96,3 +99,29 @@ def _check(directory: Path) -> None:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if digest != expected:
         raise BrokenError(f"{file.name} has the checksum {digest}, not {expected}")
+
+
+def _copy(architecture: Architecture, root: Path, programs: Sequence[Path], target: Path, place: str) -> None:
+    """Copy programs into a directory of the root of a container, with the loader and the libraries of a file tree."""
+    files = {
+        architecture.loader: root / "usr" / architecture.loader,
+        **{f"{place}/{program.name}": program for program in programs},
+        **_libraries(architecture, root, programs),
+    }
+    for name, path in files.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target / name)
+
+
+def _libraries(architecture: Architecture, root: Path, programs: Sequence[Path]) -> dict[str, Path]:
+    """Return the libraries that programs load, with their paths in the container, from the headers of the files."""
+    found: dict[str, Path] = {}
+    todo = [*programs]
+    while todo:
+        names = re.findall(r"\(NEEDED\).*\[(.*)\]", command("readelf", "--dynamic", str(todo.pop()), error=BrokenError))
+        paths = [f"{architecture.libraries}/{name}" for name in names]
+        # The loader, which is among the names, is not in this directory in each suite.
+        new = {path: root / path for path in paths if path not in found and (root / path).exists()}
+        found |= new
+        todo += new.values()
+    return found

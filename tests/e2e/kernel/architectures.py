@@ -30,8 +30,6 @@ class Architecture(NamedTuple):
     """Debian's packages that compile for it."""
     make: tuple[str, ...] = ()
     """The variables with which make compiles a kernel for it."""
-    rust: str = ""
-    """Rust's name of its target."""
     loader: str = ""
     libraries: str = ""
     """The paths of the dynamic loader and of the directory with libraries in a root directory."""
@@ -52,7 +50,6 @@ AMD64: Final = Architecture(
     results="ttyS1",
     results_options=("-serial", "stdio"),
     packages=("qemu-system-x86",),
-    rust="x86_64-unknown-linux-gnu",
     loader="lib64/ld-linux-x86-64.so.2",
     libraries="usr/lib/x86_64-linux-gnu",
 )
@@ -69,7 +66,6 @@ ARM64: Final = Architecture(
     compiler="aarch64-linux-gnu-",
     build=("gcc-aarch64-linux-gnu",),
     make=("ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-"),
-    rust="aarch64-unknown-linux-gnu",
     loader="lib/ld-linux-aarch64.so.1",
     libraries="usr/lib/aarch64-linux-gnu",
 )

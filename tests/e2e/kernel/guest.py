@@ -17,8 +17,6 @@ from tests.e2e.common.report import describe
 from tests.e2e.kernel import (
     confinement,
     items_aosp,
-    items_aosp_pods,
-    items_clients,
     items_phone_pods,
     items_pods,
     selinux,
@@ -26,7 +24,6 @@ from tests.e2e.kernel import (
 )
 from tests.e2e.kernel.suite import SUITES
 from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
-from tests.e2e.kubelet import sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,25 +79,12 @@ async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path)
             await check(item, world)
 
 
-async def with_clients(probe: Path, rsbinder: Path, gbinder: Path) -> None:
-    """Check the items with binder software of others."""
-    DIRECTORY.mkdir()
-    items_clients.prepare(rsbinder, gbinder)
-    await with_stand_in(items_clients.ITEMS, probe)
-
-
-async def with_android(suite: str, probe: Path, android: Path | None = None, kubelet: Path | None = None) -> None:
-    """Check items with Android's binder software: in containers, and in pods if there is a real kubelet."""
+async def with_android(suite: str, probe: Path, android: Path | None = None) -> None:
+    """Check items with Android's binder software in containers, or without it those that do not need it."""
     DIRECTORY.mkdir()
     if android is not None:
         items_aosp.prepare(android)
     await with_stand_in([item for item in SUITES[suite] if android or item not in items_aosp.QUICK], probe)
-    if android is None or kubelet is None:
-        return
-    sandbox.set_up(devices=False)
-    world = items_aosp_pods.start(kubelet, android)
-    for item in items_aosp_pods.ITEMS:
-        await check(item, world)
 
 
 async def main(suite: str, *arguments: str) -> None:
@@ -113,8 +97,6 @@ async def main(suite: str, *arguments: str) -> None:
     sys.stdout.flush()
     if suite == "pods":
         await with_kubelet(*paths)
-    elif suite == "clients":
-        await with_clients(*paths)
     elif suite == "core" or suite.startswith("android"):
         if suite == selinux.BOOT:
             selinux.load(paths.pop())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kernel import (
     items_aosp,
-    items_aosp_pods,
     items_binderfs_phones,
     items_claims,
-    items_clients,
     items_containers,
     items_foreign_binderfs,
     items_nodes,
@@ -28,8 +26,6 @@ from tests.e2e.kernel import (
 from tests.e2e.kernel.item import for_each_runtime, item
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.e2e.kernel.item import Item
     from tests.e2e.kernel.world import World
 
@@ -85,7 +81,6 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
     ],
     "claims": items_claims.ITEMS,
     "foreign-binderfs": items_foreign_binderfs.ITEMS,
-    "clients": items_clients.ITEMS,
     "android": items_aosp.ITEMS,
     selinux.BOOT: items_aosp.QUICK,
     "android-apparmor": items_aosp.without_context(apparmor=True),
@@ -95,14 +90,10 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
 }
 """The items with the stand-in kubelet, by boot."""
 
-WITH_KUBELET: Final[dict[str, Sequence[Item[Any]]]] = {
-    "pods": [*items_pods.ITEMS, *(item for items in items_phone_pods.ITEMS.values() for item in items)],
-    "android": items_aosp_pods.ITEMS,
-}
-"""The items with a real kubelet, by boot."""
+PODS: Final = [*items_pods.ITEMS, *(item for items in items_phone_pods.ITEMS.values() for item in items)]
+"""The items of the boot with a real kubelet."""
 
-TITLES: Final = {
-    boot: [each.title for each in [*SUITES.get(boot, []), *WITH_KUBELET.get(boot, [])]]
-    for boot in (*SUITES, *WITH_KUBELET)
+TITLES: Final = {boot: [each.title for each in items] for boot, items in SUITES.items()} | {
+    "pods": [each.title for each in PODS]
 }
 """The titles of each boot's items."""
