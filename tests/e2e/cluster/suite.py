@@ -79,7 +79,7 @@ GROUPS: Final[Sequence[Group]] = (
         items_broken_rollouts.item.all,
         machines=3,
     ),
-    Group("fleet", "phones on three nodes", items_fleet.item.all, machines=3),
+    Group("fleet", "what three nodes report of their phones", items_fleet.item.all, machines=3),
     # The last groups of all: the cluster is not downgraded.
     Group("upgrade", "an upgrade of Kubernetes under running phones", items_upgrade.item.all, newest=True),
     Group("dra-newest", "claims with the newest Kubernetes", items_dra_newest.item.all, newest=True),
