@@ -135,16 +135,6 @@ def phones_spoiled(world: PodWorld) -> None:
     assert neighbour.container_id() == container, "the other pod has restarted"
 
 
-def plugin_killed(world: PodWorld) -> None:
-    """The plugin is killed: its container starts again, phones and their pods stay, and none is mounted again."""
-    before = phones.mounted()
-    first = world.plugin.container_id()
-    world.plugin.interrupt(signal.SIGKILL)
-    until(lambda: world.plugin.container_id() != first, "the kubelet has restarted the container")
-    world.node.wait_allocatable(ALL)
-    assert phones.mounted() == before
-
-
 def provisioner_killed(world: PodWorld) -> None:
     """The provisioner is killed: devices stay allocatable, and a container that starts gets a fresh binderfs."""
     pod, _ = world.node.phones
@@ -157,35 +147,6 @@ def provisioner_killed(world: PodWorld) -> None:
     until(lambda: _provisioner(world) != first, "the kubelet has restarted the container")
     world.node.wait_allocatable(ALL)
     assert world.plugin.container_id() == plugin, "the plugin has restarted"
-
-
-def phones_unmounted(world: PodWorld) -> None:
-    """The host unmounts a phone in use and a free one: both are mounted again and healthy, and the pod runs on."""
-    neighbour, pod = world.node.phones
-    mine, free = phone_of(pod), max(ALL - {phone_of(pod), phone_of(neighbour)})
-    before, container_id = phones.mounted(), pod.container_id()
-    for phone in (mine, free):
-        subprocess.run(["umount", "--lazy", path(phone)], check=True)
-    until(lambda: phones.mounted().keys() == ALL and phones.is_whole(free), "both are mounted again")
-    world.node.wait_allocatable(ALL)
-    after = phones.mounted()
-    assert {phone for phone in ALL if after[phone] != before[phone]} <= {mine, free}
-    assert pod.container_id() == container_id, "the pod has restarted"
-    assert world.is_held(pod, "vndbinder"), "its context manager is gone"
-    pod.restart_container()
-    pod.view()
-    world.tries(pod, phones.whole(mine) | phones.sealed())
-
-
-def phones_covered(world: PodWorld) -> None:
-    """The host mounts a tmpfs over a phone: foreign-mount, and not allocatable; unmounted again: healthy."""
-    free = max(ALL - {phone_of(pod) for pod in world.node.phones})
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path(free)], check=True)
-    world.node.wait_allocatable(ALL - {free})
-    found = {device["id"]: device["reason"] for device in _status(world)["devices"] if device["reason"]}
-    assert found == {free: "foreign-mount"}, found
-    subprocess.run(["umount", path(free)], check=True)
-    world.node.wait_allocatable(ALL)
 
 
 def phones_ended(world: PodWorld) -> None:
@@ -230,8 +191,8 @@ def _provisioner(world: PodWorld) -> str:
 _FUNCTIONS: Final = {
     PRIVILEGED: (phones_mounted, phones_leaked, phones_fresh, phones_stay, phones_ended),
     PROVISION: (
-        *(phones_mounted, no_privileges, phones_apart, phones_fresh, phones_spoiled, plugin_killed, phones_stay),
-        *(provisioner_killed, phones_unmounted, phones_covered, phones_ended),
+        *(phones_mounted, no_privileges, phones_apart, phones_fresh, phones_spoiled, phones_stay),
+        *(provisioner_killed, phones_ended),
     ),
 }
 ITEMS: Final[dict[str, list[Item[PodWorld]]]] = {

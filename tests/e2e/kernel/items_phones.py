@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 from typing import TYPE_CHECKING, Final
@@ -157,20 +156,6 @@ async def restored(world: World) -> None:
     await world.healthy(6)
 
 
-async def leak_logged(world: World) -> None:
-    """The plugin logs a process outside any pod that holds a device open, with PID and command, and its end."""
-    await world.serve_with(f"{_PROVISION}leak_scan_interval: 1\n")
-    await world.healthy(6)
-    process = await asyncio.create_subprocess_exec(
-        str(world.probe), "keep", f"{_DIRECTORY}/{_PREFIX}3", "wait", stdout=asyncio.subprocess.DEVNULL
-    )
-    expected = (f"pid={process.pid} ", f"device={_PREFIX}3", f"keep {_DIRECTORY}/{_PREFIX}3 wait")
-    await until(lambda: all(text in world.logged() for text in expected), "the leak is logged")
-    process.kill()
-    await process.wait()
-    await until(lambda: "leaked device released" in world.logged(), "the end of the leak is logged")
-
-
 async def _leaked(world: World, outcome: str) -> None:
     """Keep a process of one container running, and check whether it reaches the next container."""
     first = await world.started("first")
@@ -218,5 +203,5 @@ ITEMS: Final[list[Item[World]]] = [
     *for_each_runtime(another_user),
     *(item(full), item(whole_again), item(provisioned)),
     *for_each_runtime(provisioned_in_containers),
-    *(item(restored), item(leak_logged)),
+    item(restored),
 ]

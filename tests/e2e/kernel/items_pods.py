@@ -30,10 +30,8 @@ from tests.e2e.kernel.operations import (
 from tests.e2e.kernel.world import BINDERFS
 from tests.e2e.kubelet import items_daemonset, sandbox
 from tests.e2e.kubelet.archive import busybox_image
-from tests.e2e.kubelet.items_pods import REGISTRATIONS
 from tests.e2e.kubelet.node import ALL, COUNT, Node, names, natural_sort, nodes
 from tests.e2e.kubelet.plugins import AsPod, configuration
-from tests.e2e.kubelet.pods import RESOURCE
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
 from tests.e2e.kubelet.waiting import until
@@ -136,22 +134,6 @@ def port(world: PodWorld) -> None:
         assert client.connect_ex(("127.0.0.1", 9478)) == errno.ECONNREFUSED
 
 
-def kubelet_restarts(world: PodWorld) -> None:
-    """The kubelet restarts: the plugin registers again, and pods keep their devices and context managers."""
-    phones = world.node.phones
-    before = [(phone.container_id(), phone.held()) for phone in phones]
-    plugin = world.plugin.identity()
-    world.node.kubelet.stop()
-    world.node.kubelet.start()
-    until(lambda: world.node.kubelet.metric(REGISTRATIONS, RESOURCE) >= 1, "the plugin registers")
-    world.node.wait_allocatable(ALL)
-    for phone, then in zip(phones, before, strict=True):
-        until(lambda phone=phone: phone.container_id(), f"{phone.name} runs")  # type: ignore[misc]
-        assert (phone.container_id(), phone.held()) == then, f"{phone.name} has changed"
-        assert all(world.is_held(phone, name) for name in phone.held()), "its context managers have ended"
-    assert world.plugin.identity() == plugin, "the plugin has restarted"
-
-
 def recreated(world: PodWorld) -> None:
     """A pod's device is deleted: Unhealthy; created again: Healthy. The pod has the old one until it restarts."""
     pod, _ = world.node.phones
@@ -182,5 +164,5 @@ def ended(world: PodWorld) -> None:
 
 ITEMS: Final[list[Item[PodWorld]]] = [
     *(item(advertised), item(own_devices), item(tenants), item(others_devices), item(port)),
-    *(item(kubelet_restarts), item(recreated), item(ended)),
+    *(item(recreated), item(ended)),
 ]
