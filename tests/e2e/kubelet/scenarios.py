@@ -148,18 +148,6 @@ async def order(kubelet: DeviceManager, resource: str) -> None:
         assert sorted(plugin.calls) == ["GetDevicePluginOptions", "ListAndWatch", "registered"], f"{plugin.calls}"
 
 
-@scenario("A plugin whose GetDevicePluginOptions fails is refused; ListAndWatch is never called")
-async def options_fail(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a")) as plugin:
-        plugin.options_error = "no options today"
-        error = await plugin.register()
-        expected = "failed to get device plugin options: rpc error: code = Internal desc = no options today"
-        assert error == f"UNKNOWN: {expected}", error
-        await asyncio.sleep(1)
-        assert "ListAndWatch" not in plugin.calls, f"{plugin.calls}"
-        assert await kubelet.counts(resource) is None, "the node's status has it"
-
-
 @scenario("A wrong API version and an invalid resource name are refused, with these messages")
 async def refusals(kubelet: DeviceManager, resource: str) -> None:
     async with Probe(kubelet.directory, resource) as plugin:
@@ -185,27 +173,6 @@ async def flips(kubelet: DeviceManager, resource: str) -> None:
         await _counts(kubelet, resource, (4, 2))
         plugin.send(healthy(*ids))
         await _counts(kubelet, resource, (4, 4))
-
-
-@scenario("A device that is listed twice, as Healthy and as Unhealthy, counts as both, whichever comes last")
-async def contradiction(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, [("a", HEALTHY), ("b", UNHEALTHY), ("b", HEALTHY)]) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (3, 2))
-        plugin.send([("a", UNHEALTHY), ("b", HEALTHY), ("b", UNHEALTHY)])
-        await _counts(kubelet, resource, (3, 1))
-        assert (await _admitted(kubelet, resource, 1)).devices == {"b"}
-
-
-@scenario("A pod that requests too many devices is rejected, and no device is allocated")
-async def too_many(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a", "b", "c")) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (3, 3))
-        await _admitted(kubelet, resource, 1)
-        error = f"requested number of devices unavailable for {resource}. Requested: 3, Available: 2"
-        await _rejected(kubelet, resource, 3, error)
-        assert len((await _admitted(kubelet, resource, 2)).devices) == 2
 
 
 @scenario("Allocate is called with the pod's devices, and its answer reaches the container")
@@ -285,17 +252,6 @@ async def sweep(kubelet: DeviceManager, _resource: str) -> None:
     assert remaining == expected, f"remaining: {remaining}"
 
 
-@scenario("After a restart the kubelet has the resource from its checkpoint: 0 of 0 until the plugin registers")
-async def restart_without(kubelet: DeviceManager, resource: str) -> None:
-    async with Probe(kubelet.directory, resource, healthy("a")) as plugin:
-        assert not await plugin.register()
-        await _counts(kubelet, resource, (1, 1))
-        await restart(kubelet)
-        await _counts(kubelet, resource, (0, 0))
-        error = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
-        await _rejected(kubelet, resource, 1, error)
-
-
 @scenario("When the stream ends, capacity stays and allocatable is 0; the kubelet does not call ListAndWatch again")
 async def stream_ends(kubelet: DeviceManager, resource: str) -> None:
     async with Probe(kubelet.directory, resource, healthy("a", "b")) as plugin:
@@ -336,25 +292,6 @@ def _list_of(size: int) -> list[tuple[str, str]]:
     message = pb.ListAndWatchResponse(devices=[pb.Device(ID=device, health=health) for device, health in devices])
     assert message.ByteSize() == size, f"{message.ByteSize()} is not {size}"
     return devices
-
-
-@scenario(
-    "Two plugins of one resource: when the stream of the first one ends, the kubelet drops the second one too",
-    LOSES_DEVICES,
-)
-async def takeover(kubelet: DeviceManager, resource: str) -> None:
-    async with (
-        Probe(kubelet.directory, resource, healthy("a"), socket="first.sock") as first,
-        Probe(kubelet.directory, resource, healthy("a", "b"), socket="second.sock") as second,
-    ):
-        assert not await first.register()
-        await _counts(kubelet, resource, (1, 1))
-        assert not await second.register()
-        await _counts(kubelet, resource, (2, 2))
-        assert (first.streams, second.streams) == (1, 1), f"{first.streams} {second.streams}"
-        first.end_streams()
-        await _counts(kubelet, resource, (2, 0))
-        await _until(lambda: second.streams == 0, "the stream of the second plugin ends")
 
 
 @scenario("Two plugins of one resource: when one of them ends, the kubelet uses the other one", KEEPS_DEVICES)

@@ -79,19 +79,5 @@ async def dra_socket_deleted(kubelet: DeviceManager, resource: str) -> None:
         await _watched(driver)
 
 
-@scenario("A DRA driver whose services the kubelet does not know is refused, and told why", DRA)
-async def dra_refused(kubelet: DeviceManager, resource: str) -> None:
-    expected = (
-        "RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC versions of DRA driver "
-        f"plugin {_name(resource)} at endpoint {kubelet.registry}: none of services supported by the plugin "
-        '(["v1beta1"]) are supported by the kubelet (["v1.DRAPlugin" "v1beta1.DRAPlugin"])'
-    )
-    async with running_driver(kubelet.registry, name=_name(resource)) as driver:
-        driver.service._info.supported_versions[:] = ["v1beta1"]  # before the driver runs
-        async with asyncio.timeout(PATIENCE):
-            while not driver.service.problem.endswith(expected):
-                await asyncio.sleep(0.05)
-
-
 ALL: Final = scenarios.ALL
 """The scenarios of both modules."""
