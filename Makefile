@@ -9,7 +9,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-bench test-apiserver test-cluster cluster cluster-stop simulate chaos fuzz bench bench-dra bench-storm \
+  test-bench test-apiserver test-cluster cluster cluster-stop simulate chaos fuzz bench bench-storm \
   matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
@@ -121,10 +121,6 @@ bench: $(VENV)/.installed ## Run benchmarks (docs/testing.md): BENCH="run --quic
 
 test-bench: $(VENV)/.installed ## Test the benchmark's caller and every measure, with few devices; requires Go
 	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
-
-BENCH_DRA ?=
-bench-dra: $(VENV)/.installed ## Measure the DRA driver beside one in Go: BENCH_DRA="--rounds 5"; requires root, Debian and Go
-	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.e2e.cluster.figures $(BENCH_DRA)
 
 BENCH_STORM ?=
 bench-storm: $(VENV)/.installed ## Measure the start of 120 phones at once: BENCH_STORM="--phones 40"; requires root, Debian and Go

@@ -30,7 +30,7 @@ from tests.tmpfs_binderfs import Mounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
-PROGRAM = (sys.executable, "-m", "tests.e2e.cluster.figures.tmpfs_phones")
+PROGRAM = (sys.executable, "-m", "tests.e2e.cluster.storm.tmpfs_phones")
 
 
 class Provisioner:

@@ -37,15 +37,12 @@ class Parts:
     """The binder module with binderfs."""
     android: Path | None = None
     """Android's binder software, for phones."""
-    dra_driver: Path | None = None
-    """Upstream's DRA driver in Go; None except for benchmarks."""
 
 
-def collect(*, newest: bool, binder: bool = False, dra_driver: bool = False) -> Parts:
+def collect(*, newest: bool, binder: bool = False) -> Parts:
     """Return all parts; what the cache does not have is installed or built.
 
     ``newest``: also the newest Kubernetes. ``binder``: also a machine with a real binder driver, if there can be one.
-    ``dra_driver``: also upstream's DRA driver.
     """
     if os.geteuid() != 0:
         raise packages.MissingError("a cluster requires root")
@@ -59,7 +56,6 @@ def collect(*, newest: bool, binder: bool = False, dra_driver: bool = False) -> 
         helm=Path(deploy.helm()),
         kustomize=Path(deploy.kustomize()),
         image=node.plugin_image(),
-        dra_driver=node.dra_driver() if dra_driver else None,
         **(_binder() if binder else {}),
     )
 

@@ -88,18 +88,17 @@ class Watch:
 
 
 class NodeHistory(Watch):
-    """The capacity and the allocatable amount of a resource of a node."""
+    """The capacity and the allocatable amount of a node's phones."""
 
-    def __init__(self, cluster: Cluster, machine: Machine, resource: str = PHONE) -> None:
-        """Record ``resource`` of the node ``machine``."""
+    def __init__(self, cluster: Cluster, machine: Machine) -> None:
+        """Record the phones of the node ``machine``."""
         super().__init__(cluster.api, f"{CORE}/nodes", fieldSelector=f"metadata.name={machine.name}")
-        self._resource = resource
 
     @property
     def changes(self) -> list[tuple[float, tuple[int, int]]]:
         """Time, and capacity and allocatable, at the start and after each change of them."""
         states = [(self.started, self.first[0]), *((event.at, event.object) for event in self.events)]
-        amounts = [(at, self._amounts(node["status"])) for at, node in states]
+        amounts = [(at, _amounts(node["status"])) for at, node in states]
         return [amounts[0]] + [now for before, now in itertools.pairwise(amounts) if now[1] != before[1]]
 
     @property
@@ -117,17 +116,13 @@ class NodeHistory(Watch):
         """Return the states in their order: seconds, capacity and allocatable."""
         return ", ".join(f"{at - self.started:.1f} s: {amounts}" for at, amounts in self.changes)
 
-    def _amounts(self, status: dict[str, dict[str, str]]) -> tuple[int, int]:
-        capacity, allocatable = (status.get(part, {}) for part in ("capacity", "allocatable"))
-        return int(capacity.get(self._resource, 0)), int(allocatable.get(self._resource, 0))
-
 
 class SliceHistory(Watch):
-    """A driver's ResourceSlices of a node."""
+    """The driver's ResourceSlices of a node."""
 
-    def __init__(self, cluster: Cluster, machine: Machine, driver: str = dra.DRIVER) -> None:
+    def __init__(self, cluster: Cluster, machine: Machine) -> None:
         """Record the slices of the node ``machine``."""
-        selector = f"spec.driver={driver},spec.nodeName={machine.name}"
+        selector = f"spec.driver={dra.DRIVER},spec.nodeName={machine.name}"
         super().__init__(cluster.api, dra.SLICES, fieldSelector=selector)
 
     def wait_back(self, seconds: float) -> list[float]:
@@ -144,3 +139,9 @@ class SliceHistory(Watch):
                 found.append(event.at - gone.pop(event.name))
         assert not gone, f"deleted, and not back: {sorted(gone)}"
         return found
+
+
+def _amounts(status: dict[str, dict[str, str]]) -> tuple[int, int]:
+    """Return capacity and allocatable of a Node's status."""
+    capacity, allocatable = (status.get(part, {}) for part in ("capacity", "allocatable"))
+    return int(capacity.get(PHONE, 0)), int(allocatable.get(PHONE, 0))

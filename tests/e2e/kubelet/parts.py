@@ -47,11 +47,6 @@ def kubelet(version: str = "") -> Path:
     return versions.build(version) if version else kubernetes() / "kubelet"
 
 
-def dra_driver() -> Path:
-    """Return the binary of upstream's DRA driver for tests."""
-    return golang.build("dra-driver", KUBERNETES, "./dra-driver", sources=[KUBERNETES / "dra-driver"]) / "dra-driver"
-
-
 def containerd() -> Path:
     """Return the directory of a containerd that supports CDI, with its shim for runc and its ctr."""
     path = "github.com/containerd/containerd/v2"

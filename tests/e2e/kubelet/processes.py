@@ -74,14 +74,6 @@ class Daemon:
         assert self._process is not None, f"{self.name} has not been started"
         return self._process.wait(seconds)
 
-    def suspend(self) -> None:
-        """Stop the process (SIGSTOP)."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """End :meth:`suspend`."""
-        os.kill(self.pid, signal.SIGCONT)
-
     def tail(self) -> str:
         """Return the end of the log, without the kubelet's lines about requests for its metrics."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
@@ -98,9 +90,3 @@ class EnteredDaemon(Daemon):
         nsenter = super().pid
         children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
         return int(children[0]) if children else nsenter
-
-    def resume(self) -> None:
-        """End :meth:`suspend`: nsenter stops itself when the program stops."""
-        assert self._process is not None, f"{self.name} has not been started"
-        super().resume()
-        self._process.send_signal(signal.SIGCONT)

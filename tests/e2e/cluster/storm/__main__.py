@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import parts, sandbox
 from tests.e2e.cluster.cluster import DEVICES, Cluster
-from tests.e2e.cluster.figures import drivers
-from tests.e2e.cluster.figures.table import Table
 from tests.e2e.cluster.storm import __doc__ as description
-from tests.e2e.cluster.storm import records
+from tests.e2e.cluster.storm import drivers, records
 from tests.e2e.cluster.storm.scenes import SCENES, Stage
+from tests.e2e.cluster.storm.table import Table
 from tests.e2e.common.report import FAILED, PASSED, describe, say
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ def _inside(work: Path, cgroups: str, found: Parts, options: Namespace) -> int:
     cluster = Cluster(found, work, cgroups)
     cluster.start()
     cluster.machine.nodes("create", "--stand-ins", "--count", str(options.phones))
-    os.symlink(cluster.machine.directory / "kubelet", drivers.KUBELET)
     stages = [Stage(cluster, name, max(options.phones, DEVICES)) for name in SCENES]
     table, failed = Table([stage.scene.title for stage in stages]), 0
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.e2e.cluster import dra, phones, plugin
-from tests.e2e.cluster.figures import claims, drivers
+from tests.e2e.cluster.storm import drivers
 from tests.e2e.kubelet.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.figures.drivers import Driver
+    from tests.e2e.cluster.storm.drivers import Driver
 
 DEVICE_PLUGIN: Final = "device-plugin"
 DRA: Final = "dra"
@@ -65,10 +65,17 @@ class Stage:
             }
             if self.scene.phones:
                 config["phones"] = {"count": count, "directory": f"/run/phones/{name}"}
-            module = "tests.e2e.cluster.figures.tmpfs_phones"
+            module = "tests.e2e.cluster.storm.tmpfs_phones"
             self.driver = drivers.plugin(cluster, self.scene.title, self._name, module, config)
         if self.scene.api == DRA:
-            claims.create_class(cluster.api, self._name)
+            self._create_class()
+
+    def _create_class(self) -> None:
+        """Create a class of the driver's devices, and a template of claims with the same name."""
+        api, name = self._cluster.api, self._name
+        selector = {"cel": {"expression": f'device.driver == "{name}"'}}
+        api.create(dra.CLASSES, {"metadata": {"name": name}, "spec": {"selectors": [selector]}})
+        api.create(dra.TEMPLATES, dra.template(name, dra.request("device", device_class=name)))
 
     @property
     def log(self) -> str:
@@ -99,7 +106,7 @@ class Stage:
 
     def pod(self, name: str) -> dict[str, Any]:
         """Return the manifest of a phone."""
-        options = dra.claiming(template=claims.class_name(self._name)) if self.scene.api == DRA else {}
+        options = dra.claiming(template=self._name) if self.scene.api == DRA else {}
         manifest = phones.pod(name, dnsPolicy="Default", **options)  # the cluster has no DNS
         manifest["metadata"]["labels"] = {"app": self.app}
         (container,) = manifest["spec"]["containers"]

@@ -1,10 +1,9 @@
-"""The drivers that are compared: processes of a machine, each with a name and a service account of its own."""
+"""The plugin as processes of a machine, each with a name and a service account of its own."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from tests.e2e.cluster.cluster import Cluster
 
-KUBELET: Final = Path("/run/kubelet")
-"""A short path to the machine's kubelet directory, because the path of a socket has at most 107 bytes."""
 _NUMBERS: Final = itertools.count(1)
 _RIGHTS: Final = (
     ("resource.k8s.io", "resourceslices", "get list watch create update patch delete"),
@@ -65,52 +62,6 @@ class Driver:
             return sum(len(found["spec"]["devices"]) for found in slices) == devices
 
         until(offered, f"{self.title} has {devices} devices", seconds=4 * PATIENCE)
-
-    @property
-    def socket(self) -> Path:
-        """The socket on which the driver serves the kubelet, as seen by this process."""
-        separate = KUBELET / "plugins" / self.name / "dra.sock"
-        if separate.exists():
-            return separate
-        return max((KUBELET / "plugins_registry").glob(f"{self.name}-*.sock"), key=lambda path: path.stat().st_mtime)
-
-
-def go_driver(cluster: Cluster, program: Path, devices: int) -> Driver:
-    """Return upstream's driver for tests, without its client's limit of 50 requests a second."""
-    name = "go.example.com"
-    (KUBELET / "plugins" / name).mkdir(parents=True, exist_ok=True)
-    config = yaml.safe_load(cluster.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": accounts.token(cluster.api, "go-driver", _RIGHTS, "kube-system")}
-    kubeconfig = cluster.directory / "go-driver.kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-    options = [
-        f"--node-name={cluster.machine.name}",
-        f"--num-devices={devices}",
-        f"--drivername={name}",
-        f"--kubeconfig={kubeconfig}",
-        "--kube-api-qps=1000",
-        "--kube-api-burst=1000",
-    ]
-    command = [str(program), "kubelet-plugin", *options]
-    return Driver(cluster, "Go", name, command, {"KUBECONFIG": str(kubeconfig)})
-
-
-def found_devices(cluster: Cluster) -> Driver:
-    """Return the plugin with stand-in devices that it finds."""
-    config = {"resource_name": "aosp.io/device", "api": "dra", "verify": "char", "listen": "127.0.0.1:9478"}
-    return plugin(cluster, "plugin, found devices", "device.aosp.io", "aosp_plugin", config)
-
-
-def phones(cluster: Cluster, count: int) -> Driver:
-    """Return the plugin with phones that it mounts on demand; a tmpfs is in place of each binderfs."""
-    config = {
-        "resource_name": "aosp.io/phone",
-        "api": "dra",
-        "verify": "char",
-        "listen": "127.0.0.1:9479",
-        "phones": {"count": count, "directory": "/run/phones"},
-    }
-    return plugin(cluster, "plugin, phones", "phone.aosp.io", "tests.e2e.cluster.figures.tmpfs_phones", config)
 
 
 def plugin(cluster: Cluster, title: str, name: str, module: str, config: dict[str, Any]) -> Driver:
