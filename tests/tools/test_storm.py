@@ -9,7 +9,6 @@ import pytest
 
 from tests.e2e.cluster.storm import records
 from tests.e2e.cluster.storm.records import Request, Storm
-from tests.e2e.cluster.storm.table import Table
 
 STORM = Storm(
     expected=("Allocate",),
