@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster.api import CORE
 
@@ -16,19 +16,15 @@ _RBAC: Final = f"/apis/{_GROUP}/v1"
 _DAY: Final = 86400
 
 
-def grant(api: Api, name: str, subject: dict[str, Any], rules: Iterable[tuple[str, str, str]]) -> None:
-    """Create a ClusterRole and its binding to a subject; a rule is API group, resource and verbs."""
+def token(api: Api, name: str, rules: Iterable[tuple[str, str, str]], namespace: str = "default") -> str:
+    """Create a service account with rights, and return a token of it; a rule is API group, resource and verbs."""
+    accounts = f"{CORE}/namespaces/{namespace}/serviceaccounts"
+    api.create(accounts, {"metadata": {"name": name}})
     role = [{"apiGroups": [group], "resources": [resource], "verbs": verbs.split()} for group, resource, verbs in rules]
     api.create(f"{_RBAC}/clusterroles", {"metadata": {"name": name}, "rules": role})
+    subject = {"kind": "ServiceAccount", "namespace": namespace, "name": name}
     reference = {"apiGroup": _GROUP, "kind": "ClusterRole", "name": name}
     binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
     api.create(f"{_RBAC}/clusterrolebindings", binding)
-
-
-def token(api: Api, name: str, rules: Iterable[tuple[str, str, str]], namespace: str = "default") -> str:
-    """Create a service account with these rights, and return a token of it."""
-    accounts = f"{CORE}/namespaces/{namespace}/serviceaccounts"
-    api.create(accounts, {"metadata": {"name": name}})
-    grant(api, name, {"kind": "ServiceAccount", "namespace": namespace, "name": name}, rules)
     answer = api.create(f"{accounts}/{name}/token", {"spec": {"expirationSeconds": _DAY}})
     return str(answer["status"]["token"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
@@ -24,23 +24,6 @@ item = Items()
 
 EXAMPLES: Final = DEPLOY / "examples" / "dra"
 RENDER_NODE: Final = "/dev/dri/renderD128"
-
-
-def refused(cluster: Cluster, name: str) -> str:
-    """Wait until a pod has the event of a claim that the driver refused, and return its message.
-
-    The kubelet may have to ask twice, if the API server does not let it read the claim yet (kubernetes#139836).
-    """
-    path = f"{phones.collection('Pod')}/{name}"
-
-    def texts() -> list[str]:
-        return [text for text in dra.prepare_errors(cluster, cluster.api.get(path)) if "NodePrepareResources" in text]
-
-    text = until(texts, f"{name} has an event of Prepare", seconds=150)[-1]
-    status = cluster.api.get(path)["status"]
-    assert status["phase"] == "Pending", status
-    say(f"#   {text}")
-    return text
 
 
 def end(cluster: Cluster, *names: str) -> None:
@@ -144,29 +127,6 @@ def parameters(cluster: Cluster) -> None:
     assert not [path for path in PATHS if path in view.bound], view.bound
     cluster.kubectl("exec", "tuned", "--", "/bin/busybox", "test", "-c", RENDER_NODE)
     end(cluster, "tuned")
-
-
-WRONG: Final[dict[str, tuple[dict[str, Any], str]]] = {
-    "not-allowed": ({"devices": ["/dev/mem"]}, "devices"),
-    "own-rule": ({"allowedDevices": ["/dev/*"], "devices": ["/dev/mem"]}, "allowedDevices"),
-    "misspelt": ({"enviroment": {"A": "b"}}, "enviroment"),
-    "type": ({"containerPaths": "/dev/binder"}, "containerPaths"),
-    "kind": ({"kind": "TabletParameters"}, "kind"),
-    "version": ({"apiVersion": "phone.aosp.io/v9"}, "apiVersion"),
-}
-"""Parameters of a claim that are refused, and the field that the message has to name."""
-
-
-@item("Parameters that the class does not allow, or that are wrong, are refused with an event that names the field")
-def foreign_device(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    for name, (fields, field) in WRONG.items():
-        dra.create(cluster, dra.template(name, dra.request(), config=dra.parameters(**fields)))
-        phones.create(cluster, dra.pod(name, template=name))
-        assert field in refused(cluster, name)
-        assert not dra.specs(cluster.machine), f"{name}: {dra.specs(cluster.machine)}"
-        end(cluster, name)
-        cluster.api.delete(f"{dra.TEMPLATES}/{name}")
 
 
 @item("Each example of deploy/examples/dra runs as it is written, on a node that has what it asks for")

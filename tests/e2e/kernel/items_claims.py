@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
+from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
@@ -22,7 +22,6 @@ from tests.e2e.kernel.world import is_open, until
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
 
-COUNT: Final = 120
 TENANTS: Final = 20
 _PAST: Final = 20
 """Minor numbers beyond those that one phone needs; a leak of one per tenant exceeds it."""
@@ -30,7 +29,7 @@ _PAST: Final = 20
 
 def backend() -> ClaimsBackend:
     """Return the backend of a process that has just started."""
-    resource = Resource(phones=Phones(count=COUNT), api=Api.DRA, **{**PHONE_DEFAULTS, "shared_devices": ()})
+    resource = Resource(phones=Phones(count=2), api=Api.DRA, **{**PHONE_DEFAULTS, "shared_devices": ()})
     started = ClaimsBackend(Host(), resource, cdi_dir="/run/cdi")
     started.scan()
     started.update_host()
@@ -60,20 +59,6 @@ def mounted() -> list[str]:
     with open(mounts.MOUNTINFO, encoding="utf-8") as table:
         found = [mount.directory for mount in mounts.parse(table.read()) if mount.source == CLAIM_SOURCE]
     return sorted(map(os.path.basename, found))
-
-
-def offered(_world: World) -> None:
-    """120 phones are offered with the attributes of driver and kernel, and none is mounted."""
-    started = backend()
-    assert [device.id for device in started.devices() if device.healthy] == phones.phones(COUNT)
-    assert started.attributes("phone7") == {
-        "number": 7,
-        "binderDevices": 3,
-        "driver": "c",
-        "kernelVersion": kernel_version(os.uname().release),
-    }
-    assert mounted() == []
-    assert not os.path.exists(DIRECTORY)
 
 
 async def whole(world: World, runtime: str) -> None:
@@ -113,22 +98,7 @@ async def still_running(world: World) -> None:
     started.unprepare(["phone0"])
 
 
-def left_behind(_world: World) -> None:
-    """What a killed process has left is removed by the next one, except for the phones that prepared claims have."""
-    for phone in ("phone0", "phone1", "phone2"):
-        container(backend(), phone)
-    later = backend()
-    before = os.stat(path("phone1")).st_dev
-    container(later, "phone1")
-    later.retain({"phone1"})
-    assert mounted() == ["phone1"]
-    assert os.stat(path("phone1")).st_dev == before
-    later.retain(())
-    assert mounted() == []
-
-
 ITEMS: Final[list[Item[World]]] = [
-    item(offered),
     *for_each_runtime(whole),
-    *(item(tenants), item(still_running), item(left_behind)),
+    *(item(tenants), item(still_running)),
 ]
