@@ -12,8 +12,6 @@ from tests.e2e.deploy.parts import CHART
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.e2e.cluster.cluster import Cluster
 
 item = Items()
@@ -66,15 +64,6 @@ def labelled(cluster: Cluster, *, present: bool) -> str:
 def rolled_out(cluster: Cluster) -> str:
     """Wait until the plugin is rolled out, with the page's command."""
     return documented.shell(cluster, documented.command(ROLLOUT))
-
-
-def refused(call: Callable[[], str]) -> str:
-    """Return the output of a command that must fail."""
-    try:
-        output = call()
-    except AssertionError as error:
-        return str(error)
-    raise AssertionError(f"succeeded, but should fail: {output}")
 
 
 @item("The packed chart installs with the page's values; the plugin runs where the label is, and reports its devices")

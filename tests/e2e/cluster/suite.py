@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import (
     items_binder,
-    items_broken_rollouts,
     items_dra,
     items_dra_binder,
     items_dra_claims,
@@ -73,12 +72,6 @@ GROUPS: Final[Sequence[Group]] = (
     Group("dra-binder", "claims on a real binder driver", items_dra_binder.item.all, binder=True),
     # Groups with several machines come last: later groups keep them.
     Group("failures", "each fault once, and several at once", items_failures.items, machines=3),
-    Group(
-        "broken",
-        "versions and configurations that do not start",
-        items_broken_rollouts.item.all,
-        machines=3,
-    ),
     Group("fleet", "what three nodes report of their phones", items_fleet.item.all, machines=3),
     # The last groups of all: the cluster is not downgraded.
     Group("upgrade", "an upgrade of Kubernetes under running phones", items_upgrade.item.all, newest=True),

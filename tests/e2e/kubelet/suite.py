@@ -17,7 +17,6 @@ from tests.e2e.kubelet import (
     items_phones,
     items_pods,
     items_restarts,
-    items_two_plugins,
     items_users,
     items_variants,
     versions,
@@ -109,14 +108,6 @@ CHAPTERS: Final = (
         "a phone is a set of three binder devices",
         [_FIRST, *_AT_PATHS, *items_phones.item.named("two_phones", "away"), *_COMMON, *_END],
         items_phones.CONFIGURATION,
-    ),
-    Chapter(
-        "two-plugins",
-        "another plugin of the same resource",
-        [_FIRST, *items_two_plugins.item.all, *_END],
-        configuration(),
-        RESOURCE,
-        ALL,
     ),
     Chapter(
         "resources",
