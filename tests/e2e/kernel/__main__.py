@@ -30,7 +30,6 @@ from tests.e2e.kernel import (
     machine,
     parts,
     phones,
-    selinux,
 )
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
@@ -69,9 +68,7 @@ _ALL: Final = (
     "other-names",
     "pods",
     "android",
-    selinux.BOOT,
     "android-apparmor",
-    "android-no-lsm",
     "stock",
 )
 
@@ -84,16 +81,14 @@ _DEVICES: Final = {
 """The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""
 
 
-_SELINUX: Final = "security=selinux"
-"""For the kernel's command line. Without a policy SELinux allows everything, and gives all processes one context."""
 _SECURITY: Final = {
-    "core": _SELINUX,
-    "android": _SELINUX,
-    selinux.BOOT: f"{_SELINUX} enforcing=0",
+    **dict.fromkeys(("core", "android"), "security=selinux"),
     "android-apparmor": "apparmor=1 security=apparmor",
-    "android-no-lsm": "lsm=capability",
 }
-"""For the kernel's command line: the Linux security module. Of its own, Debian's has AppArmor, or else SELinux."""
+"""For the kernel's command line: the Linux security module. Of its own, Debian's has AppArmor, or else SELinux.
+
+Without a policy SELinux allows everything, and gives all processes one context.
+"""
 
 _NO_SELINUX: Final = "requires a kernel that boots with SELinux"
 
@@ -206,9 +201,9 @@ def main() -> int:
         "foreign-binderfs": _foreign_binderfs,
         "pods": _pods,
         "android": _android,
+        "android-apparmor": _android_apparmor,
         "stock": _stock,
     }
-    boots |= dict.fromkeys((selinux.BOOT, "android-apparmor", "android-no-lsm"), _android_short)
     for name in options.boots or (_ALL if options.items == "all" else ["core"]):
         boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined, architecture), report)
         try:
@@ -255,12 +250,9 @@ def _android(boot: Boot) -> None:
     boot.run(kernel, _android_part(boot))
 
 
-def _android_short(boot: Boot) -> None:
+def _android_apparmor(boot: Boot) -> None:
     architecture = boot.variant.architecture
-    paths = [aosp_parts.build(architecture)]
-    if boot.name == selinux.BOOT:
-        paths.append(selinux.build())
-    boot.run(kernels.bootable(boot.variant.kernel, architecture=architecture), *paths)
+    boot.run(kernels.bootable(boot.variant.kernel, architecture=architecture), aosp_parts.build(architecture))
 
 
 def _android_part(boot: Boot) -> Path:

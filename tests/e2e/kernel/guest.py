@@ -19,7 +19,6 @@ from tests.e2e.kernel import (
     items_aosp,
     items_phone_pods,
     items_pods,
-    selinux,
     versions,
 )
 from tests.e2e.kernel.suite import SUITES
@@ -98,8 +97,6 @@ async def main(suite: str, *arguments: str) -> None:
     if suite == "pods":
         await with_kubelet(*paths)
     elif suite == "core" or suite.startswith("android"):
-        if suite == selinux.BOOT:
-            selinux.load(paths.pop())
         await with_android(suite, *paths)
     else:
         await with_stand_in(SUITES[suite], *paths)

@@ -175,11 +175,11 @@ async def quick(world: World, runtime: str) -> None:
             await asyncio.to_thread(aosp.run_tests, phone, aosp.QUICK)
 
 
-async def unanswered(world: World, runtime: str, *, apparmor: bool) -> None:
+async def unanswered(world: World, runtime: str) -> None:
     """Counter-example: without SELinux the driver refuses every call of Android's service manager, and only logs it."""
     async with started(world, "phone-a") as (allocation,):
         with running(runtime, allocation, SYSTEM) as phone:
-            await asyncio.to_thread(aosp.unanswered, phone, apparmor=apparmor)
+            await asyncio.to_thread(aosp.unanswered, phone)
 
 
 async def ended(world: World) -> None:
@@ -214,12 +214,9 @@ QUICK: Final[list[Item[World]]] = [
     Item(f"Android's binder: {sentence(ended)}", ended),
 ]
 """Of the core set."""
-
-
-def without_context(*, apparmor: bool) -> list[Item[World]]:
-    """Return the items on a kernel that has no security context for a process."""
-    return [
-        Item(sentence(serve), partial(serve, kind=tenants.BINDERFS)),
-        Item(f"runc: {sentence(unanswered)}", partial(unanswered, runtime="runc", apparmor=apparmor)),
-        item(ended),
-    ]
+WITHOUT_SELINUX: Final[list[Item[World]]] = [
+    Item(sentence(serve), partial(serve, kind=tenants.BINDERFS)),
+    Item(f"runc: {sentence(unanswered)}", partial(unanswered, runtime="runc")),
+    item(ended),
+]
+"""On a kernel that has no security context for a process."""

@@ -21,7 +21,6 @@ from tests.e2e.kernel import (
     items_serve,
     items_simulation,
     items_stock,
-    selinux,
 )
 from tests.e2e.kernel.item import for_each_runtime, item
 
@@ -82,9 +81,7 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
     "claims": items_claims.ITEMS,
     "foreign-binderfs": items_foreign_binderfs.ITEMS,
     "android": items_aosp.ITEMS,
-    selinux.BOOT: items_aosp.QUICK,
-    "android-apparmor": items_aosp.without_context(apparmor=True),
-    "android-no-lsm": items_aosp.without_context(apparmor=False),
+    "android-apparmor": items_aosp.WITHOUT_SELINUX,
     "other-names": _BINDERFS_PHONES,
     "stock": items_stock.ITEMS,
 }
