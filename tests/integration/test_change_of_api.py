@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from aosp_plugin.daemon.allocations import report_allocations
 from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
+from tests.pod_resources import answering
 from tests.support import listed, ready, run
 from tests.tmpfs_binderfs import Mounts
 
@@ -132,31 +132,8 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
     assert file_systems(directory)["phone1"] != before["phone1"]
 
 
-class Refusing(rpc.PodResourcesListerServicer):
-    """A kubelet that never lists its pods."""
-
-    async def List(self, _request: Any, context: Any) -> Any:  # noqa: N802
-        """Fail."""
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many pods")
-
-    async def Get(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Fail: the client does not call this method."""
-        raise NotImplementedError
-
-    GetAllocatableResources = Get
-
-
-@contextlib.asynccontextmanager
-async def refusing(path: str) -> AsyncIterator[None]:
-    """Serve the podresources API of such a kubelet."""
-    server = grpc.aio.server()
-    rpc.add_PodResourcesListerServicer_to_server(Refusing(), server)
-    server.add_insecure_port(f"unix:{path}")
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop(None)
+async def refuse(context: Any) -> None:
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many pods")
 
 
 async def at_once(_seconds: float) -> None:
@@ -171,7 +148,7 @@ async def test_phones_stay_held_with_a_reason_while_the_kubelet_does_not_answer(
     before = file_systems(directory)
     backend = started(directory, Api.DEVICE_PLUGIN, resource_name="aosp.io/phone")
     path = str(short_directory / "pods.sock")
-    async with refusing(path), Kubelet(short_directory / "k") as kubelet:
+    async with answering(path, refuse), Kubelet(short_directory / "k") as kubelet:
         plugin = DevicePlugin(backend, kubelet_dir=kubelet.directory)
         with contextlib.closing(PodResources(path, ["aosp.io/phone"])) as pod_resources:
             async with run(plugin):

@@ -6,19 +6,18 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import grpc
 import pytest
 
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2 as pb
-from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as Server
 from kubelet_standin.tests.stub import Plugins, buggy_kubelet, new_kubelet, old_kubelet
+from tests.pod_resources import answering
 from tests.support import (
     IN_LIFE,
     PATIENCE,
@@ -84,18 +83,17 @@ async def viewed(devices: DeviceDirectory, kubelet_dir: str, socket: str) -> Asy
                 yield view
 
 
-class Answers(rpc.PodResourcesListerServicer):
-    """A kubelet whose number of allocatable devices is set by the test, also while a request waits for it."""
+class Answers:
+    """The numbers of allocatable devices that a kubelet answers, one after another, and then the last one."""
 
     def __init__(self, *answers: int) -> None:
-        """Answer each request with the next number, and then with the last one."""
         self.answers = list(answers)
         self.requests = 0
 
     async def before(self) -> None:
         """Run before each answer."""
 
-    async def GetAllocatableResources(self, _request: Any, _context: Any) -> pb.AllocatableResourcesResponse:  # noqa: N802
+    async def __call__(self, _context: Any) -> pb.AllocatableResourcesResponse:
         """Return the next number of devices."""
         self.requests += 1
         await self.before()
@@ -106,25 +104,6 @@ class Answers(rpc.PodResourcesListerServicer):
                 response.devices.add(resource_name=RESOURCE, device_ids=[f"d{device}"])
             response.devices.add(resource_name="example.com/other", device_ids=[f"o{device}"])
         return response
-
-    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Fail: the view does not call this method."""
-        raise NotImplementedError
-
-    Get = List
-
-
-@contextlib.asynccontextmanager
-async def answering(socket: str, answers: Answers) -> AsyncIterator[None]:
-    """Serve ``answers``."""
-    server = grpc.aio.server()
-    rpc.add_PodResourcesListerServicer_to_server(answers, server)
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop(None)
 
 
 async def test_process_without_device_plugins_does_not_ask_the_kubelet(socket: str) -> None:

@@ -1,16 +1,13 @@
-"""The client of the podresources API, and the stand-in server, over a real socket."""
+"""The client of the podresources API, over a real socket."""
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import pytest
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
-from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.podresources_client import (
     Allocations,
@@ -19,6 +16,7 @@ from aosp_plugin.framework.podresources_client import (
 )
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.framework.timings import DEFAULT
+from tests.pod_resources import answering
 from tests.support import PATIENCE, RESOURCE, Clock
 
 PATIENT = DEFAULT._replace(answer=PATIENCE, list_patience=PATIENCE)
@@ -32,39 +30,6 @@ def socket(kubelet_dir: str) -> str:
 @pytest.fixture
 def client(socket: str, clock: Clock) -> Client:
     return Client(socket, [RESOURCE], clock, timings=PATIENT)
-
-
-class Server(rpc.PodResourcesListerServicer):
-    """A kubelet whose List is a function of the test."""
-
-    def __init__(self, answer: Callable[[Any], Any]) -> None:
-        self._answer = answer
-        self.calls = 0
-
-    async def List(self, _request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer with the function's result."""
-        self.calls += 1
-        return await self._answer(context)
-
-    async def Get(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Fail: the client does not call this method."""
-        raise NotImplementedError
-
-    GetAllocatableResources = Get
-
-
-@contextlib.asynccontextmanager
-async def serving(socket: str, answer: Callable[[Any], Any]) -> AsyncIterator[Server]:
-    """Serve the API with ``answer`` as List."""
-    grpc_server = grpc.aio.server()
-    server = Server(answer)
-    rpc.add_PodResourcesListerServicer_to_server(server, grpc_server)
-    grpc_server.add_insecure_port(f"unix:{socket}")
-    await grpc_server.start()
-    try:
-        yield server
-    finally:
-        await grpc_server.stop(None)
 
 
 def response(*containers: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
@@ -159,7 +124,7 @@ async def test_failed_query_is_reported_until_one_succeeds(
     async def answer(context: Any) -> Any:
         return await answers[-1](context)
 
-    async with serving(socket, answer):
+    async with answering(socket, answer):
         assert await client.current() == Allocations(f"List at {socket} failed: {problem}")
         client._timings = PATIENT
         answers.append(one_pod)
@@ -172,17 +137,17 @@ async def test_failed_query_is_reported_until_one_succeeds(
 
 async def test_kubelet_is_queried_on_demand_and_not_too_often(socket: str, clock: Clock, client: Client) -> None:
     """Equal results are the same object. Concurrent calls share a query."""
-    async with serving(socket, one_pod) as server:
-        assert server.calls == 0
+    async with answering(socket, one_pod) as server:
+        assert server.requests == 0
         first, *others = await asyncio.gather(*(client.current() for _ in range(5)))
         assert (first, client.latest) == (ONE_POD, ONE_POD)
         assert all(result is first for result in others)
         clock.now += DEFAULT.list_interval - 0.01
         assert await client.current() is first
-        assert server.calls == 1
+        assert server.requests == 1
         clock.now += 0.02
         assert await client.current() is first
-        assert server.calls == 2
+        assert server.requests == 2
 
 
 async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_pods(
@@ -192,10 +157,10 @@ async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_p
     answers = [response(), await one_pod(None), response()]
 
     async def answer(_context: Any) -> pb.ListPodResourcesResponse:
-        return answers[server.calls - 1]
+        return answers[server.requests - 1]
 
     for _ in range(2):  # the second time after a restart of the kubelet
-        async with serving(socket, answer) as server:
+        async with answering(socket, answer) as server:
             known = []
             for _ in answers:
                 known.append((await client.current()).pods_known)
