@@ -44,10 +44,6 @@ class DeviceDirectory:
         """Return the path of a link's target."""
         return os.path.join(self.targets, name)
 
-    def status(self, name: str) -> os.stat_result:
-        """Return the status of what a name leads to. Raises OSError."""
-        return os.stat(os.path.join(self.directory, name))
-
     def names(self) -> list[str]:
         """Return the current names, sorted."""
         return sorted(name for name in os.listdir(self.directory) if name.startswith(tuple(self.prefixes)))

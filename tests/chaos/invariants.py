@@ -179,8 +179,7 @@ async def settle(world: World, *, excused: Collection[str] = ()) -> float:
         if time.monotonic() - started > BOUND:
             raise ViolationError(f"after {BOUND:g} s: {problem}")
         await asyncio.sleep(0.02)
-    reported = {served.name: world.kubelet.resource(served.name).devices for served in world.setup.served}
-    world.model.agree(reported)
+    world.model.agree()
     if world.plugin.baseline is None:
         world.plugin.baseline = world.plugin.figures()
     return began

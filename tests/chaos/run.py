@@ -60,9 +60,7 @@ async def run_step(world: World, step: Step) -> float:
     rngs = [random.Random(f"{step.seed}/{number}") for number in range(len(step.faults))]  # noqa: S311
     async with contextlib.AsyncExitStack() as lasting:
         for name, rng in zip(step.faults, rngs, strict=True):
-            world.model.observe()
             await lasting.enter_async_context(FAULTS[name].inject(world, rng))
-            world.model.observe()
             await _use(world, rng)
         during = [FAULTS[name] for name in step.faults if FAULTS[name].lasts]
         if during:

@@ -27,15 +27,11 @@ class Served(NamedTuple):
 
     def device_of(self, name: str) -> str | None:
         """Return the device of a binder device, without replica; None if it does not belong to this resource."""
-        number = re.fullmatch(re.escape(self.prefix) + "(0|[1-9][0-9]{0,40})", name)
-        if self.size == 1:
-            return name if re.fullmatch(re.escape(self.prefix) + "[!-+.-~-]{0,40}", name) else None
+        number = re.fullmatch(re.escape(self.prefix) + "([0-9]+)", name)
         return f"{self.prefix}{int(number[1]) - int(number[1]) % self.size}" if number else None
 
     def binder_devices_of(self, device: str) -> list[str]:
         """Return the names of a device's binder devices."""
-        if self.size == 1:
-            return [device]
         first = int(device.removeprefix(self.prefix))
         return [f"{self.prefix}{number}" for number in range(first, first + self.size)]
 
@@ -81,10 +77,7 @@ class Setup(NamedTuple):
 LEAKS = {"leak_scan_interval": 2}
 
 SETUPS = (
-    Setup("plain"),
-    Setup("sets of three", (Served(size=3),), {"sets": {"size": 3}, **LEAKS}),
-    Setup("two replicas", (Served(replicas=2),), {"replicas": 2}),
-    Setup("strict isolation", keys={"isolation": "strict", **LEAKS}),
+    Setup("plain", keys=LEAKS),
     Setup("cdi", keys={"device_list": ["envvar", "cdi-cri"]}),
     Setup(
         "two resources",

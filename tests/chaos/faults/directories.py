@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 @at_once("devices", weight=3)
 def device_directory_is_replaced(world: World, rng: random.Random) -> None:
     """Another directory with some of the devices and some new ones replaces the device directory."""
-    if os.path.ismount(world.devices.directory):
-        return  # a mount point cannot be renamed
     before, new = world.devices.directory + ".old", world.devices.directory + ".new"
     os.mkdir(new)
     names = [*world.devices.some(rng, 30), *world.devices.new_names(rng, 5)]
@@ -41,32 +39,6 @@ async def device_directory_is_missing(world: World, rng: random.Random) -> Async
     yield
     remove(world.devices.directory)
     os.rename(aside, world.devices.directory)
-
-
-@at_once("devices", weight=5, mounts=True)
-def target_directory_is_mounted_over(world: World, rng: random.Random) -> None:
-    """A file system with devices of the same names is mounted over the directory of link targets, or unmounted."""
-    world.model.remounted()
-    if os.path.ismount(world.devices.targets):
-        place.unmount(world.devices.targets)
-        return
-    names = [name for name in sorted(os.listdir(world.devices.targets)) if rng.random() < 0.8]
-    place.mount(world.devices.targets)
-    for name in names:
-        make_device(world.devices.target(name), world.devices.device)
-
-
-@for_a_while("directories", weight=2, mounts=True, livable=True)
-async def device_directory_is_mounted_over(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """A file system with devices of the same names is mounted over the device directory temporarily."""
-    names = [name for name in world.devices.names() if rng.random() < 0.8]
-    world.model.remounted()
-    place.mount(world.devices.directory)
-    for name in names:
-        world.devices.make(name)
-    yield
-    world.model.remounted()
-    place.unmount(world.devices.directory)
 
 
 @for_a_while("directories", alone=True)

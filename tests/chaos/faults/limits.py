@@ -40,13 +40,12 @@ async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator
 async def no_inotify_watch(world: World, rng: random.Random) -> AsyncIterator[None]:
     """No inotify watch is available (fs.inotify.max_user_watches), and the device directory is replaced."""
     with place.inotify_limited("watches", 0):
-        if not os.path.ismount(world.devices.directory):
-            aside = world.devices.directory + ".other"
-            os.rename(world.devices.directory, aside)
-            os.mkdir(world.devices.directory)
-            for name in os.listdir(aside):
-                os.rename(os.path.join(aside, name), os.path.join(world.devices.directory, name))
-            os.rmdir(aside)
+        aside = world.devices.directory + ".other"
+        os.rename(world.devices.directory, aside)
+        os.mkdir(world.devices.directory)
+        for name in os.listdir(aside):
+            os.rename(os.path.join(aside, name), os.path.join(world.devices.directory, name))
+        os.rmdir(aside)
         yield
 
 
