@@ -175,12 +175,6 @@ class Tree:
     def readlink(self, request: Request) -> bytes:
         return os.fsencode(os.readlink(self._path(request)))
 
-    def symlink(self, request: Request) -> bytes:
-        name, target, _ = request.body.split(b"\0")
-        path = self._child(request.node, name)
-        os.symlink(os.fsdecode(target), path)
-        return self._entry(path)
-
     def mknod(self, request: Request) -> bytes:
         mode, rdev = struct.unpack_from("II", request.body)
         path = self._child(request.node, request.body[16:-1])
@@ -196,12 +190,8 @@ class Tree:
         os.unlink(self._child(request.node, request.body[:-1]))
         return b""
 
-    def rmdir(self, request: Request) -> bytes:
-        os.rmdir(self._child(request.node, request.body[:-1]))
-        return b""
-
-    def rename(self, request: Request, header: int = 8) -> bytes:
-        old, new, _ = request.body[header:].split(b"\0")
+    def rename(self, request: Request) -> bytes:
+        old, new, _ = request.body[8:].split(b"\0")
         (directory,) = struct.unpack_from("Q", request.body)
         before, after = self._child(request.node, old), self._child(directory, new)
         os.rename(before, after)
@@ -211,14 +201,6 @@ class Tree:
             self._numbers[after, status.st_ino, stat.S_IFMT(status.st_mode)] = number
             self._paths[number] = after
         return b""
-
-    def rename2(self, request: Request) -> bytes:
-        return self.rename(request, 16)
-
-    def link(self, request: Request) -> bytes:
-        path = self._child(request.node, request.body[8:-1])
-        os.link(self._paths[struct.unpack_from("Q", request.body)[0]], path, follow_symlinks=False)
-        return self._entry(path)
 
     def create(self, request: Request) -> bytes:
         flags, mode = struct.unpack_from("II", request.body)
@@ -262,11 +244,6 @@ class Tree:
     def releasedir(self, request: Request) -> bytes:
         del self._listings[struct.unpack_from("Q", request.body)[0]]
         return b""
-
-    def statfs(self, request: Request) -> bytes:
-        it = os.statvfs(self._path(request))
-        numbers = (it.f_blocks, it.f_bfree, it.f_bavail, it.f_files, it.f_ffree, it.f_bsize, it.f_namemax, it.f_frsize)
-        return struct.pack("5Q3I", *numbers).ljust(80, b"\0")
 
     def _path(self, request: Request) -> str:
         return self._paths[request.node]
@@ -316,17 +293,13 @@ OPERATIONS = {
     3: Tree.getattr,
     4: Tree.setattr,
     5: Tree.readlink,
-    6: Tree.symlink,
     8: Tree.mknod,
     9: Tree.mkdir,
     10: Tree.unlink,
-    11: Tree.rmdir,
     12: Tree.rename,
-    13: Tree.link,
     14: Tree.open,
     15: Tree.read,
     16: Tree.write,
-    17: Tree.statfs,
     18: Tree.release,
     20: Tree.nothing,  # FSYNC
     25: Tree.nothing,  # FLUSH
@@ -336,7 +309,6 @@ OPERATIONS = {
     29: Tree.releasedir,
     30: Tree.nothing,  # FSYNCDIR
     35: Tree.create,
-    45: Tree.rename2,
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)

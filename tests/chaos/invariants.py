@@ -25,9 +25,6 @@ SPARE = Figures(descriptors=8, threads=12, resident=60.0)
 CALM = 0.25
 """The time in seconds over which an idle process is measured."""
 
-ASKED = 10.0
-"""Seconds after a registration in which the plugin may not have asked the kubelet for its devices."""
-
 BUSY = 0.2
 """The share of a CPU that an idle process may use."""
 
@@ -109,32 +106,6 @@ async def files_are_watched(world: World) -> str:
     """File events are used instead of polling."""
     polling = _value(await get(world.port, "/metrics"), "aosp_plugin_polling")
     return "" if polling == 0 else f"aosp_plugin_polling is {polling}"
-
-
-@invariant
-async def leak_detection_is_alive(world: World) -> str:
-    """The last scan for leaks is not older than its interval and some seconds for the scan itself."""
-    if not world.setup.leak_scan_interval:
-        return ""
-    age = _value(await get(world.port, "/metrics"), "aosp_plugin_leak_scan_age_seconds")
-    limit = world.setup.leak_scan_interval + 3.0
-    return f"the last scan for leaks was {age} s ago" if age is None or abs(age) > limit else ""
-
-
-@invariant
-async def kubelet_is_watched(world: World) -> str:
-    """The metric of the kubelet's devices is a number that the kubelet had lately; an old kubelet has none."""
-    if not world.kubelet.behaviour.knows_allocatable_resources:
-        return ""
-    metrics = await get(world.port, "/metrics")
-    for served in world.setup.served:
-        value = _value(metrics, f'aosp_plugin_kubelet_allocatable{{resource="{served.name}"}}')
-        if value is None and time.monotonic() - world.monitor.registered < ASKED:
-            continue
-        if value not in world.monitor.kubelet_had(served.name):
-            had = sorted(world.monitor.kubelet_had(served.name))
-            return f"aosp_plugin_kubelet_allocatable of {served.name} is {value}, but the kubelet had {had}"
-    return ""
 
 
 def _value(metrics: str, series: str) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import os
 import socket
@@ -26,9 +25,6 @@ ANSWER = 10.0
 WATCHDOG = 10.0
 """The timeout of systemd's watchdog in seconds. systemd kills a service that is silent for longer."""
 
-HISTORY = 45.0
-"""Seconds for which the kubelet's numbers of devices are kept; the plugin asks for them every 30 s."""
-
 
 class Monitor:
     """Watches the process of a world. The first violation stays until it is raised."""
@@ -39,10 +35,6 @@ class Monitor:
         self._fed = time.monotonic()
         self._started = 0
         self._answered = False
-        self._history: collections.deque[tuple[float, dict[str, int]]] = collections.deque()
-        self._registrations = (0, 0)
-        self.registered = time.monotonic()
-        """When the kubelet got the last registration."""
         self.notify_socket = os.path.join(world.root, "notify")
         self.ready = False
         """Whether the process has sent READY=1."""
@@ -56,10 +48,6 @@ class Monitor:
         """Raise ViolationError if something was wrong at any time so far."""
         if self._violation:
             raise ViolationError(self._violation)
-
-    def kubelet_had(self, resource: str) -> set[int]:
-        """Return the numbers of healthy devices that the kubelet had lately."""
-        return {numbers[resource] for _, numbers in self._history if resource in numbers}
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -87,7 +75,6 @@ class Monitor:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
-            self._remember()
             plugin = self._world.plugin
             if plugin.starts != self._started:
                 self._started, self._answered, self.ready, self._fed = plugin.starts, False, False, time.monotonic()
@@ -100,16 +87,6 @@ class Monitor:
                     self._violation = self._violation or f"no WATCHDOG=1 for {time.monotonic() - self._fed:.1f} s"
             if not plugin.unresponsive:
                 await self._probe()
-
-    def _remember(self) -> None:
-        world, now = self._world, time.monotonic()
-        views = [world.kubelet.resource(served.name) for served in world.setup.served]
-        self._history.append((now, {view.name: view.allocatable for view in views}))
-        while now - self._history[0][0] > HISTORY:
-            self._history.popleft()
-        registrations = id(world.kubelet), len(world.kubelet.registrations)
-        if registrations != self._registrations:
-            self._registrations, self.registered = registrations, now
 
     async def _probe(self) -> None:
         """Request /healthz. A process that has answered once must answer 200 as long as it lives."""

@@ -16,7 +16,7 @@ from tests.chaos.registry import ViolationError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from kubelet_standin import ContainerAllocation
     from tests.chaos.setups import Served
@@ -120,50 +120,26 @@ class Pods:
             devices = self._world.model.devices(served)
             unhealthy = sorted(device for device, state in devices.items() if state.healthy is Answer.NO)
             for device in [*rng.sample(unhealthy, min(2, len(unhealthy))), f"{served.prefix}-missing"]:
-                if await self._allocate(served, [[device]]) is not None and calm:
+                if await self._allocates(served, device) and calm:
                     raise ViolationError(f"{device} was allocated, but is unhealthy")
 
-    async def allocate_for_two(self, rng: random.Random) -> None:
-        """Allocate for two containers in one request. Raises ViolationError if the responses are wrong."""
-        for served in self._world.setup.served:
-            devices = self._world.model.devices(served)
-            healthy = sorted(device for device, state in devices.items() if state.healthy is Answer.YES)
-            if len(healthy) < 4:
-                continue
-            chosen = rng.sample(healthy, 4)
-            requested = [chosen[:1], chosen[1:]]
-            answer = await self._allocate(served, requested)
-            if answer is None:
-                raise ViolationError(f"the healthy devices {requested} were refused")
-            allocated = [container.envs[served.variable].split(",") for container in answer.container_responses]
-            names = [
-                sorted({name for device in ids for name in _binder_devices_of(served, device)}) for ids in requested
-            ]
-            if [sorted(set(container)) for container in allocated] != names:
-                raise ViolationError(f"two containers must get {names}, but got {allocated}")
-
-    async def _allocate(self, served: Served, requested: Sequence[Sequence[str]]) -> pb.AllocateResponse | None:
-        """Call Allocate of the newest registration directly; return None if the call fails."""
+    async def _allocates(self, served: Served, device: str) -> bool:
+        """Call Allocate of the newest registration directly; return whether it gives the device away."""
         world = self._world
-        endpoints = [
-            registration.endpoint
-            for registration in world.kubelet.registrations
-            if registration.resource_name == served.name
-        ]
+        endpoints = [each.endpoint for each in world.kubelet.registrations if each.resource_name == served.name]
         if not endpoints or world.plugin.unresponsive:
-            return None
+            return False
         path = os.path.join(world.plugins, endpoints[-1])
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
-        request = pb.AllocateRequest(
-            container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in requested]
-        )
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=[device])])
         async with grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
             try:
-                return await DevicePluginStub(channel).Allocate(request, timeout=PATIENCE)
+                await DevicePluginStub(channel).Allocate(request, timeout=PATIENCE)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise ViolationError(f"Allocate has not responded for {PATIENCE:g} s") from None
-                return None
+                return False
+        return True
 
 
 def _binder_devices_of(served: Served, device: str) -> list[str]:

@@ -79,7 +79,6 @@ async def run_step(world: World, step: Step) -> float:
 async def _check_pods(world: World, rng: random.Random) -> None:
     """Request devices of all kinds from a plugin that knows the state of all devices."""
     await world.pods.request_unhealthy(rng, calm=True)
-    await world.pods.allocate_for_two(rng)
     await world.pods.create_and_end(rng, calm=True)
 
 

@@ -48,11 +48,6 @@ class Setup(NamedTuple):
     keys: Mapping[str, Any] = {}
 
     @property
-    def leak_scan_interval(self) -> float:
-        """Seconds between two scans for leaks; 0 if there are none."""
-        return float(self.keys.get("leak_scan_interval", 0))
-
-    @property
     def by_cdi(self) -> bool:
         """Whether containers get CDI device names instead of devices."""
         return "cdi-cri" in self.keys.get("device_list", ())
@@ -74,16 +69,10 @@ class Setup(NamedTuple):
         return yaml.safe_dump({"version": "v1", **keys, **self.keys, **resources})
 
 
-LEAKS = {"leak_scan_interval": 2}
-
 SETUPS = (
-    Setup("plain", keys=LEAKS),
+    Setup("plain"),
     Setup("cdi", keys={"device_list": ["envvar", "cdi-cri"]}),
-    Setup(
-        "two resources",
-        (Served(), Served(OTHER_RESOURCE, OTHER_PREFIX, "HWBINDERS", size=2, replicas=2)),
-        LEAKS,
-    ),
+    Setup("two resources", (Served(), Served(OTHER_RESOURCE, OTHER_PREFIX, "HWBINDERS", size=2, replicas=2))),
 )
 
 

@@ -308,24 +308,6 @@ def test_page_refers_to_exactly_its_files(page_port: int) -> None:
     assert visited == set(page.routes()) - icons
 
 
-def test_files_have_content_type_and_entity_tag(page_port: int) -> None:
-    """With nosniff, a browser requires the correct type."""
-    types: dict[str, str] = {}
-    tags: set[str] = set()
-    for path in page.routes():
-        response = get(page_port, path)
-        types[path.rpartition(".")[2]] = response.headers["Content-Type"]
-        tags.add(response.headers["ETag"])
-        assert get(page_port, path, headers={"If-None-Match": response.headers["ETag"]}).status == 304
-    assert types == {
-        "/": "text/html; charset=utf-8",
-        "css": "text/css; charset=utf-8",
-        "js": "text/javascript; charset=utf-8",
-        "svg": "image/svg+xml",
-    }
-    assert len(tags) == len(page.routes())
-
-
 def test_page_complies_with_its_security_policy(page_port: int) -> None:
     """It refers to no other host, and has no inline scripts or styles."""
     for path in page.routes():

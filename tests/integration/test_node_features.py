@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -148,18 +147,6 @@ async def test_a_directory_that_is_missing_is_logged_once_and_used_later(
         ("feature file written", ""),
         ("node task recovered", ""),
     ]
-
-
-async def test_only_temporary_files_of_killed_processes_are_removed(files: Files) -> None:
-    """Another process may be writing a newer one."""
-    stale, other = (files.path.with_name(f".aosp-device-plugin.abcd123{number}.tmp") for number in range(2))
-    stale.touch()
-    os.utime(stale, (time.time() - 61,) * 2)
-    other.touch()
-    files.devices.add(0)
-    files.scan()
-    await files.until(files.path.exists)
-    assert (stale.exists(), other.exists()) == (False, True)
 
 
 def test_a_driver_whose_claims_have_no_phone_yet_is_named_by_its_attributes() -> None:

@@ -19,7 +19,7 @@ from aosp_plugin.framework.errors import UnhealthyDeviceError
 from tests.backends import binder_backend, scan
 from tests.support import DeviceDirectory, names
 
-NULL, ZERO, FULL = "/dev/null", "/dev/zero", "/dev/full"
+NULL = "/dev/null"
 
 
 class Dri:

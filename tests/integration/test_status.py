@@ -1,7 +1,6 @@
 """``aosp-plugin status``: prints the status report of a running plugin."""
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import AsyncIterator
@@ -79,18 +78,6 @@ async def test_check_exits_with_3_if_there_are_problems(node: Node) -> None:
     assert (await run("--url", node.url, "--check", "--resource", "x.io/y"))[0] == 2
     assert (await run("--url", node.url, "--check", "--json"))[0] == 2
     assert (await run("--check", "--url", "http://127.0.0.1:1"))[0] == 1
-
-
-async def test_status_is_limited_to_a_pod_and_to_unhealthy_devices(node: Node) -> None:
-    async def ids(*arguments: str) -> list[str]:
-        _, out, _ = await run("--url", node.url, "--json", *arguments)
-        return [device["id"] for device in json.loads(out)["resources"][0]["devices"]]
-
-    node.device_directory.remove(1)
-    await listed(node.kubelet, 2)
-    assert await ids("-n", "games") == await ids("--pod", "phone-1") == ["aosp_binder0", "aosp_binder1"]
-    assert await ids("--unhealthy") == ["aosp_binder1"]
-    assert await ids("--pod", "phone-1", "--namespace", "default") == []
 
 
 async def test_an_unreachable_plugin_is_one_line() -> None:

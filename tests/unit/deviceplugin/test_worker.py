@@ -1,7 +1,6 @@
 """Calls in a worker thread: results, order, deadlines, cancellation, and what outlives the event loop."""
 
 import asyncio
-import contextlib
 import gc
 import threading
 from collections.abc import Iterator
@@ -145,22 +144,3 @@ async def test_running_call_is_reported_until_it_ends(worker: Worker) -> None:
     blocked.finish()
     await call
     assert worker.hanging(0.0) == ""
-
-
-def test_call_that_outlives_the_loop_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    errors: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", errors.append)
-    blocked, worker = BlockedCall(), Worker("test")
-
-    async def give_up() -> None:
-        with contextlib.suppress(WorkerTimeoutError):
-            await worker.run(blocked, 0.01)
-        call = asyncio.ensure_future(worker.run(blocked))
-        await blocked.started()
-        call.cancel()
-
-    asyncio.run(give_up())
-    worker.close()
-    blocked.finish()
-    blocked.join()
-    assert errors == []

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.errors import ClaimRecordError
 from tests.claims import Node, make_node
 
 CHECKPOINT = (
@@ -67,15 +66,6 @@ def test_a_checkpoint_that_cannot_be_converted_stays_until_it_can(node: Node) ->
     assert not node.checkpoint.exists()
 
 
-def test_a_checkpoint_of_another_boot_has_no_claims(node: Node) -> None:
-    node.boot("boot-2")
-    host = node.host()
-    assert not host.repair().failed
-    assert not host.specs.records
-    assert node.specs == node.backend.mounted == set()
-    assert not node.checkpoint.exists()
-
-
 def test_what_is_no_checkpoint_is_kept_aside(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """Any changed byte is noticed."""
     changed = bytearray(CHECKPOINT.encode())
@@ -86,16 +76,6 @@ def test_what_is_no_checkpoint_is_kept_aside(node: Node, caplog: pytest.LogCaptu
         assert (node.state / "checkpoint.json.rejected").read_bytes() == content
         assert not node.checkpoint.exists()
     assert "checkpoint of the claims rejected, renamed" in [record.message for record in caplog.records]
-
-
-def test_a_checkpoint_that_cannot_be_read_is_an_error_that_names_it(node: Node) -> None:
-    node.checkpoint.unlink()
-    node.checkpoint.mkdir()
-    host = node.host()
-    for _ in range(2):  # no device is released before all prepared claims are known
-        with pytest.raises(ClaimRecordError) as raised:
-            host.repair()
-        assert str(raised.value) == f"cannot read the checkpoint {node.checkpoint}: Is a directory"
 
 
 # -- the way back: the structs and the check of the last version with checkpoints, which recovers a lost checkpoint

@@ -47,19 +47,6 @@ def test_devices_at_the_start_are_no_change(changes: ResourceHistory, history: H
     assert history.recent == ()
 
 
-def test_another_reason_is_a_change_and_the_same_one_is_not(changes: ResourceHistory, history: History) -> None:
-    changes.published(snapshot(2, "n1", "n2", "n3", n1="missing"), None)
-    changes.published(snapshot(3, "n1", "n2", "n3", n1="replaced"), None)
-    changes.published(snapshot(4, "n1", "n2", "n3", n1="replaced", n2="missing"), None)
-    changes.published(snapshot(5, "n1", "n2", "n3", n2="missing"), None)
-    assert [change[:2] + change[3] for change in recorded(history)] == [
-        ("unhealthy", "unhealthy: missing", "n1"),
-        ("unhealthy", "unhealthy: replaced", "n1"),
-        ("unhealthy", "unhealthy: missing", "n2"),
-        ("healthy", "healthy again", "n1"),
-    ]
-
-
 def test_device_that_another_one_replaces_is_removed(history: History) -> None:
     """The number of devices is the same before and after, and the one that is removed is not healthy again."""
     changes = ResourceHistory(RESOURCE, history)
@@ -80,15 +67,6 @@ def test_pods_get_and_return_devices(changes: ResourceHistory, history: History)
         ("released", "released by games/phone-1", "n9", "n10"),
     ]
     assert [change.pod for change in history.recent] == ["games/phone-1", "shop/phone-2", "games/phone-1"]
-
-
-def test_kubelet_that_lacks_devices_is_recorded_once(changes: ResourceHistory, history: History) -> None:
-    for allocatable, lacking in ((3, False), (0, True), (1, True), (3, False)):
-        changes.kubelet_lacks(allocatable, 3, lacking=lacking)
-    assert [change[:2] for change in recorded(history)] == [
-        ("kubelet-lacks", "the kubelet has 0 of 3 healthy devices"),
-        ("kubelet-has-all", "the kubelet has 3 of 3 healthy devices"),
-    ]
 
 
 def test_leaks_scans_and_other_plugins_are_recorded(changes: ResourceHistory, history: History) -> None:

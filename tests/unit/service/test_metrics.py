@@ -140,20 +140,6 @@ def test_update_latency_ignores_unknown_starts_and_first_messages(
     assert latencies(metrics) == (0, 0)
 
 
-def test_allocations_are_counted_by_code_and_timed(metrics: Metrics, observer: ResourceMetrics) -> None:
-    """Each code has a series from the start. GetPreferredAllocation is not counted."""
-    assert values(metrics, "allocations_total", "code") == dict.fromkeys(CODES, 0)
-    for code in CODES:
-        observer.answered("Allocate", code, 0.0002)
-    observer.answered("Allocate", "OK", 2.0)
-    observer.answered("GetPreferredAllocation", "OK", 0.0001)
-    assert values(metrics, "allocations_total", "code") == dict.fromkeys(CODES, 1) | {"OK": 2}
-    name = "allocation_duration_seconds"
-    buckets = [value(metrics, f"{name}_bucket", resource=A, le=bound) for bound in ("0.0001", "0.00025", "1.0", "+Inf")]
-    assert buckets == [0, 6, 6, 7]
-    assert value(metrics, f"{name}_sum", resource=A) == pytest.approx(2.0012)
-
-
 def test_every_event_is_counted_before_and_after_the_library_is_loaded(metrics: Metrics) -> None:
     """It is loaded after the start, and what happened until then is not lost."""
     observer = metrics.observer(A)
