@@ -9,10 +9,13 @@ import os
 import stat
 import subprocess
 from pathlib import Path
+from typing import Never
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import binderfs, detached, mounts
+from aosp_plugin.binder.host_errors import NotPermittedError
+from aosp_plugin.binder.provision import phone_mount
 
 _NULL = os.makedev(1, 3)
 
@@ -64,6 +67,16 @@ class Mounts:
         _run("mount", "-t", "tmpfs", "other", self.path / name)
         for device in (binderfs.CONTROL_NAME, *devices):
             _add_device(str(self.path / name), device)
+
+    def refuse_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Refuse every attempt of this process to mount or unmount from now on."""
+
+        def refuse(*arguments: object, **_keys: object) -> Never:
+            raise NotPermittedError(f"cannot mount {arguments}")
+
+        names = ((phone_mount, "attach_new"), (phone_mount, "unmount_all"), (phone_mount, "fill"))
+        for module, name in (*names, (detached, "check_mountable")):
+            monkeypatch.setattr(module, name, refuse)
 
     def share(self, name: str) -> None:
         """Let mounts below a mounted directory propagate."""

@@ -12,10 +12,10 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
-from aosp_plugin.config.values import Isolation, Recreate
+from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
-from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import IN_LIFE, Clock, listed, run, until
 from tests.tmpfs_binderfs import Mounts
@@ -74,16 +74,6 @@ def test_container_gets_its_phone_at_the_paths_of_android_and_nothing_of_others(
         "/dev/binderfs": phone,
         "/dev/binderfs/binder-control": "/dev/null",
     }
-
-
-def test_strict_isolation_leaves_out_the_directory(directory: Mounts) -> None:
-    edits = started(directory, 1, isolation=Isolation.STRICT).allocate(["phone0"])
-    assert not [path for path in mounts_of(edits) if path.startswith("/dev/binderfs")]
-
-
-def test_container_can_have_one_phone(directory: Mounts) -> None:
-    with pytest.raises(InvalidRequestError, match=r"a container can have one phone, not 2 \(phone0, phone1\)"):
-        started(directory, 2).allocate(["phone1", "phone0"])
 
 
 async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kubelet(

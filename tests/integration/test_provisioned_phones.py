@@ -5,15 +5,15 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.binder.driver import detached, mounts
+from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import NotPermittedError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.cli.main import main
 from aosp_plugin.config.keys import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, Resource
@@ -51,22 +51,9 @@ def command(
 
 
 @pytest.fixture
-def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def unprivileged(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return a function after whose call every attempt to mount or unmount is refused."""
-
-    def refuse(*arguments: object, **_keys: object) -> Never:
-        raise NotPermittedError(f"cannot mount {arguments}")
-
-    def apply() -> None:
-        for module, name in (
-            (phone_mount, "attach_new"),
-            (phone_mount, "unmount_all"),
-            (phone_mount, "fill"),
-            (detached, "check_mountable"),
-        ):
-            monkeypatch.setattr(module, name, refuse)
-
-    return apply
+    return partial(directory.refuse_all, monkeypatch)
 
 
 def backend_of(directory: Mounts, count: int = 3, clock: Clock | None = None) -> BinderBackend:

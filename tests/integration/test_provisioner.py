@@ -12,16 +12,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
-from aosp_plugin.binder.driver import detached
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import NotPermittedError
-from aosp_plugin.binder.provision import phone_mount, provisioner_socket
+from aosp_plugin.binder.provision import provisioner_socket
 from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
@@ -94,18 +92,8 @@ class Provisioner:
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
     """Yield the directory of the phones. This process, the plugin, has no right to mount anything."""
-
-    def refuse(*arguments: object, **_keys: object) -> Never:
-        raise NotPermittedError(f"cannot mount {arguments}")
-
     with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounted:
-        for module, name in (
-            (phone_mount, "attach_new"),
-            (phone_mount, "unmount_all"),
-            (phone_mount, "fill"),
-            (detached, "check_mountable"),
-        ):
-            monkeypatch.setattr(module, name, refuse)
+        mounted.refuse_all(monkeypatch)
         yield mounted
 
 

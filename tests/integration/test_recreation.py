@@ -98,6 +98,19 @@ def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     assert recreations.recreated == ["aosp_binder1"]
 
 
+def test_a_start_that_succeeds_ends_the_retries(recreations: Recreations, backend: BinderBackend) -> None:
+    """A container has got the device: another recreation would take it away."""
+    backend.scan()
+    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
+    for name in ("aosp_binder0", "aosp_binder1"):
+        with pytest.raises(UnhealthyDeviceError):
+            backend.pre_start([name])
+    recreations.failure = None
+    backend.pre_start(["aosp_binder1"])
+    backend.update_host()
+    assert recreations.recreated == ["aosp_binder1", "aosp_binder0"]
+
+
 def test_device_that_another_plugin_has_replaced_is_not_recreated(
     recreations: Recreations, backend: BinderBackend, devices: DeviceDirectory
 ) -> None:
@@ -151,6 +164,16 @@ def test_provisioned_devices_are_found_by_the_next_scan(
     backend.update_host()
     assert list(scan(backend)) == ["aosp_binder0", "aosp_binder1", "aosp_binder7"]
     assert "provisioned binder devices" in caplog.text
+
+
+async def test_kubelet_gets_provisioned_devices_with_the_first_list(
+    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeviceProvisioner, "provision", lambda _self: device_directory.add(0, 1, 2))
+    plugin = DevicePlugin(provisioning(device_directory), kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
+        assert kubelet.resource(RESOURCE).allocatable == 3
 
 
 async def test_failed_recreation_stops_the_container_and_is_published(

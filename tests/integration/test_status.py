@@ -17,6 +17,7 @@ from tests.support import (
     DeviceDirectory,
     ServeHere,
     free_port,
+    http_get,
     listed,
     run_command,
 )
@@ -27,6 +28,7 @@ PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 class Node(NamedTuple):
     """A running plugin and its kubelet."""
 
+    port: int
     url: str
     kubelet: Kubelet
     device_directory: DeviceDirectory
@@ -37,7 +39,8 @@ class Node(NamedTuple):
 async def node(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIterator[Node]:
     """Run ``aosp-plugin serve`` with three binder devices, and a pod that has two of them."""
     device_directory.add(0, 1, 2)
-    address = f"127.0.0.1:{free_port()}"
+    port = free_port()
+    address = f"127.0.0.1:{port}"
     path = os.path.join(kubelet_dir, "pod-resources.sock")
     environment = {
         "AOSP_PLUGIN_POD_RESOURCES_SOCKET": path,
@@ -54,12 +57,27 @@ async def node(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIter
         await kubelet.admit(PHONE)
         while (await asyncio.to_thread(status.fetch, f"http://{address}")).allocations.problem:
             pass  # if the kubelet was too busy to answer, its error is cached for seconds
-        yield Node(f"http://{address}", kubelet, device_directory, serve)
+        yield Node(port, f"http://{address}", kubelet, device_directory, serve)
 
 
 async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
     """Run the command in this process, and return its exit code and what it printed."""
     return await asyncio.to_thread(run_command, "status", *arguments, environment=environment)
+
+
+async def test_status_and_metrics_have_allocations_problems_and_changes(node: Node) -> None:
+    """A scrape asks the kubelet."""
+    node.device_directory.remove(2)
+    await listed(node.kubelet, 2)
+    _, _, metrics = await http_get(node.port, "/metrics")
+    assert f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0' in metrics
+    report = await asyncio.to_thread(status.fetch, node.url)
+    assert (report.allocations.known, report.resources[0].counts.allocated) == (True, 2)
+    assert [problem.kind for problem in report.problems] == ["missing"]
+    change = report.changes[0]
+    assert (change.event, change.devices) == ("unhealthy", ("aosp_binder2",))
+    assert report.problems[0].since is not None
+    assert change.time >= report.problems[0].since - 1
 
 
 # aosp-plugin status
