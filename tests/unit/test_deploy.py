@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from aosp_plugin.binder.provision import provisioner_socket
 from aosp_plugin.config import keys, sources, values
 from aosp_plugin.framework.timings import GRACE_PERIOD
 from aosp_plugin.report.node_reporter import NODE_VARIABLE
@@ -31,7 +30,6 @@ def load(name: str) -> dict[str, Any]:
 DAEMON_SET = load("base/daemonset.yaml")
 POD = DAEMON_SET["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
-MOUNTS = {mount["name"]: mount for mount in CONTAINER["volumeMounts"]}
 FLAGS = dict(argument.split("=", 1) for argument in CONTAINER["args"][1:])
 VARIABLES = {variable["name"]: variable.get("value", "") for variable in CONTAINER["env"]}
 LISTEN = sources.variable("listen")
@@ -56,12 +54,6 @@ def test_base_has_no_privilege() -> None:
     assert (POD["serviceAccountName"], account["automountServiceAccountToken"]) == (account["metadata"]["name"], False)
     assert POD["automountServiceAccountToken"] is False
     assert POD["enableServiceLinks"] is False
-
-
-def test_base_writes_to_the_kubelet_s_plugin_directory_only() -> None:
-    assert [mount["mountPath"] for mount in MOUNTS.values() if not mount.get("readOnly")] == [
-        keys.DEFAULTS["kubelet_dir"]
-    ]
 
 
 def test_probes_use_the_address_on_which_the_plugin_listens() -> None:
@@ -113,29 +105,6 @@ def test_configurations_accept_binder_devices_only(place: str) -> None:
     document = configurations()[place]
     verified = [document | entry for entry in document.get("resources", [{}])]
     assert {entry.get("verify", "binder" if "phones" in entry else "char") for entry in verified} <= {"binder", "probe"}
-
-
-def test_provision_gives_rights_to_the_provisioner_only() -> None:
-    """It has the image and the configuration of the plugin, no port, and a socket that only this pod has."""
-    assert PROVISION_POD.keys() == {"containers", "volumes"}
-    socket_directory = {"name": "provisioner", "mountPath": str(Path(provisioner_socket.PROVISIONER_SOCKET).parent)}
-    plugin = PROVISION_PLUGIN
-    assert plugin == {
-        "name": CONTAINER["name"],
-        "env": [{"name": sources.variable("provisioned_by"), "value": "provisioner"}],
-        "volumeMounts": [socket_directory | {"readOnly": True}],
-    }
-    assert PROVISIONER["args"] == ["provisioner", *CONTAINER["args"][1:]]
-    for key in ("image", "imagePullPolicy"):
-        assert PROVISIONER[key] == CONTAINER[key], key
-    assert PROVISIONER["env"] == [each for each in CONTAINER["env"] if each["name"] == "AOSP_PLUGIN_CONFIG"]
-    assert PROVISIONER["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
-    assert PROVISIONER.keys() & {"ports", "readinessProbe", "livenessProbe"} == set()
-    assert [mount for mount in PROVISIONER["volumeMounts"] if not mount.get("readOnly")] == [
-        {"name": "binderfs", "mountPath": MOUNTS["binderfs"]["mountPath"], "mountPropagation": "Bidirectional"},
-        socket_directory,
-    ]
-    assert PROVISION_POD["volumes"] == [{"name": "provisioner", "emptyDir": {}}]
 
 
 def test_the_nfd_rule_sets_the_label_that_the_daemon_set_selects() -> None:

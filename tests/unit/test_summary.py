@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from aosp_plugin.cli.summary import age, ranges, summary
@@ -124,21 +123,6 @@ def test_problems_are_below_the_node_or_their_resource() -> None:
         ("  warning: 12 devices missing: n0..1 and 10 more", "yellow"),
     ]
     assert [line.text for line in lines[8:10]] == ["", "a.io/y: registered with the kubelet for 2h"]
-
-
-@pytest.mark.parametrize(
-    ("leak", "location"),
-    [
-        (LEAK, "pod uid-1"),
-        (replace(LEAK, pod_uid=""), "container cccccccccccc"),
-        (replace(LEAK, pod_uid="", container=""), "-"),
-    ],
-)
-def test_leak_row_shows_the_location_of_the_process(leak: LeakReport, location: str) -> None:
-    row = text_of(leaks=(leak,))[-1]
-    assert row.split(maxsplit=4)[:4] == ["n1", "4711", "2000", "90s"]
-    assert row.split(maxsplit=4)[-1].split("  ")[0] == location
-    assert row.endswith("  adbd --root")
 
 
 def test_long_tables_are_cut_to_the_maximum_of_rows() -> None:
