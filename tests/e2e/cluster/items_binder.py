@@ -105,8 +105,14 @@ def numa(cluster: Cluster) -> None:
     for name in ("numa-a", "numa-b"):
         phones.create(cluster, _with_phones(phones.pod(name), 2))
         phones.wait_running(cluster, name, 1, seconds=SLOW)
-    found = sorted(_held(cluster, name) for name in ("numa-a", "numa-b"))
-    assert found == [["phone0", "phone1"], ["phone2", "phone3"]], f"{found}"
+
+    def as_expected() -> bool:
+        found = sorted(_held(cluster, name) for name in ("numa-a", "numa-b"))
+        assert found == [["phone0", "phone1"], ["phone2", "phone3"]], f"{found}"
+        return True
+
+    # The plugin asks the kubelet for allocations once in 3 s at most.
+    until(as_expected, "the plugin reports two phones of each pod", seconds=SLOW)
     for name in ("numa-a", "numa-b"):
         phones.remove(cluster, "Pod", name, seconds=SLOW)
     phones.create(cluster, _with_phones(phones.pod("numa-c"), 3))
