@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.e2e.cluster import outside
@@ -177,40 +176,24 @@ def nodes_agree_with_their_hosts(state: State) -> Iterator[str]:
 
 @_invariant
 def pods_are_in_promised_states(state: State) -> Iterator[str]:
-    """A pod runs, or waits for a reason of the scheduler, or was rejected by a kubelet for want of a device."""
+    """A pod runs and is ready, or was rejected by a kubelet for want of a device."""
     for pod in state.pods:
         status, name = pod["status"], _name(pod)
-        phase, node = status.get("phase"), pod["spec"].get("nodeName", "")
+        phase = status.get("phase")
         if phase == "Failed":
             if status.get("reason") not in ADMISSION:
                 yield f"{name} failed: {status.get('reason')} {status.get('message')}"
-        elif node and node not in state.hosts:
-            continue  # the machine is down or cut off: what the pod does is unknown
-        elif "deletionTimestamp" in pod["metadata"]:
-            yield f"{name} is being deleted"
-        elif phase == "Pending":
-            conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
-            scheduled = conditions.get("PodScheduled", {})
-            if scheduled.get("reason") != "Unschedulable" or "nodes are available" not in scheduled.get("message", ""):
-                yield f"{name} is Pending on {node or 'no node'}: {scheduled}"
-        elif phase == "Running":
-            if not all(entry.get("ready") for entry in status.get("containerStatuses", [{}])):
-                yield f"{name} runs and is not ready"
-        else:
-            yield f"{name} is {phase}"
+        elif phase != "Running" or "deletionTimestamp" in pod["metadata"]:
+            yield f"{name} is {phase}, deleted {pod['metadata'].get('deletionTimestamp')}"
+        elif not all(entry.get("ready") for entry in status.get("containerStatuses", [{}])):
+            yield f"{name} runs and is not ready"
 
 
 @_invariant
 def controllers_have_their_pods(state: State) -> Iterator[str]:
-    """A controller has its number of pods, and none of them waits while a node has a phone for it."""
-    owned = Counter(
-        owner["uid"]
-        for pod in state.pods
-        if not _ended(pod) and "deletionTimestamp" not in pod["metadata"]
-        for owner in pod["metadata"].get("ownerReferences", [])
-    )
+    """A controller has its number of pods, which are ready."""
     for controller in state.controllers:
-        due, has = controller["spec"]["replicas"], owned[controller["metadata"]["uid"]]
+        due, has = controller["spec"]["replicas"], controller["status"].get("readyReplicas", 0)
         if due != has:
             yield f"{_name(controller)} has {has} of {due} pods"
     for daemon_set in state.daemon_sets:
@@ -220,16 +203,6 @@ def controllers_have_their_pods(state: State) -> Iterator[str]:
             yield f"{_name(daemon_set)} has {counts} of {status['desiredNumberScheduled']} pods"
         if status.get("observedGeneration") != daemon_set["metadata"]["generation"]:
             yield f"{_name(daemon_set)} has changed"
-    used: Counter[str] = Counter()
-    for pod in state.phones():
-        used[pod["spec"].get("nodeName", "")] += requested(pod)
-    free = {
-        name: int(node["status"]["allocatable"].get(PHONE, 0)) - used[name]
-        for name, node in state.nodes.items()
-        if not node["spec"].get("unschedulable") and not node["spec"].get("taints")
-    }
-    if used[""] and any(count > 0 for count in free.values()):
-        yield f"{used['']} phones wait, and the nodes have {free} free"
 
 
 @_invariant
