@@ -9,7 +9,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-bench test-apiserver test-cluster cluster cluster-stop simulate chaos fuzz bench bench-storm \
+  test-bench test-apiserver test-cluster simulate chaos fuzz bench bench-storm \
   matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
@@ -96,13 +96,6 @@ test-apiserver: $(VENV)/.installed ## Run the API server's client with two versi
 
 test-cluster: $(VENV)/.installed ## Install and use the plugin in a whole Kubernetes cluster; requires root, Debian and Go
 	$(BIN)/python -m tests.e2e.cluster --items $(ITEMS)
-
-MACHINES ?= 1
-cluster: $(VENV)/.installed ## Start a Kubernetes cluster to try the plugin in: MACHINES=3; requires root, Debian and Go
-	@$(BIN)/python -m tests.e2e.cluster.stay start --machines $(MACHINES)
-
-cluster-stop: $(VENV)/.installed ## Stop the cluster
-	@$(BIN)/python -m tests.e2e.cluster.stay stop
 
 simulate: $(VENV)/.installed ## Run the plugin on a simulated node in simulated time: SIMULATE="--faults 1000000 --seed 17"
 	@$(BIN)/python -m tests.simulation $(SIMULATE)

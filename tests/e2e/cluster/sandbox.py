@@ -68,30 +68,25 @@ def enter(inside: Callable[..., int], *arguments: object, seconds: float) -> int
     result is 1 if the call does not end within the time limit.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the context managers exit
-    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as work, cgroups() as root:
-        process = start(Path(work), inside, Path(work), root, *arguments)
+    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as work, _cgroups() as root:
+        call = Path(work, "call.pickle")
+        module = inside.__module__
+        if module == "__main__":
+            spec = sys.modules[module].__spec__
+            assert spec is not None, "the program was not started by its module's name"
+            module = spec.name
+        call.write_bytes(pickle.dumps((f"{module}:{inside.__name__}", (Path(work), root, *arguments))))
+        process = subprocess.Popen(["unshare", *_UNSHARE, sys.executable, "-m", _MODULE, str(call)], cwd=PROJECT)
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
             say(f"not ok - the whole run did not end within {seconds:.0f} s")
             return 1
         finally:
-            kill(process)
+            _kill(process)
 
 
-def start(directory: Path, inside: Callable[..., int], *arguments: object) -> subprocess.Popen[bytes]:
-    """Start the first process of a new sandbox, which calls a function; ``directory`` gets the file of the call."""
-    module = inside.__module__
-    if module == "__main__":
-        spec = sys.modules[module].__spec__
-        assert spec is not None, "the program was not started by its module's name"
-        module = spec.name
-    call = directory / "call.pickle"
-    call.write_bytes(pickle.dumps((f"{module}:{inside.__name__}", arguments)))
-    return subprocess.Popen(["unshare", *_UNSHARE, sys.executable, "-m", _MODULE, str(call)], cwd=PROJECT)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a sandbox, and wait until all its processes have ended.
 
     The kernel reaps the first process of a PID namespace after all others (``zap_pid_ns_processes``). If ``unshare``
@@ -106,21 +101,16 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def cgroups() -> Iterator[str]:
-    """Yield a new name for a directory of cgroups, and remove the cgroups in it at the end."""
+def _cgroups() -> Iterator[str]:
+    """Yield a new name for a directory of cgroups, and remove the cgroups of all hierarchies in it at the end."""
     name = f"{prefix()}{time.time_ns() % 10**6}"
     try:
         yield name
     finally:
-        remove_cgroups(name)
-
-
-def remove_cgroups(name: str) -> None:
-    """Remove the cgroups below a directory of all hierarchies, whose processes have ended."""
-    for top in [*CGROUPS.glob(f"*/{name}"), CGROUPS / name]:
-        for path, _, _ in os.walk(top, topdown=False):
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+        for top in [*CGROUPS.glob(f"*/{name}"), CGROUPS / name]:
+            for path, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
 
 
 def set_up() -> None:
@@ -136,7 +126,7 @@ def set_up() -> None:
 
 
 def _run(call: Path) -> int:
-    """Set up the sandbox, and make a call that :func:`start` has written."""
+    """Set up the sandbox, and make a call that :func:`enter` has written."""
     name, arguments = pickle.loads(call.read_bytes())  # noqa: S301 - the parent process has written it
     set_up()
     return int(pkgutil.resolve_name(name)(*arguments))
