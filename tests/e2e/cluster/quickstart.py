@@ -1,8 +1,7 @@
 """docs/quickstart.md as commands: in which section they are, where they run, and what they print.
 
 A command that contains ``sudo`` or ``/proc`` runs on the node, all others where kubectl and Helm are. The comment
-behind a command is a part of its output. Commands that need k3s, minikube or a registry are replaced as
-:data:`SUBSTITUTES` says; no other command is changed.
+behind a command is a part of its output.
 """
 
 from __future__ import annotations
@@ -17,23 +16,6 @@ from tests.e2e.cluster import documented
 
 PAGE: Final = "docs/quickstart.md"
 
-SUBSTITUTES: Final = {
-    # The cluster is there, and so is its kubeconfig.
-    r"curl -sfL https://get\.k3s\.io \| sh -": "",
-    r"sudo k3s kubectl config view --raw .*": "",
-    r"minikube start .*": "",
-    # k3s has a ctr of its own, which selects Kubernetes' namespace. minikube copies the archive to its node, and
-    # imports it.
-    r"sudo k3s ctr ": "sudo ctr -n k8s.io ",
-    r"minikube image load": "sudo ctr -n k8s.io images import",
-    r"minikube image ls": "sudo ctr -n k8s.io images ls -q",
-    # The node has no taint.
-    r"kubectl taint nodes NODE .*": "",
-    # The cluster has no registry.
-    r"skopeo copy .*": "",
-}
-"""What replaces the matching part of a command; nothing: the command is not run."""
-
 
 @dataclass(frozen=True)
 class Command:
@@ -47,17 +29,9 @@ class Command:
     """What it prints, among other things."""
 
     @property
-    def substitute(self) -> str:
-        """What runs in its place: the command itself, or nothing."""
-        for pattern, replacement in SUBSTITUTES.items():
-            if re.match(pattern, self.line):
-                return re.sub(pattern, replacement, self.line)
-        return self.line
-
-    @property
     def on_node(self) -> bool:
         """Whether it runs on the node."""
-        return "sudo " in self.substitute or "/proc/" in self.substitute
+        return "sudo " in self.line or "/proc/" in self.line
 
 
 def commands() -> list[Command]:
