@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.cluster import parts, sandbox
 from tests.e2e.cluster.cluster import DEVICES, Cluster
 from tests.e2e.cluster.storm import __doc__ as description
-from tests.e2e.cluster.storm import drivers, records
+from tests.e2e.cluster.storm import records
 from tests.e2e.cluster.storm.scenes import SCENES, Stage
-from tests.e2e.cluster.storm.table import Table
 from tests.e2e.common.report import FAILED, PASSED, describe, say
 
 if TYPE_CHECKING:
@@ -31,39 +30,30 @@ def main() -> int:
     """Measure in a sandbox, and return the exit code: 1 if a pod or a request failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.cluster.storm", description=description)
     parser.add_argument("--phones", type=int, default=120, help="of each storm; default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=1, help="storms of each scene; default: %(default)s")
     find = partial(parts.collect, newest=False)
     return sandbox.main(find, _inside, parser.parse_args(), seconds=LIMIT)
 
 
 def _inside(work: Path, cgroups: str, found: Parts, options: Namespace) -> int:
-    """Run the scenes in turn, print the table, and return the exit code."""
+    """Run the scenes in turn, and return the exit code."""
     cluster = Cluster(found, work, cgroups)
     cluster.start()
     cluster.machine.nodes("create", "--stand-ins", "--count", str(options.phones))
     stages = [Stage(cluster, name, max(options.phones, DEVICES)) for name in SCENES]
-    table, failed = Table([stage.scene.title for stage in stages]), 0
-    try:
-        for stage in stages * options.rounds:
-            failed += _storm(cluster, stage, options.phones, table)
-    except BaseException:
-        drivers.print_logs(cluster)
-        raise
-    finally:
-        say(str(table))
+    failed = sum(_storm(cluster, stage, options.phones) for stage in stages)
     cluster.stop()
     return FAILED if failed else PASSED
 
 
-def _storm(cluster: Cluster, stage: Stage, count: int, table: Table) -> int:
-    """Run a storm of a scene, add it to the table, and return the number of failures."""
+def _storm(cluster: Cluster, stage: Stage, count: int) -> int:
+    """Run a storm of a scene, print its figures, and return the number of failures."""
     title, load, started = stage.scene.title, os.getloadavg()[0], time.monotonic()
     stage.start()
     try:
         storm = records.record(cluster, stage, count)
         failures = records.failures(storm)
-        for row, value in records.rows(storm).items():
-            table.add(row, title, value)
+        rows = [f"{row}: {value:,.1f}" for row, value in records.rows(storm).items()]
+        say(f"{title}: {'; '.join(rows)}")
     except AssertionError as error:
         failures = [describe(error)]
         records.remove(cluster)

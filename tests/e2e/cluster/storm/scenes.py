@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tests.e2e.cluster import dra, phones, plugin
-from tests.e2e.cluster.storm import drivers
-from tests.e2e.kubelet.waiting import PATIENCE
+import yaml
+
+from tests.e2e.cluster import accounts, dra, phones, plugin
+from tests.e2e.cluster.control_plane import PORT
+from tests.e2e.cluster.sandbox import ADDRESS
+from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.kubelet.processes import EnteredDaemon
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.storm.drivers import Driver
 
 DEVICE_PLUGIN: Final = "device-plugin"
 DRA: Final = "dra"
 _START: Final = 4 * PATIENCE
+_MODULE: Final = "tests.e2e.cluster.storm.tmpfs_phones"
+_RIGHTS: Final = (
+    ("resource.k8s.io", "resourceslices", "get list watch create update patch delete"),
+    ("resource.k8s.io", "resourceclaims", "get"),
+    ("", "nodes", "get"),
+)
 
 
 class Scene(NamedTuple):
@@ -54,7 +65,7 @@ class Stage:
         self._count = count
         self._resource = f"aosp.io/{name}"
         self._name = f"{name}.aosp.io"
-        self.driver: Driver | None = None
+        self._daemon: EnteredDaemon | None = None
         if self.scene.api:
             config: dict[str, Any] = {
                 "resource_name": self._resource,
@@ -65,10 +76,27 @@ class Stage:
             }
             if self.scene.phones:
                 config["phones"] = {"count": count, "directory": f"/run/phones/{name}"}
-            module = "tests.e2e.cluster.storm.tmpfs_phones"
-            self.driver = drivers.plugin(cluster, self.scene.title, self._name, module, config)
+            self._daemon = self._plugin(config)
         if self.scene.api == DRA:
             self._create_class()
+
+    def _plugin(self, config: dict[str, Any]) -> EnteredDaemon:
+        """Return the plugin as a process of the machine, with an account of its own."""
+        cluster, name = self._cluster, self._name
+        directory = cluster.directory / "accounts" / name
+        directory.mkdir(parents=True)
+        (directory / "token").write_text(accounts.token(cluster.api, name, _RIGHTS, "kube-system"))
+        (directory / "ca.crt").write_bytes(cluster.control_plane.authority.root.certificate.read_bytes())
+        path = directory / "config.yaml"
+        path.write_text(yaml.safe_dump({"version": "v1", "service_account_dir": str(directory)} | config))
+        environment = {
+            "NODE_NAME": cluster.machine.name,
+            "KUBERNETES_SERVICE_HOST": ADDRESS,
+            "KUBERNETES_SERVICE_PORT": str(PORT),
+            "PYTHONPATH": str(PROJECT),
+        }
+        command = [*cluster.machine.enter(), sys.executable, "-m", _MODULE, "serve", f"--config={path}"]
+        return EnteredDaemon(self.scene.title, command, cluster.directory / f"{name}.log", environment)
 
     def _create_class(self) -> None:
         """Create a class of the driver's devices, and a template of claims with the same name."""
@@ -80,23 +108,29 @@ class Stage:
     @property
     def log(self) -> str:
         """What the plugin has logged since its first start."""
-        return self.driver.daemon.log.read_text(errors="replace") if self.driver else ""
+        return self._daemon.log.read_text(errors="replace") if self._daemon else ""
 
     def start(self) -> None:
         """Start the plugin, and wait until all devices are offered."""
-        if self.driver is None:
+        if self._daemon is None:
             return
-        self.driver.daemon.start()
+        self._daemon.start()
         if self.scene.api == DRA:
-            self.driver.wait_offered(self._count)
+            until(lambda: self._offered() == self._count, f"{self._count} devices are in slices", seconds=_START)
         else:
             self._wait_allocatable(self._count)
 
+    def _offered(self) -> int:
+        """Return the number of the driver's devices in slices."""
+        slices = self._cluster.api.list(dra.SLICES, fieldSelector=f"spec.driver={self._name}")
+        return sum(len(found["spec"]["devices"]) for found in slices)
+
     def stop(self) -> None:
         """Stop the plugin, and wait until no device is offered."""
-        if self.driver is None:
+        if self._daemon is None:
             return
-        self.driver.stop()
+        self._daemon.end()
+        self._cluster.api.delete(dra.SLICES, fieldSelector=f"spec.driver={self._name}")
         if self.scene.api == DEVICE_PLUGIN:
             self._wait_allocatable(0)
 
