@@ -188,6 +188,52 @@ def test_every_state_has_its_color_and_a_shape_of_its_own(page: Chrome, node: No
     assert len(shapes) == len({shape for _, shape in shapes}) == len(counts) == 4
 
 
+CONTRASTS = """
+const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+function rgba(color) {
+  context.clearRect(0, 0, 1, 1);
+  context.fillStyle = color;
+  context.fillRect(0, 0, 1, 1);
+  return [...context.getImageData(0, 0, 1, 1).data];
+}
+function ground(element) {
+  for (; element; element = element.parentElement) {
+    const color = rgba(getComputedStyle(element).backgroundColor);
+    if (color[3] === 255) return color;
+  }
+}
+function luminance(color) {
+  const [r, g, b] = color.map((part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+function contrast(element) {
+  const colors = [rgba(getComputedStyle(element).color), ground(element)].map(luminance).sort((a, b) => b - a);
+  return (colors[0] + 0.05) / (colors[1] + 0.05);
+}
+function required(element) {
+  const {fontSize, fontWeight} = getComputedStyle(element);
+  return parseFloat(fontSize) >= (fontWeight >= 700 ? 18.66 : 24) ? 3 : 4.5;
+}
+return [...document.querySelectorAll('body *')]
+  .filter((element) => element.checkVisibility() && [...element.childNodes].some((node) => node.data?.trim()))
+  .map((element) => [element.innerText, contrast(element), required(element)]);
+"""
+"""Text, contrast and required contrast of each element with visible text (WCAG 2.2, success criterion 1.4.3)."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_have_the_contrast_that_wcag_requires(page: Chrome, theme: str) -> None:
+    """Those of problems, counts, pods and a device with a leak, and those of the table."""
+    set_theme(page, theme)
+    find(page, "#search").send_keys(f"aosp_binder{LEAKED[0]}", Keys.ENTER)
+    mentions(page, "#detail", "Leaked")
+    contrasts = script(page, CONTRASTS)
+    show_table(page)
+    contrasts += script(page, CONTRASTS)
+    assert len(contrasts) > 100
+    assert [(text, contrast) for text, contrast, required in contrasts if contrast < required] == []
+
+
 def test_page_shows_node_counts_and_registration(page: Chrome, node: Node) -> None:
     counts = node.report()["counts"]
     shows(page, "#node", "phone-node-07")
