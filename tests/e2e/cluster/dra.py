@@ -36,19 +36,11 @@ That happens without a fault of the driver, if the API server does not know yet 
 _COLLECTIONS: Final = {"ResourceClaim": CLAIMS, "ResourceClaimTemplate": TEMPLATES, "DeviceClass": CLASSES}
 
 
-def values(*, extended: bool = True, **config: Any) -> dict[str, Any]:
+def values(**config: Any) -> dict[str, Any]:
     """Return the chart's values for phones by DRA, of found devices; ``config`` are more configuration keys."""
     changed = plugin.values(api="dra", **config)
-    changed["dra"] = {"classes": {PHONE: {"extendedResource": extended}}}
+    changed["dra"] = {"classes": {PHONE: {"extendedResource": True}}}
     return changed
-
-
-def install(cluster: Cluster, chosen: dict[str, Any] | None = None, *, count: int = PHONES) -> None:
-    """Install or upgrade the driver, and wait until all phones of all machines are published."""
-    plugin.install(cluster, chosen or values())
-    for machine in cluster.machines:
-        wait_published(cluster, machine, count)
-    create(cluster, template(TEMPLATE, request()))
 
 
 def ensure(cluster: Cluster) -> None:
@@ -57,7 +49,7 @@ def ensure(cluster: Cluster) -> None:
         plugin.uninstall(cluster)
         for machine in cluster.machines:
             _forget_device_plugin(cluster, machine)
-        install(cluster)
+        plugin.install(cluster, values())
     for machine in cluster.machines:
         wait_published(cluster, machine, PHONES)
     create(cluster, template(TEMPLATE, request()))
@@ -85,12 +77,8 @@ def clear(cluster: Cluster) -> None:
     """Delete all pods and claims of the items, and wait until they are gone."""
     for collection in (phones.collection("Deployment"), phones.collection("Pod"), CLAIMS):
         cluster.api.delete(collection)
-    for collection in (phones.collection("Pod"), CLAIMS):
-        _wait_empty(cluster, collection)
-
-
-def _wait_empty(cluster: Cluster, collection: str) -> None:
-    until(lambda: not cluster.api.list(collection), f"{collection} is empty", seconds=3 * PATIENCE)
+    pods = phones.collection("Pod")
+    until(lambda: not cluster.api.list(pods) and not cluster.api.list(CLAIMS), "all are gone", seconds=3 * PATIENCE)
 
 
 def slices(cluster: Cluster, machine: Machine) -> list[dict[str, Any]]:

@@ -69,36 +69,34 @@ _COLLECTIONS: Final = {
 }
 
 
-def collection(kind: str, namespace: str = DEFAULT) -> str:
+def collection(kind: str) -> str:
     """Return the path of a collection."""
     group, plural = _COLLECTIONS[kind]
-    return f"{group}/namespaces/{namespace}/{plural}"
+    return f"{group}/namespaces/{DEFAULT}/{plural}"
 
 
-def create(cluster: Cluster, manifest: dict[str, Any], namespace: str = DEFAULT) -> None:
+def create(cluster: Cluster, manifest: dict[str, Any]) -> None:
     """Create an object."""
-    cluster.api.create(collection(manifest["kind"], namespace), manifest)
+    cluster.api.create(collection(manifest["kind"]), manifest)
 
 
-def of(cluster: Cluster, app: str, namespace: str = DEFAULT) -> list[dict[str, Any]]:
+def of(cluster: Cluster, app: str) -> list[dict[str, Any]]:
     """Return the pods of an app, without those that are being deleted."""
-    pods = cluster.api.list(collection("Pod", namespace), labelSelector=f"app={app}")
+    pods = cluster.api.list(collection("Pod"), labelSelector=f"app={app}")
     return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
-def running(cluster: Cluster, app: str, namespace: str = DEFAULT) -> list[dict[str, Any]]:
+def running(cluster: Cluster, app: str) -> list[dict[str, Any]]:
     """Return the running pods of an app."""
-    return [pod for pod in of(cluster, app, namespace) if pod["status"].get("phase") == "Running"]
+    return [pod for pod in of(cluster, app) if pod["status"].get("phase") == "Running"]
 
 
-def wait_running(
-    cluster: Cluster, app: str, count: int, namespace: str = DEFAULT, *, seconds: float = 2 * PATIENCE
-) -> list[dict[str, Any]]:
+def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = 2 * PATIENCE) -> list[dict[str, Any]]:
     """Wait until exactly this number of an app's pods is running, and return them, sorted by name."""
 
     def reached() -> list[dict[str, Any]]:
-        pods = running(cluster, app, namespace)
-        states = [f"{pod['metadata']['name']}: {reason(pod)}" for pod in of(cluster, app, namespace)]
+        pods = running(cluster, app)
+        states = [f"{pod['metadata']['name']}: {reason(pod)}" for pod in of(cluster, app)]
         assert len(pods) == count, f"{len(pods)} run; {'; '.join(states)}"
         return pods or [{}]
 
@@ -106,12 +104,12 @@ def wait_running(
     return sorted((pod for pod in pods if pod), key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def remove(cluster: Cluster, kind: str, name: str, namespace: str = DEFAULT, *, seconds: float = 2 * PATIENCE) -> None:
+def remove(cluster: Cluster, kind: str, name: str, *, seconds: float = 2 * PATIENCE) -> None:
     """Delete an object, and wait until it and the pods of its app are gone."""
-    cluster.api.delete(f"{collection(kind, namespace)}/{name}", propagationPolicy="Foreground")
-    path = f"{collection(kind, namespace)}/{name}"
+    cluster.api.delete(f"{collection(kind)}/{name}", propagationPolicy="Foreground")
+    path = f"{collection(kind)}/{name}"
     until(lambda: cluster.api.find(path) is None, f"{kind} {name} is gone", seconds=seconds)
-    pods = collection("Pod", namespace)
+    pods = collection("Pod")
     until(
         lambda: not cluster.api.list(pods, labelSelector=f"app={name}"),
         f"the pods of {name} are gone",
@@ -122,7 +120,7 @@ def remove(cluster: Cluster, kind: str, name: str, namespace: str = DEFAULT, *, 
 def view(cluster: Cluster, pod: dict[str, Any], container: str = "") -> ContainerView:
     """Return what a container sees, by default the only one, from its log, which the kubelet has."""
     metadata = pod["metadata"]
-    path = f"{collection('Pod', metadata['namespace'])}/{metadata['name']}/log"
+    path = f"{collection('Pod')}/{metadata['name']}/log"
     query = {"container": container} if container else {}
     return until(
         lambda: parse(cluster.api.text("GET", path, query=query).splitlines()),
@@ -137,11 +135,11 @@ def container_of(pod: dict[str, Any]) -> tuple[str, int]:
     return status["containerID"], status["restartCount"]
 
 
-def end_container(cluster: Cluster, name: str, namespace: str = DEFAULT) -> None:
+def end_container(cluster: Cluster, name: str) -> None:
     """End the first process of a phone, so that the kubelet restarts the container."""
     # kubectl fails if the container ends before the command does.
     with contextlib.suppress(AssertionError):
-        cluster.kubectl("exec", f"--namespace={namespace}", name, "--", "/bin/busybox", "kill", "1")
+        cluster.kubectl("exec", name, "--", "/bin/busybox", "kill", "1")
 
 
 def reason(pod: dict[str, Any]) -> str:

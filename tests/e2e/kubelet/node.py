@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from tests.e2e.kubelet.container_runtime import ContainerRuntime
-    from tests.e2e.kubelet.plugins import Plugin
+    from tests.e2e.kubelet.plugins import AsPod, AsProcess
     from tests.e2e.kubelet.standalone import Standalone
 
 __all__ = ["ALL", "COUNT", "Node", "Placed", "create_devices", "names", "natural_sort", "nodes", "remove_devices"]
@@ -51,7 +51,7 @@ class Node:
         self,
         kubelet: Standalone,
         runtime: ContainerRuntime,
-        plugin: Plugin,
+        plugin: AsPod | AsProcess,
         *,
         resource: str = RESOURCE,
         devices: AbstractSet[str] = ALL,

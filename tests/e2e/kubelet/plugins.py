@@ -8,7 +8,7 @@ import signal
 import sys
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -28,30 +28,6 @@ SHARED: Final = "/dev/aosp_shared"
 """A directory of the host that every container gets, because stand-ins have no binderfs to share."""
 SHARING: Final = f"shared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']\n"
 POD: Final = "aosp-device-plugin"
-
-
-class Plugin(Protocol):
-    """A plugin that the items start, stop and interrupt."""
-
-    kind: str
-
-    def start(self) -> None:
-        """Start the plugin."""
-
-    def stop(self) -> None:
-        """Stop the plugin with SIGTERM, without a restart."""
-
-    def interrupt(self, number: signal.Signals) -> None:
-        """End the plugin with a signal, and restart it as its supervisor does. The kubelet may be down."""
-
-    def running(self) -> bool:
-        """Return whether the plugin was started and not stopped."""
-
-    def identity(self) -> str:
-        """Return a string that differs for each start."""
-
-    def tail(self) -> str:
-        """Return the end of the plugin's log."""
 
 
 def sockets() -> list[str]:
@@ -78,8 +54,6 @@ def unhealthy_by_reason(resource: str) -> dict[str, int]:
 
 class AsProcess:
     """``aosp-plugin serve`` as a process of the host."""
-
-    kind = "process"
 
     def __init__(
         self, directory: Path, text: str, *, patience: float = 5, environment: dict[str, str] | None = None
@@ -131,8 +105,6 @@ class AsProcess:
 
 class AsPod:
     """The DaemonSet's pod as a static pod."""
-
-    kind = "pod"
 
     def __init__(
         self,

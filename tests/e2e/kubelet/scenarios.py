@@ -1,7 +1,7 @@
 """Scenarios for the kubelet's device manager, which run on the real kubelet and on ``kubelet_standin.Kubelet``.
 
 Most tests rely on the stand-in; these compare it with the real kubelet. Each scenario is written once, for a
-:class:`DeviceManager`, and has a resource of its own.
+``DeviceManager``, and has a resource of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.e2e.kubelet.probe import HEALTHY, UNHEALTHY, Probe, healthy
@@ -22,8 +22,11 @@ from tests.simulation import traces
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from kubelet_standin import Behaviour
+    from tests.e2e.kubelet.managers import Real, StandIn
     from tests.e2e.kubelet.versions import Condition
+
+    DeviceManager: TypeAlias = StandIn | Real
+    """A kubelet as plugins and pods use it."""
 
 PATIENCE = 30.0
 LARGEST = 4 * 1024 * 1024
@@ -44,37 +47,6 @@ class Admitted(NamedTuple):
     pod: str
     devices: frozenset[str]
     environment: dict[str, str]
-
-
-class DeviceManager(Protocol):
-    """A kubelet as plugins and pods use it."""
-
-    @property
-    def behaviour(self) -> Behaviour:
-        """The behaviour that is expected of this version."""
-
-    @property
-    def directory(self) -> str:
-        """The directory of kubelet.sock."""
-
-    @property
-    def registry(self) -> str:
-        """The directory plugins_registry."""
-
-    async def counts(self, resource: str) -> tuple[int, int] | None:
-        """Return capacity and allocatable of the node's status; None if it does not have the resource."""
-
-    async def admit(self, resource: str, count: int) -> Admitted | Rejected:
-        """Create a pod that requests ``count`` devices."""
-
-    async def held(self, pod: str, resource: str) -> frozenset[str]:
-        """Return a pod's devices."""
-
-    async def stop(self) -> None:
-        """Stop the kubelet."""
-
-    async def start(self) -> None:
-        """Start the kubelet again."""
 
 
 class Scenario(NamedTuple):
