@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 ADDRESS: Final = "203.0.113.10"
 """The control plane's address, and the nodes' gateway; 203.0.113.0/24 is reserved for documentation (RFC 5737)."""
-NETWORK: Final = "203.0.113.0/24"
 SERVICES: Final = "198.18.0.0/24"
 SERVICE: Final = "198.18.0.1"
 """The service `kubernetes` of pods: on the loopback device of the control plane, so that no kube-proxy is needed."""
