@@ -5,5 +5,6 @@ virtual (``loop``), the host is in memory (``host``, ``files``), worker threads 
 (``processes``), and gRPC is a call (``rpc``). The modules of the plugin are unchanged: the names ``os``, ``time``,
 ``grpc`` and a few more in them are replaced while a simulation runs (``patches``).
 
-``faults`` disturbs, ``invariants`` says what must hold whatever happens, and ``scenario`` combines and shrinks them.
+``faults`` disturbs. ``scenario`` combines and shrinks faults, and checks that the node recovers and that a signal says
+what is wrong; the simulated host, kubelet and claims report what must never happen (``Host.violated``).
 """

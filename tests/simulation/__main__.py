@@ -28,6 +28,7 @@ def _case(arguments: tuple[int, int]) -> Case:
     seed, count = arguments
     began = time.process_time()
     result = run(seed, steps_of(seed, count))
+    gc.collect()
     cpu = time.process_time() - began
     if result.violations:
         return Case(result, cpu, shrunk(seed, steps_of(seed, count)[: result.faults.total()], kind_of(result)))
@@ -36,10 +37,10 @@ def _case(arguments: tuple[int, int]) -> Case:
 
 
 def _prepare() -> None:
-    """Import everything, and collect garbage less often: a run makes little."""
+    """Import everything, and collect garbage only between two runs."""
     modules()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.disable()
 
 
 def main() -> int:
@@ -48,7 +49,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this time")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
-    parser.add_argument("--length", type=int, default=120, help="faults of a run")
+    parser.add_argument("--length", type=int, default=240, help="faults of a run")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--failures", type=int, default=5, help="end after so many")
     parser.add_argument("--log", type=Path, help="write the log of the last failed run")

@@ -153,9 +153,9 @@ class ClaimKubelet:
             f"claim {pod.name} waits" for pod in self.pods.values() if not (pod.ends or pod.held or pod.is_damaged)
         ]
         devices = [device for each in self.api.slices() for device in each["spec"].get("devices", ())]
-        usable = sorted(device["name"] for device in devices if not device.get("taints"))
-        if usable != ["phone0", "phone1", "phone2"]:
-            found.append(f"the API server has {usable}")
+        usable = [device["name"] for device in devices if not device.get("taints")]
+        names = ("phone0", "phone1", "phone2")
+        found += [f"the API server has {count} {name}" for name in names if (count := usable.count(name)) != 1]
         return found
 
     def errors(self) -> list[str]:

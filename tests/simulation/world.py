@@ -301,10 +301,12 @@ class World:
 
     def missing(self) -> list[str]:
         """Return what is not as it should be when no fault is left: nothing, some time later."""
-        found = []
-        for resource, expected in ((FOUND, self.devices), (PHONES, [f"phone{number}" for number in range(COUNT)])):
-            if lacking := sorted({*expected} - self.kubelet.healthy(resource)):
-                found.append(f"{resource}: the kubelet lacks {', '.join(lacking)}")
+        expected = ((FOUND, self.devices), (PHONES, [f"phone{number}" for number in range(COUNT)]))
+        found = [
+            f"{resource}: the kubelet lacks {device}"
+            for resource, devices in expected
+            for device in sorted({*devices} - self.kubelet.healthy(resource))
+        ]
         return found + self.claims.missing()
 
     def vanished(self) -> list[str]:
