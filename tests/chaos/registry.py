@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     import random
@@ -27,7 +27,7 @@ BOUND = 30.0
 """The seconds after the end of a fault within which everything must be right again."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fault:
     """A fault."""
 
@@ -37,15 +37,15 @@ class Fault:
     inject: Inject
     """A context manager: the fault happens at entry; a fault that lasts ends at exit."""
     lasts: bool
-    alone: bool
+    alone: bool = False
     """Whether only changes of devices may happen during the fault, because the plugin cannot start then."""
-    livable: bool
+    livable: bool = False
     """Whether the invariants must hold during the fault too."""
-    excuses: frozenset[str]
+    excuses: tuple[str, ...] = ()
     """The names of invariants that need not hold during the fault."""
-    weight: int
+    weight: int = 4
     """The relative frequency."""
-    mounts: bool
+    mounts: bool = False
     """Whether the fault requires namespaces."""
 
 
@@ -56,8 +56,8 @@ class ViolationError(Exception):
     """An invariant does not hold; the message says which."""
 
 
-def at_once(place: Place, *, weight: int = 4, mounts: bool = False) -> Callable[[A], A]:
-    """Register a function, async or not, as a fault that happens at once."""
+def at_once(place: Place, **fields: Any) -> Callable[[A], A]:
+    """Register a function, async or not, as a fault that happens at once; ``fields`` are those of a fault."""
 
     def register(function: A) -> A:
         @contextlib.asynccontextmanager
@@ -67,55 +67,22 @@ def at_once(place: Place, *, weight: int = 4, mounts: bool = False) -> Callable[
                 await result
             yield
 
-        _register(function, place, inject, weight=weight, mounts=mounts)
+        _register(function, place=place, inject=inject, lasts=False, **fields)
         return function
 
     return register
 
 
-def for_a_while(
-    place: Place,
-    *,
-    weight: int = 4,
-    mounts: bool = False,
-    alone: bool = False,
-    livable: bool = False,
-    excuses: tuple[str, ...] = (),
-) -> Callable[[ForAWhile], ForAWhile]:
+def for_a_while(place: Place, **fields: Any) -> Callable[[ForAWhile], ForAWhile]:
     """Register an async generator as a fault that lasts: it starts before the ``yield`` and ends after it."""
 
     def register(function: ForAWhile) -> ForAWhile:
-        inject = contextlib.asynccontextmanager(function)
-        _register(
-            function,
-            place,
-            inject,
-            lasts=True,
-            alone=alone,
-            livable=livable,
-            excuses=excuses,
-            weight=weight,
-            mounts=mounts,
-        )
+        _register(function, place=place, inject=contextlib.asynccontextmanager(function), lasts=True, **fields)
         return function
 
     return register
 
 
-def _register(
-    function: AtOnce | ForAWhile,
-    place: Place,
-    inject: Inject,
-    *,
-    lasts: bool = False,
-    alone: bool = False,
-    livable: bool = False,
-    excuses: tuple[str, ...] = (),
-    weight: int,
-    mounts: bool,
-) -> None:
+def _register(function: AtOnce | ForAWhile, **fields: Any) -> None:
     name = function.__name__.replace("_", "-")
-    sentence = inspect.getdoc(function) or ""
-    if name in FAULTS or not sentence:
-        raise ValueError(f"{name} has no docstring, or is registered already")
-    FAULTS[name] = Fault(name, sentence, place, inject, lasts, alone, livable, frozenset(excuses), weight, mounts)
+    FAULTS[name] = Fault(name=name, sentence=inspect.getdoc(function) or "", **fields)

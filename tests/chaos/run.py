@@ -67,7 +67,7 @@ async def run_step(world: World, step: Step) -> float:
             await asyncio.sleep(rngs[0].uniform(0.05, 1.5))
             await _use(world, rngs[0])
             if all(fault.livable for fault in during):
-                await settle(world, excused=frozenset().union(*(fault.excuses for fault in during)))
+                await settle(world, excused={name for fault in during for name in fault.excuses})
                 await _check_pods(world, rngs[0])
     over = time.monotonic()
     await _use(world, rngs[0])

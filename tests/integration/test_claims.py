@@ -1,14 +1,25 @@
-"""Claims prepared and unprepared for the kubelet, on real files."""
+"""Claims prepared and unprepared for the kubelet, on real files, also while the API server fails."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.apiserver.protocol import (
+    NotFoundError,
+)
+from aosp_plugin.framework.dra.claim_records import ClaimReference, get_claim
 from aosp_plugin.framework.dra.claims import Claims
+from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
+from kubelet_standin.apiserver.faults import Fault
 from tests.claims import (
     DRIVER,
     PATIENCE,
@@ -198,3 +209,163 @@ async def test_a_change_of_the_prepared_claims_is_a_change_of_health(node: Node,
     await prepared_devices(claims, node.source.add("a", "phone1"))
     async with asyncio.timeout(PATIENCE):
         await claims_changed.wait()
+
+
+# -- devices that another claim has, and calls that end early
+
+
+# -- conflicts
+
+
+async def test_a_device_of_another_claim_is_waited_for(node: Node, claims: Claims) -> None:
+    await prepared_devices(claims, node.source.add("a", "phone1"))
+    waiting = asyncio.create_task(prepared_devices(claims, node.source.add("b", "phone1")))
+    await node.source.requested("claim-a", 2)
+    assert not waiting.done()
+    await unprepare(claims, "a")
+    assert [device.device for device in await waiting] == ["phone1"]
+    assert ("waited",) in node.observer.events
+
+
+async def test_a_release_ends_the_wait_although_the_api_server_does_not_answer(node: Node) -> None:
+    async with node.claims(timings=TIMINGS._replace(claim_conflict=3600.0)) as claims:
+        await prepared_devices(claims, node.source.add("a", "phone1"))
+        node.source.silent = "claim-a"
+        waiting = asyncio.create_task(claims.prepare(node.source.add("b", "phone1"), 3600.0))
+        await node.source.requested("claim-a", 2)
+        await unprepare(claims, "a")
+        async with asyncio.timeout(PATIENCE):
+            assert [device.device for device in await waiting] == ["phone1"]
+
+
+async def test_a_claim_that_waits_is_named_until_it_is_prepared(node: Node) -> None:
+    async with node.claims(timings=TIMINGS._replace(claim_slow=0.0)) as claims:
+        await prepared_devices(claims, node.source.add("a", "phone1"))
+        assert claims.notice == ""
+        waiting = asyncio.create_task(prepared_devices(claims, node.source.add("b", "phone1")))
+        await node.source.requested("claim-a", 2)
+        assert claims.notice == "claim b is not prepared after 0 s"
+        await unprepare(claims, "a")
+        await waiting
+        assert claims.notice == ""
+
+
+async def test_a_claim_that_is_gone_is_unprepared_for_the_next_one(node: Node, claims: Claims) -> None:
+    await prepared_devices(claims, node.source.add("a", "phone1"))
+    node.source.remove("a")
+    await prepared_devices(claims, node.source.add("b", "phone1"))
+    assert set(claims.prepared) == {"b"}
+    assert ("reconciled", "claim", "ok") in node.observer.events
+
+
+async def test_a_claim_with_one_device_twice_is_refused(node: Node, claims: Claims) -> None:
+    node.source.objects["claim-a"] = claim_object("a", {"x": ["phone1"], "y": ["phone1"]})
+    assert "allocated twice, for the requests x and y" in await refusal(claims, reference("a"))
+
+
+# -- calls that end early
+
+
+async def test_unprepare_cancels_a_prepare_that_waits(node: Node, claims: Claims) -> None:
+    await prepared_devices(claims, node.source.add("a", "phone1"))
+    waiting = asyncio.create_task(refusal(claims, node.source.add("b", "phone1")))
+    await node.source.requested("claim-a", 2)
+    assert await unprepare(claims, "b") == {"b": ""}
+    assert "was unprepared before" in await waiting
+    await unprepare(claims, "a")
+    assert nothing_left(node, claims)
+
+
+async def test_a_prepare_that_hangs_is_an_error_in_time_and_its_result_belongs_to_the_next(
+    node: Node, claims: Claims
+) -> None:
+    claim = node.source.add("a", "phone1")
+    node.backend.hang = {"prepare"}
+    assert "timed out" in await refusal(claims, claim, seconds=0.3)
+    node.backend.hang = set()
+    node.backend.resume.set()
+    await prepared_devices(claims, claim)
+    assert node.backend.mounted == {"phone1"}
+    assert node.specs == {"a"}
+
+
+async def test_a_prepare_that_hangs_does_not_survive_its_unprepare(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1")
+    node.backend.hang = {"prepare"}
+    preparing = asyncio.create_task(prepared_devices(claims, claim))
+    await asyncio.to_thread(node.backend.hanging.wait)
+    unpreparing = asyncio.create_task(unprepare(claims, "a"))
+    node.backend.resume.set()
+    assert await unpreparing == {"a": ""}
+    await preparing
+    assert nothing_left(node, claims)
+
+
+async def test_a_cancelled_call_leaves_no_claim_half_prepared(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1")
+    node.backend.hang = {"prepare"}
+    task = asyncio.create_task(claims.prepare(claim, PATIENCE))
+    await asyncio.to_thread(node.backend.hanging.wait)
+    other = asyncio.create_task(claims.prepare(node.source.add("b", "phone2"), PATIENCE))
+    await asyncio.sleep(0)  # its call waits behind the other one
+    task.cancel()
+    other.cancel()
+    await asyncio.wait({task, other})
+    node.backend.hang = set()
+    node.backend.resume.set()
+    await claims.repair()  # behind the calls that were waiting
+    assert set(claims.prepared) == {"a"}
+    assert node.backend.mounted == {"phone1"}
+
+
+# -- while the API server fails
+
+
+async def test_a_prepare_before_the_first_scan_waits_for_it(node: Node) -> None:
+    async with node.claims(scanned=False) as claims:
+        task = asyncio.create_task(prepared_devices(claims, node.source.add("a", "phone1")))
+        await claims._worker.run(lambda: None)
+        claims._inventory.publish(node.backend.devices())
+        assert [device.device for device in await task] == ["phone1"]
+
+
+async def test_a_404_that_is_not_the_api_servers_does_not_end_a_prepared_claim(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1")
+    first = await prepared_devices(claims, claim)
+    node.source.errors = [NotFoundError(None, "404 page not found", status=404)]
+    assert await prepared_devices(claims, claim) == first
+
+
+@contextlib.asynccontextmanager
+async def api_claims(node: Node, server: ApiServer) -> AsyncIterator[Claims]:
+    """Run claims with the client of an API server, which waits for an answer for a moment only."""
+    async with (
+        ApiClient(Credentials(server.url), limits=ApiLimits(request=0.2)) as client,
+        node.claims(get_claim=partial(get_claim, client)) as claims,
+    ):
+        yield claims
+
+
+async def test_a_name_that_is_no_part_of_a_path_is_refused(node: Node) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        assert "not a valid name" in await refusal(claims, ClaimReference("default", "../secrets", "a"))
+
+
+@pytest.mark.parametrize(
+    "fault", [Hang(), Garbage(), Cut(), Throttle(retry_after=0.01), Refuse(503), Refuse(401)], ids=repr
+)
+async def test_a_claim_is_prepared_when_the_api_server_has_recovered(node: Node, fault: Fault) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": "claim-a"}}
+        created = server.objects.create(protocol.resource_claims("default"), body)
+        added = server.faults.add(fault, verb="get", resource="resourceclaims", times=2)
+        claim = ClaimReference("default", "claim-a", created["metadata"]["uid"])
+        assert [device.device for device in await prepared_devices(claims, claim)] == ["phone1"]
+        assert added.hits == 2
+
+
+async def test_missing_rights_are_named(node: Node) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        server.faults.add(Refuse(403), verb="get", resource="resourceclaims")
+        text = await refusal(claims, reference("a"))
+        assert "requires the verb get on resourceclaims of API group" in text

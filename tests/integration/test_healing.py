@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 from typing import TYPE_CHECKING
 
@@ -133,19 +132,6 @@ async def test_missing_kubelet_socket_ends_no_registration(device_directory: Dev
         device_directory.add(1)
         await listed(kubelet, 2)
         assert (plugin.endpoint, kubelet.resource(RESOURCE).streams_opened) == (endpoint, 1)
-
-
-async def test_recreated_kubelet_directory(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """A kubelet that is reinstalled removes and creates the directory."""
-    device_directory.add(0, 1)
-    async with running(device_directory, kubelet_dir) as plugin:
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 2)
-        os.rename(kubelet_dir, f"{kubelet_dir}-old")
-        await problem(plugin, "there is no")
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 2)
-    shutil.rmtree(f"{kubelet_dir}-old")
 
 
 async def test_old_server_stops_before_the_new_one_registers(

@@ -24,7 +24,7 @@ from aosp_plugin.framework.errors import AllocationError, BackendError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.metrics import Metrics
-from kubelet_standin import AdmissionError, Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 from tests.support import (
     IN_LIFE,
     PATIENCE,
@@ -32,7 +32,6 @@ from tests.support import (
     DeviceDirectory,
     listed,
     ready,
-    run,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.devices import ContainerEdits
     from aosp_plugin.framework.timings import Timings
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
@@ -269,9 +267,16 @@ class FailingDevices(ListedDevices):
         raise self._error
 
 
+class ExhaustedError(AllocationError):
+    """An error of a backend, with a code that no error of the framework has."""
+
+    code = "RESOURCE_EXHAUSTED"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "level"),
     [
+        (ExhaustedError("no room"), grpc.StatusCode.RESOURCE_EXHAUSTED, "warning"),
         (BackendError("no room"), grpc.StatusCode.INTERNAL, "error"),
         (OSError(5, "no room"), grpc.StatusCode.INTERNAL, "error"),
         (BackendError("no room \udcff"), grpc.StatusCode.INTERNAL, "error"),
@@ -289,7 +294,7 @@ async def test_failing_requests_are_counted_and_logged(
     code: grpc.StatusCode,
     level: str,
 ) -> None:
-    """An error of the host is INTERNAL. A bug of the plugin is UNKNOWN, and gRPC logs it.
+    """A refusal has its own code, an error of the host is INTERNAL. A bug of the plugin is UNKNOWN, and gRPC logs it.
 
     Each is answered, even one whose text is not UTF-8, or that Python replaces in a coroutine: the kubelet sets no
     deadline for Allocate.
@@ -307,7 +312,8 @@ async def test_failing_requests_are_counted_and_logged(
         assert observer.values("allocations_total", "code") == {code.name: 1}
         assert observer.values("recreations_total", "result") == {"failed": 1}
         rpcs = ("Allocate", "PreStartContainer") if level else ()
-        assert log.take("rpc", "code", "device") == [(level, "request failed", rpc, code.name, "a") for rpc in rpcs]
+        event = "request failed" if level == "error" else "request refused"
+        assert log.take("rpc", "code", "device") == [(level, event, rpc, code.name, "a") for rpc in rpcs]
 
 
 # -- registration
@@ -383,33 +389,3 @@ async def test_failing_scan_makes_the_plugin_unhealthy(
         observer.plugin.rescan()
         await scans(4)
         assert observer.value("update_latency_seconds_count") == 1
-
-
-# -- processes and several resources
-
-
-class ExhaustedError(AllocationError):
-    """An error of a backend, with a code that no error of the framework has."""
-
-    code = "RESOURCE_EXHAUSTED"
-
-
-class Exhausted(ListedDevices):
-    """A backend whose devices are used up."""
-
-    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """Refuse."""
-        raise ExhaustedError(f"{ids[0]} has no memory left")
-
-
-async def test_code_of_a_backends_own_error_reaches_the_kubelet(kubelet: Kubelet) -> None:
-    """It gets a series of its own."""
-    metrics = Metrics()
-    observer = metrics.observer(RESOURCE)
-    plugin = DevicePlugin(Exhausted(RESOURCE, lambda: ["/dev/a"]), kubelet_dir=kubelet.directory, observer=observer)
-    async with run(plugin):
-        await listed(kubelet, 1)
-        with pytest.raises(AdmissionError, match="code = ResourceExhausted desc = a has no memory left"):
-            await kubelet.admit(Pod("game", [Container("main", {RESOURCE: 1})]))
-    labels = {"resource": RESOURCE, "code": "RESOURCE_EXHAUSTED"}
-    assert series(metrics)["aosp_plugin_allocations_total", frozenset(labels.items())] == 1

@@ -321,22 +321,6 @@ def test_process_that_exits_during_the_scan_is_ignored(proc: Proc, device: Binde
     assert found.unreadable == 0
 
 
-def test_descriptor_that_is_reused_during_the_scan_is_ignored(
-    proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A probe closes the device at once, and the next file gets its descriptor."""
-    proc.process(70, device.path)
-    describe = leaks._describe
-
-    def reuse(pid: int, directory: str) -> Holder:
-        Path(directory, "fd/3").unlink()
-        Path(directory, "fd/3").symlink_to(proc.directory)
-        return describe(pid, directory)
-
-    monkeypatch.setattr(leaks, "_describe", reuse)
-    assert leaked([device]) == []
-
-
 @pytest.mark.parametrize("part", ["fd", "cmdline"])
 def test_unreadable_processes_are_counted(part: str, proc: Proc) -> None:
     device = file_device(proc.directory / "n0")
