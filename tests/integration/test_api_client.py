@@ -9,10 +9,7 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
-from aosp_plugin.framework.apiserver.protocol import (
-    ApiError,
-    ApiUnavailableError,
-)
+from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes, Throttle
 
 DRIVER = "phone.example.com"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,40 +11,22 @@ import pytest
 import yaml
 
 from aosp_plugin import __version__
-from aosp_plugin.cli import main
 from aosp_plugin.config import keys
 from tests.support import run_command
 
-COMMAND = [sys.executable, "-m", "aosp_plugin"]
-
-
-def run(*arguments: str, environment: dict[str, str] | None = None, apart: bool = False) -> tuple[int, str, str]:
-    """Run the command, and return its exit code and what it printed; ``apart``: in a process of its own."""
-    if not apart:
-        return run_command(*arguments, environment=environment)
-    done = subprocess.run(  # noqa: S603 - our own command
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | (environment or {}),
-        timeout=50,
-    )
-    return done.returncode, done.stdout, done.stderr
-
 
 def test_version() -> None:
-    assert run("--version") == (0, f"aosp-plugin, version {__version__}\n", "")
+    assert run_command("--version") == (0, f"aosp-plugin, version {__version__}\n", "")
 
 
 def test_unknown_command_is_one_line_and_exit_code_2() -> None:
-    assert run("dance") == (2, "", "aosp-plugin: No such command 'dance'.\n")
+    assert run_command("dance") == (2, "", "aosp-plugin: No such command 'dance'.\n")
 
 
 def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nverify: binder\nisolation: strict\n")
-    code, out, _ = run(
+    code, out, _ = run_command(
         "config", "--config", str(file), "--isolation", "shared", environment={"AOSP_PLUGIN_MISSING_DEVICE_TTL": "5"}
     )
     assert code == 0
@@ -82,28 +63,3 @@ def test_commands_load_only_the_modules_that_they_use(modules: str, unused: str)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)  # noqa: S603
     assert result.stdout == "set()\n"
-
-
-@pytest.fixture(scope="module")
-def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the package as the image has it: without the other distributions of the checkout."""
-    tree = tmp_path_factory.mktemp("image")
-    shutil.copytree(Path(main.__file__).parents[1], tree / "aosp_plugin")
-    (tree / "kubelet_standin.py").write_text("raise ModuleNotFoundError(name=__name__)")
-    return tree
-
-
-@pytest.mark.parametrize("arguments", [("serve", "--help"), ("config",)])
-def test_image_without_the_stand_in_kubelet_has_the_other_commands(
-    image_tree: Path, arguments: tuple[str, ...]
-) -> None:
-    code, _, err = run(*arguments, environment={"PYTHONPATH": str(image_tree), "PYTHONSAFEPATH": "1"}, apart=True)
-    assert (code, err) == (0, "")
-
-
-def test_image_without_the_stand_in_kubelet_says_where_to_get_it(image_tree: Path) -> None:
-    code, out, err = run("demo", environment={"PYTHONPATH": str(image_tree), "PYTHONSAFEPATH": "1"}, apart=True)
-    assert (code, out) == (1, "")
-    assert err == (
-        "aosp-plugin: the demo is not part of the image; elsewhere it requires the stand-in kubelet, kubelet-standin\n"
-    )

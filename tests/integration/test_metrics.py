@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("no_mount_events")
 
 WAITING, LOST = "waiting for kubelet", "connection to kubelet lost, re-registering"
-REGISTRATION_FAILED = "registration failed, retrying"
 SCAN_FAILED, SCAN_RECOVERED = "device scan failed, retrying", "device scan recovered"
 
 
@@ -317,35 +316,6 @@ async def test_failing_requests_are_counted_and_logged(
 
 
 # -- registration
-
-
-async def test_stopped_kubelet_makes_the_plugin_unready(
-    device_directory: DeviceDirectory, kubelet: Kubelet, log: LogLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each attempt is counted, and the failure is logged once."""
-    device_directory.add(0)
-    async with registered(binder(device_directory), kubelet, 1) as observer:
-        attempts = count_calls(monkeypatch, observer.plugin._registration._observer, "registration")
-        log.take()
-        await kubelet.stop()
-        await attempts(3)
-        unready = observer.plugin.unready
-        assert unready.startswith(f"{REGISTRATION_FAILED}: UNAVAILABLE: ")
-        assert observer.value("registrations_total", result="failed") >= 3
-        assert observer.value("registrations_total", result="ok") == 1
-        assert observer.value("registered") == 0
-        assert observer.value("streams_open") == 0
-        assert observer.values("devices", "health") == {"healthy": 1}
-        assert [entry[:2] for entry in log.take()] == [("warning", LOST), ("warning", REGISTRATION_FAILED)]
-        await kubelet.start()
-        await listed(kubelet, 1)
-        await ready(observer.plugin)
-        assert observer.plugin.unready == ""
-        assert observer.value("registered") == 1
-        assert observer.value("streams_open") == 1
-        assert observer.value("kubelet_restarts_total") == 1
-        assert observer.value("update_latency_seconds_count") == 0
-        assert log.take()[-1] == ("info", "registered")
 
 
 # -- scans

@@ -9,11 +9,7 @@ import pytest
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.dra import driver_names
-from aosp_plugin.framework.podresources_client import (
-    Allocations,
-    Owner,
-    allocations_in,
-)
+from aosp_plugin.framework.podresources_client import Allocations, Owner, allocations_in
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.framework.timings import DEFAULT
 from tests.pod_resources import answering

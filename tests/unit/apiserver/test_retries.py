@@ -9,12 +9,7 @@ from itertools import pairwise
 import pytest
 
 from aosp_plugin.framework.apiserver.client import retry
-from aosp_plugin.framework.apiserver.protocol import (
-    ApiError,
-    ApiUnavailableError,
-    NotFoundError,
-    Request,
-)
+from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError, NotFoundError, Request
 from aosp_plugin.framework.timings import Backoff
 
 REQUEST = Request("get", "/api/v1/nodes/a")

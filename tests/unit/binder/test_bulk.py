@@ -9,10 +9,7 @@ import pytest
 
 from aosp_plugin.binder.devices.scanner import Kind
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.host_errors import (
-    BinderfsError,
-    DeviceExistsError,
-)
+from aosp_plugin.binder.host_errors import BinderfsError, DeviceExistsError
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.binder.provision.bulk import DevicePool
 from tests.fake_binderfs import FakeBinderfs

@@ -13,12 +13,7 @@ import yaml
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode
 from aosp_plugin.framework.dra.claim_host import ClaimSpecs, uid_problem
-from aosp_plugin.framework.dra.claim_records import (
-    ClaimRecord,
-    DeviceRecord,
-    PreparedDevice,
-    RequestRecord,
-)
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, DeviceRecord, PreparedDevice, RequestRecord
 from aosp_plugin.framework.dra.driver_names import driver_name_problem
 from aosp_plugin.framework.errors import CdiError
 from tests.claims import make_node, prepare
