@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.deploy import parts
 from tests.e2e.deploy.manifests import VALUES, charted, has_token, the
-from tests.e2e.deploy.parts import CHART, refuses, run
 
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 CLUSTER_KINDS: Final = {
@@ -67,19 +62,6 @@ def off_by_default() -> None:
         assert "plugins_registry" not in str(pod), values
 
 
-def required_api() -> None:
-    """A cluster without resource.k8s.io/v1 is refused, with its version and the version that is required."""
-    template = CHART / "templates" / "_dra.tpl"
-    with tempfile.TemporaryDirectory() as directory:
-        chart = Path(directory, "chart")
-        shutil.copytree(CHART, chart)
-        # Helm cannot be asked to know fewer APIs than its own version does.
-        text = template.read_text().replace('Has "resource.k8s.io/v1"', 'Has "resource.k8s.io/v9"')
-        (chart / "templates" / "_dra.tpl").write_text(text)
-        text = "requires the API resource.k8s.io/v1, which Kubernetes has from 1.34 on; this is v1."
-        refuses(lambda: run(parts.helm(), "template", "phones", str(chart), *VALUES["dra"]), text)
-
-
 def require_claim(rendered: list[dict[str, Any]], pod: dict[str, Any]) -> None:
     """Check that a test pod has a device by a claim template, which is a hook before the pods."""
     (claim,) = pod["spec"]["resourceClaims"]
@@ -95,4 +77,4 @@ def require_claim(rendered: list[dict[str, Any]], pod: dict[str, Any]) -> None:
     assert int(notes["helm.sh/hook-weight"]) < 0, notes
 
 
-ITEMS = (drivers_are_rendered, off_by_default, required_api)
+ITEMS = (drivers_are_rendered, off_by_default)
