@@ -88,26 +88,6 @@ def _why(cluster: Cluster, name: str) -> str:
     return until(reason, "the scheduler says why")
 
 
-@item("A pod with the extended resource aosp.io/phone, unchanged, gets a phone by DRA")
-def extended(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    phones.create(cluster, phones.deployment("old", 2))
-    pods = dra.wait_running(cluster, "old", 2)
-    found = dra.owners(cluster, pods)
-    for pod in pods:
-        (claim,) = dra.claims_of(cluster, pod)
-        assert "resource.kubernetes.io/extended-resource-claim" in claim["metadata"]["annotations"], claim["metadata"]
-    phones.create(cluster, dra.pod("new"))
-    dra.wait_running(cluster, "new", 1)
-    both = pods + phones.running(cluster, "new")
-    assert len(dra.owners(cluster, both)) == len(found) + 1
-    claims = cluster.api.list(dra.CLAIMS)
-    # Not in the foreground: 1.34 frees the claim of an extended resource only after its pod object is gone.
-    cluster.kubectl("delete", "deployment/old", "pod/new", "--cascade=background")
-    until(lambda: not cluster.api.list(phones.collection("Pod")), "the pods are gone", seconds=2 * PATIENCE)
-    dra.wait_unprepared(cluster.machine, *claims)
-
-
 @item("Parameters: variables of class and claim, other container paths, and a device of the host that the class allows")
 def parameters(cluster: Cluster) -> None:
     dra.ensure(cluster)

@@ -54,7 +54,7 @@ def template_status(cluster: Cluster) -> None:
 def _items() -> list[Item]:
     chosen = {
         items_dra: ("installs", "template", "kubelet_restart"),
-        items_dra_claims: ("shared", "mapped", "extended", "parameters"),
+        items_dra_claims: ("shared", "mapped", "parameters"),
         items_dra_state: ("unhealthy", "removed"),
     }
     return [found for module, names in chosen.items() for found in module.item.all if found.name in names]

@@ -1,4 +1,4 @@
-"""Items: phones that the scheduler places, and what drain and a lost label do to them and to the plugin."""
+"""Items: phones that the scheduler places, and what a lost label does to them and to the plugin."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import owners
 from tests.e2e.cluster.plugin import SIZE
-from tests.e2e.cluster.scenes import INSUFFICIENT, LABEL, PHONES, containers, prepare, undisturbed, waiting, web
-from tests.e2e.cluster.watching import NodeHistory
+from tests.e2e.cluster.scenes import INSUFFICIENT, LABEL, PHONES, prepare, undisturbed, waiting, web
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import until
 
@@ -53,26 +52,6 @@ def pending(cluster: Cluster) -> None:
     machine.nodes("delete")
     machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
     plugin.wait_allocatable(cluster, machine, PHONES)
-
-
-@item("cordon: running phones stay, a new one waits; drain: phones leave, the plugin stays; uncordon: they run")
-def drain(cluster: Cluster) -> None:
-    node = cluster.machine.name
-    with web(cluster, PHONES - 1) as pods, NodeHistory(cluster, cluster.machine) as history:
-        before = containers(plugin.pods(cluster))
-        with undisturbed(cluster, pods):
-            cluster.kubectl("cordon", node)
-            phones.create(cluster, phones.pod("late"))
-            waiting(cluster, "late", 1, "node(s) were unschedulable")
-        text = cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data")
-        assert "ignoring DaemonSet-managed Pods: kube-system/aosp-device-plugin" in text, text
-        assert not phones.running(cluster, "web"), "phones run after drain"
-        cluster.kubectl("uncordon", node)
-        found = phones.wait_running(cluster, "web", PHONES - 1) + phones.wait_running(cluster, "late", 1)
-        owners(cluster, found)
-        assert containers(plugin.pods(cluster)) == before, "the plugin has restarted"
-    assert {amounts[1] for amounts in history.amounts} == {PHONES}, f"the Node object has shown {history}"
-    phones.remove(cluster, "Pod", "late")
 
 
 @item("The node's label removed: the plugin's pod goes, phones run on and restart; new ones wait until it is back")

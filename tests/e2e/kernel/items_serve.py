@@ -42,16 +42,6 @@ async def allocated(world: World) -> None:
     }
 
 
-async def hotplug(world: World) -> None:
-    """A device created by BINDER_CTL_ADD and linked in /dev is advertised; once unlinked it is Unhealthy."""
-    binderfs.add_device(BINDERFS, _EXTRA)
-    os.symlink(f"{BINDERFS}/{_EXTRA}", f"/dev/{_EXTRA}")
-    await world.healthy(MANY + 1)
-    binderfs.remove_device(BINDERFS, _EXTRA)
-    await world.healthy(MANY, unhealthy=1)
-    os.unlink(f"/dev/{_EXTRA}")
-
-
 async def probed(world: World) -> None:
     """With --verify probe the driver answers for each of the 10,000 devices: all are healthy."""
     await world.serve("--verify", "probe")
@@ -98,5 +88,5 @@ async def healed(world: World) -> None:
 
 
 ITEMS: Final[list[Item[World]]] = [
-    item(function) for function in (advertised, allocated, hotplug, probed, stopped, dead_copy, replaced, healed)
+    item(function) for function in (advertised, allocated, probed, stopped, dead_copy, replaced, healed)
 ]
