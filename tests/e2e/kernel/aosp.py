@@ -34,12 +34,8 @@ _SERVICE: Final = "test.binderLib-"
 _MANAGER: Final = "0\tmanager: [android.os.IServiceManager]"
 
 _ENDED: Final = re.compile("android: .* ended with ")
-ABORTED, SHARED = "android: servicemanager ended with 134", "Found 3 services:"
-"""How broken phones are noticed: the service manager cannot open its device; two phones have one manager."""
 _CALLS: Final = 40_000
 """What a client calls that runs while something else happens: it takes seconds."""
-_NOTICED: Final = 20.0
-"""The limit for a service that is not registered because its phone is broken, in seconds."""
 _REFUSALS: Final = ("failed to get security context", "Failed to get security ctx", "transaction failed 29201/")
 """What the kernel's log has: of the C driver, of the one in Rust, and of Linux 5.10, which has no reason."""
 _DEBUGGABLE: Final = "requires a debuggable build of Android"
@@ -105,18 +101,6 @@ def works(phone: Phone, other: str, *, seconds: float = PATIENCE) -> None:
     )
     ended = [line for line in phone.log() if _ENDED.match(line)]
     assert not ended, f"{phone.name}: {'; '.join(ended)}"
-
-
-def noticed(phone: Phone, other: str, reason: str) -> None:
-    """Check that :func:`works` fails with a phone that is broken, for this reason, and print how."""
-    try:
-        works(phone, other, seconds=_NOTICED)
-    except AssertionError as error:
-        found = f"{error}; open: {_run(phone, '(: <> /dev/binder)')}; log: {phone.log()}"
-    else:
-        raise AssertionError(f"{phone.name}: a broken phone is not noticed")
-    assert reason in found, f"{phone.name}: not noticed because of {reason!r}: {found}"
-    say(f"noticed: {reason}: {found}")
 
 
 def _services(phone: Phone) -> list[str]:

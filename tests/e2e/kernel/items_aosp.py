@@ -14,7 +14,6 @@ import os
 import shutil
 import subprocess
 import uuid
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +23,6 @@ from tests.e2e.kernel import aosp, confinement, tenants
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.containers import HOST_ID, RUNTIMES
 from tests.e2e.kernel.item import Item, item, sentence
-from tests.e2e.kernel.phones import NAMES
 from tests.e2e.kernel.world import DIRECTORY
 from tests.e2e.kubelet.processes import run
 
@@ -142,30 +140,6 @@ def _phones(phone: Container, neighbour: Container) -> None:
     aosp.apart(phone, neighbour)
 
 
-async def broken(world: World, runtime: str) -> None:
-    """Counter-examples: without device entries, without mounts, and with another phone's, these checks fail."""
-    async with started(world, "phone-a", "phone-b") as (first, second):
-        for lacking, reason in (
-            (replace(first, devices=()), aosp.ABORTED),
-            (replace(first, mounts=()), aosp.ABORTED),
-            (_without(first, "hwbinder"), "ended with 134"),
-            (_without(first, "vndbinder"), "Binder driver /dev/vndbinder is unavailable"),
-        ):
-            with running(runtime, lacking, SYSTEM) as phone:
-                await asyncio.to_thread(aosp.noticed, phone, second.name, reason)
-        with running(runtime, first, SYSTEM) as phone:
-            await asyncio.to_thread(aosp.registered, phone)
-            with running(runtime, replace(first, name=second.name), SYSTEM) as neighbour:
-                await asyncio.to_thread(aosp.noticed, neighbour, phone.name, aosp.SHARED)
-
-
-def _without(allocation: ContainerAllocation, name: str) -> ContainerAllocation:
-    """Leave out the entry of one binder device; they are in the order of the names."""
-    entries = dict(zip(NAMES, allocation.devices, strict=True))
-    del entries[name]
-    return replace(allocation, devices=tuple(entries.values()))
-
-
 async def quick(world: World, runtime: str) -> None:
     """Android's service managers, tools and tests of the driver's interface work in a phone without capabilities."""
     assert has_selinux()
@@ -203,7 +177,6 @@ def _items(kind: Kind) -> list[Item[World]]:
         named(serve, kind=kind),
         *(named(works, f"{runtime}: ", runtime=runtime) for runtime in RUNTIMES),
         *(named(works, f"{runtime}, user namespace: ", runtime=runtime, first_host_id=HOST_ID) for runtime in RUNTIMES),
-        named(broken, "runc: ", runtime="runc"),
     ]
 
 
