@@ -5,21 +5,18 @@ That machine is in software emulation (:mod:`tests.e2e.cluster.guest`), so all l
 
 from __future__ import annotations
 
-import contextlib
-import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.guest import SLOW, GuestMachine
-from tests.e2e.common.report import say
 from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
 from tests.e2e.kubelet.archive import busybox_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tests.e2e.cluster.cluster import Cluster
 
@@ -115,18 +112,15 @@ def running(cluster: Cluster) -> list[BinderPhone]:
 def check_all(found: Sequence[BinderPhone]) -> None:
     """Check that Android's tools in each phone, which is new, find its services and none of the next one; run tests."""
     for phone, other in zip(found, (*found[1:], found[0]), strict=True):
-        with _quiet():
-            aosp.works(phone, other.name, seconds=SLOW)
-    with _quiet():
-        aosp.run_tests(found[0], aosp.QUICK)
+        aosp.works(phone, other.name, seconds=SLOW)
+    aosp.run_tests(found[0], aosp.QUICK)
 
 
 def check_undisturbed(found: Sequence[BinderPhone], before: Sequence[BinderPhone]) -> None:
     """Check that phones are in the same containers, and that their service managers still know their services."""
     assert [phone.container for phone in found] == [phone.container for phone in before], "phones have restarted"
     for phone in found:
-        with _quiet():
-            aosp.alone(phone)
+        aosp.alone(phone)
 
 
 def mounted(machine: GuestMachine, source: str = SOURCE) -> dict[str, str]:
@@ -146,16 +140,3 @@ def values(mode: str = "plugin", **config: Any) -> dict[str, Any]:
         "provision": {"enabled": True, "mode": mode},
         "config": {"version": "v1", "verify": "binder", "phones": {"count": COUNT}} | config,
     }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Print what is printed in the context as comments, but only if it fails."""
-    text = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(text):
-            yield
-    except AssertionError:
-        for line in text.getvalue().splitlines():
-            say(f"# {line}")
-        raise

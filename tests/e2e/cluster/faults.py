@@ -169,8 +169,8 @@ def phones_are_deleted(world: World) -> Iterator[None]:
     yield
 
 
-def step(world: World, faults: Sequence[Fault]) -> float:
-    """Let faults happen at once, and wait until all invariants hold; return the seconds.
+def step(world: World, faults: Sequence[Fault]) -> None:
+    """Let faults happen at once, and wait until all invariants hold.
 
     Raises AssertionError if they do not hold in time, or if phones were disturbed that no fault has touched.
     """
@@ -179,7 +179,6 @@ def step(world: World, faults: Sequence[Fault]) -> float:
         for each in faults:
             lasting.enter_context(each.inject(world))
     time.sleep(_EFFECT)
-    seconds = invariants.settle(world.cluster, seconds=max(each.bound for each in faults), tend=world.tend)
+    invariants.settle(world.cluster, seconds=max(each.bound for each in faults), tend=world.tend)
     problems = world.problems(before)
     assert not problems, "; ".join(problems)
-    return seconds

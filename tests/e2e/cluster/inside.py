@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,16 +22,12 @@ def main(work: Path, cgroups: str, parts: Parts, groups: Sequence[str], only: st
     """Run the items of groups whose ``group.name`` contains ``only``, and return the exit code."""
     report = Report()
     cluster = Cluster(parts, work, cgroups)
-    started = time.monotonic()
     if not report.run("The cluster starts", cluster.start):
         _print_logs(cluster)
         return report.end()
-    say(f"# the cluster is ready for pods after {time.monotonic() - started:.0f} s")
     for group in suite.GROUPS:
         if group.name in groups:
-            started = time.monotonic()
             _run(group, cluster, only, report)
-            say(f"# {group.name}: {time.monotonic() - started:.0f} s")
     cluster.stop()
     return report.end()
 

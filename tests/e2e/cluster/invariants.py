@@ -8,7 +8,6 @@ the API server. None of them asks the plugin.
 from __future__ import annotations
 
 import itertools
-import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.e2e.cluster import outside
@@ -75,12 +74,11 @@ def problems(cluster: Cluster) -> list[str]:
     return [f"{check.__name__.replace('_', ' ')}: {text}" for check in INVARIANTS for text in check(state)]
 
 
-def settle(cluster: Cluster, *, seconds: float = SETTLE, tend: Callable[[], None] | None = None) -> float:
-    """Wait until all invariants hold, and return the seconds. Raises AssertionError with what does not hold.
+def settle(cluster: Cluster, *, seconds: float = SETTLE, tend: Callable[[], None] | None = None) -> None:
+    """Wait until all invariants hold. Raises AssertionError with what does not hold.
 
     ``tend`` is called before each try.
     """
-    started = time.monotonic()
 
     def hold() -> bool:
         if tend:
@@ -90,7 +88,6 @@ def settle(cluster: Cluster, *, seconds: float = SETTLE, tend: Callable[[], None
         return True
 
     until(hold, "the invariants hold", seconds=seconds)
-    return time.monotonic() - started
 
 
 def requested(pod: dict[str, Any]) -> int:

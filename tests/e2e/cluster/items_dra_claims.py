@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Final
 
 import yaml
@@ -12,7 +11,6 @@ from tests.e2e.cluster import documented, dra, phones, plugin
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import PATHS, phone_of
 from tests.e2e.cluster.scenes import events
-from tests.e2e.common.report import say
 from tests.e2e.deploy.parts import DEPLOY
 from tests.e2e.kubelet.archive import BUSYBOX
 from tests.e2e.kubelet.waiting import PATIENCE, holds, until
@@ -133,9 +131,7 @@ def page(cluster: Cluster) -> None:
     dra.ensure(cluster)
     listed = documented.shell(cluster, documented.command("kubectl get resourceslices"))
     assert cluster.machine.name in listed, listed
-    started = time.monotonic()
     tested = documented.shell(cluster, documented.command("helm test"))
-    say(f"# helm test took {time.monotonic() - started:.1f} s")
     assert "ok      BINDER_VISIBLE_DEVICES=aosp_binder" in tested, tested
     left = cluster.kubectl("-n", plugin.NAMESPACE, "get", "pods,resourceclaims,resourceclaimtemplates", "--output=name")
     assert "-test-" not in left, left

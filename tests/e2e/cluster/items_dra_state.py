@@ -8,7 +8,6 @@ from tests.e2e.cluster import dra, held, phones
 from tests.e2e.cluster.claim_scenes import RUNNING, Undisturbed
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.scenes import PHONES, without
-from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import PATIENCE, holds, until
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ def unhealthy(cluster: Cluster) -> None:
     with without(cluster, phone):
         until(lambda: dra.devices(cluster, machine)[phone].get("taints"), "the device has a taint")
         (taint,) = dra.devices(cluster, machine)[phone]["taints"]
-        say(f"#   {taint}")
         assert (taint["key"], taint["effect"]) == (f"{dra.DRIVER}/unhealthy", "NoSchedule"), taint
         phones.create(cluster, dra.deployment("more", PHONES - RUNNING))
         dra.wait_running(cluster, "more", PHONES - RUNNING)

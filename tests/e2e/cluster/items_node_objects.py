@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver.host import has_selinux
@@ -11,7 +10,6 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.scenes import PHONES, restore, without
-from tests.e2e.common.report import say
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import holds, until
 
@@ -87,10 +85,8 @@ def taint_removed(cluster: Cluster) -> None:
     waiting["spec"]["tolerations"] = [toleration]
     phones.create(cluster, waiting)
     holds(lambda: {KEY, OTHER} <= taints(cluster), "the taint stays while there is no device", seconds=15)
-    started = time.monotonic()
     restore(cluster)
     until(lambda: KEY not in taints(cluster), "the taint is removed", seconds=60)
-    say(f"#   the taint is removed {time.monotonic() - started:.1f} s after the devices were created")
     assert OTHER in taints(cluster), "another taint is gone"
     assert plugin.capacity(cluster, machine) == (PHONES, PHONES), "it was removed before the devices are allocatable"
     phones.wait_running(cluster, "waiting", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from tests.e2e.cluster import phones, plugin
@@ -11,7 +10,6 @@ from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import owners
 from tests.e2e.cluster.plugin import SIZE
 from tests.e2e.cluster.scenes import INSUFFICIENT, LABEL, PHONES, prepare, undisturbed, waiting, web
-from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -43,11 +41,9 @@ def pending(cluster: Cluster) -> None:
     phones.create(cluster, phones.deployment("many", total))
     phones.wait_running(cluster, "many", PHONES)
     waiting(cluster, "many", 2, INSUFFICIENT)
-    started = time.monotonic()
     machine.nodes("create", "--stand-ins", "--count", str(total * SIZE))
     plugin.wait_allocatable(cluster, machine, total)
     owners(cluster, phones.wait_running(cluster, "many", total))
-    say(f"# {time.monotonic() - started:.1f} s after the devices were created, all phones run")
     phones.remove(cluster, "Deployment", "many")
     machine.nodes("delete")
     machine.nodes("create", "--stand-ins", "--count", str(DEVICES))

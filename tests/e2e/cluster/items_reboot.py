@@ -9,13 +9,11 @@ import json
 import re
 import shlex
 import sys
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import held, phones, plugin
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.scenes import INSUFFICIENT, restore
-from tests.e2e.common.report import say
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import EnteredDaemon
 from tests.e2e.kubelet.waiting import PATIENCE, until
@@ -46,13 +44,11 @@ def reboot(cluster: Cluster, before_kubelet: Callable[[], object] = lambda: None
 
 def wait_phones(cluster: Cluster) -> None:
     """Wait until all phones run, each with devices of its own."""
-    started = time.monotonic()
     phones.wait_running(cluster, "web", COUNT, seconds=_MANY)
     until(lambda: len(held.holders(cluster.machine)) == COUNT, f"{COUNT} containers have devices", seconds=_MANY)
     sizes = {len(devices) for _, devices in held.holders(cluster.machine)}
     assert sizes == {plugin.SIZE}, sizes
     assert not held.conflicts(cluster.machine), held.conflicts(cluster.machine)
-    say(f"#   {COUNT} phones run after {time.monotonic() - started:.0f} s")
 
 
 def pods_of(cluster: Cluster, phase: str) -> list[dict[str, Any]]:

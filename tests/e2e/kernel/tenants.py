@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, Protocol
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.config.keys import Phones
-from tests.e2e.common.report import say
 from tests.e2e.kernel.aosp_parts import VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
 from tests.e2e.kernel.parts import HERE
@@ -74,10 +73,8 @@ def remove_devices() -> None:
 
 
 def talk(phone: Phone, conversation: dict[str, list[str]], path: str) -> None:
-    """Run commands in the phone as the clients' user, print what they print, and check it."""
+    """Run commands in the phone as the clients' user, and check what they print."""
     script = f"export PATH={path}; " + "".join(f"echo '$ {words}'; {words} 2>&1; " for words in conversation) + "true"
     printed = phone.execute(CLIENT, "/bin/busybox", "sh", "-c", script).splitlines()
     expected = [line for words, lines in conversation.items() for line in (f"$ {words}", *lines)]
-    for line in printed:
-        say(f"{phone.name}: {line}")
     assert printed == expected, f"{phone.name}: " + "; ".join(difflib.unified_diff(expected, printed, n=0, lineterm=""))
