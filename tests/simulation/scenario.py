@@ -239,7 +239,7 @@ def _check_rest(world: World) -> None:
 
 def kind_of(result: Result) -> str:
     """Return what has failed, without times and names that differ from run to run; empty if nothing has."""
-    return ": ".join(re.sub(r"[0-9.]+", "N", result.violations[0]).split(": ")[1:3]) if result.violations else ""
+    return ": ".join(re.split(": |; ", re.sub(r"[0-9.]+", "N", next(iter(result.violations), "")))[1:3])
 
 
 def shrunk(seed: int, steps: list[Step], kind: str) -> list[Step]:

@@ -78,11 +78,13 @@ def socket_name_used_twice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def recreation_of_a_device_in_use() -> Iterator[None]:
-    """Phones that exist are mounted again by each update of the host after a restart."""
+    """Phones that exist are mounted again after a restart."""
     original = PhoneProvisioner._restore_or_mount
+    mounted = set()
 
     def restore_or_mount(self: Any, phone: str, path: str) -> bool:
-        if phone not in self._devices:
+        if (self, phone) not in mounted:
+            mounted.add((self, phone))
             self._attach(phone, path)
             return True
         return original(self, phone, path)
