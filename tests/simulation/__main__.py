@@ -62,8 +62,7 @@ def main() -> int:
             for case in pool.map(_case, ((seed + number, options.length) for number in range(runs))):
                 report.add(case)
                 if case.steps and options.log:
-                    lines = run(case.result.seed, case.steps).lines
-                    options.log.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                    options.log.write_text("\n".join(run(case.result.seed, case.steps).lines) + "\n", encoding="utf-8")
             seed += runs
             if options.report:
                 options.report.write_text(report.text(), encoding="utf-8")

@@ -286,7 +286,7 @@ def container_restarts(world: "World") -> None:
 @fault
 def plugin_is_killed(world: "World") -> None:
     """The plugin is killed now, and starts again."""
-    world.kill_plugin()
+    world.process.kill()
 
 
 @fault

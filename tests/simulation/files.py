@@ -22,7 +22,6 @@ class Status(NamedTuple):
     st_rdev: int
     st_size: int
     st_mtime_ns: int
-    st_uid: int = 0
 
     @property
     def st_mtime(self) -> float:

@@ -168,12 +168,9 @@ class Host:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return inode.data
 
-    def before_call(self, process: Process, name: str, path: Any) -> None:
-        """Make a call fail if a fault says so; for subclasses and faults."""
-
     def change(self, name: str, path: Any) -> None:
         """Note a call of the current process that changes the host. Raises OSError."""
-        current().call(name, path)
+        current().call()
         text = self.path(path)
         if text and not text.startswith(OWN):
             self.violated(f"the plugin changes {text} ({name})")
@@ -193,7 +190,7 @@ class Host:
         file = process.descriptors[descriptor]
         assert file.inode is not None
         if request == _VERSION:
-            process.call("ioctl")
+            process.call()
             argument[:4] = struct.pack("i", 8)
             return
         assert request == _ADD
@@ -217,7 +214,7 @@ class Host:
         assert function == "syscall", function
         number, *rest = arguments
         process = current()
-        process.call(f"syscall {number}")
+        process.call()
         if number == 430:  # fsopen
             return process.opened(Descriptor(None))
         if number == 431:  # fsconfig

@@ -90,7 +90,7 @@ class _Inotify:
 
     def watch(self, path: str) -> _Watch:
         """See ``Inotify``."""
-        current().call("watch", path)
+        current().call()
         return _Watch(self._host, path, self._notify)
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ def _client(host: Host) -> Callable[..., Any]:
 
 def _listener(host: Host) -> Callable[[str], int | None]:
     def listener(path: str) -> int | None:
-        current().call("connect", path)
+        current().call()
         try:
             found = host.connected(path)
         except FileNotFoundError:

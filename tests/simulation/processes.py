@@ -89,14 +89,13 @@ class Process:
         for task in [*self.tasks]:
             task.cancel()
 
-    def call(self, name: str, path: Any = "") -> None:
-        """Note a host call. Raises ProcessKilledError, and OSError if a fault makes it fail."""
+    def call(self) -> None:
+        """Count a host call. Raises ProcessKilledError."""
         self.calls += 1
         if self.killed_at_call is not None and self.calls >= self.killed_at_call:
             self.kill()
         if not self.alive:
             raise ProcessKilledError
-        self.host.before_call(self, name, path)
 
     def opened(self, descriptor: Descriptor) -> int:
         """Return the number of a new descriptor. Raises OSError if there are no more."""
@@ -142,7 +141,7 @@ class SimulatedPath:
 
     def lexists(self, path: str) -> bool:
         """See os.path."""
-        current().call("lstat", path)
+        current().call()
         with contextlib.suppress(OSError):
             self._host.at(path, follow=False)
             return True
@@ -150,7 +149,7 @@ class SimulatedPath:
 
     def exists(self, path: str) -> bool:
         """See os.path."""
-        current().call("stat", path)
+        current().call()
         with contextlib.suppress(OSError):
             self._host.at(path)
             return True
@@ -158,7 +157,7 @@ class SimulatedPath:
 
     def realpath(self, path: str) -> str:
         """See os.path."""
-        current().call("readlink", path)
+        current().call()
         return self._host.files.real_path(path)
 
 
@@ -191,25 +190,25 @@ class SimulatedOs:
 
     def lstat(self, path: str) -> Status:
         """See os."""
-        current().call("lstat", path)
+        current().call()
         return self._host.at(path, follow=False).status()
 
     def stat(self, path: str) -> Status:
         """See os."""
-        current().call("stat", path)
+        current().call()
         return self._host.at(path).status()
 
     def fstat(self, descriptor: int) -> Status:
         """See os."""
         process = current()
-        process.call("fstat")
+        process.call()
         inode = process.descriptors[descriptor].inode
         assert inode is not None
         return inode.status()
 
     def access(self, path: str, _mode: int) -> bool:
         """See os."""
-        current().call("access", path)
+        current().call()
         with contextlib.suppress(OSError):
             self._host.at(path)
             return True
@@ -217,7 +216,7 @@ class SimulatedOs:
 
     def listdir(self, path: str) -> list[str]:
         """See os."""
-        current().call("listdir", path)
+        current().call()
         inode = self._host.at(path)
         if not inode.is_directory:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -232,7 +231,7 @@ class SimulatedOs:
 
     def readlink(self, path: str) -> str:
         """See os."""
-        current().call("readlink", path)
+        current().call()
         if path in {"/proc/self/ns/mnt", "/proc/1/ns/mnt"}:
             return "mnt:[1]"
         inode = self._host.at(path, follow=False)
@@ -288,7 +287,7 @@ class SimulatedOs:
             self._host.change("create", path)
             inode = self._host.files.add(path, stat.S_IFREG | mode)
         else:
-            process.call("open", path)
+            process.call()
             if flags & os.O_CREAT and flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             inode = self._host.at(path, follow=not flags & os.O_NOFOLLOW)
@@ -306,12 +305,12 @@ class SimulatedOs:
         """See os."""
         process = current()
         process.descriptors.pop(descriptor, None)
-        process.call("close")
+        process.call()
 
     def pread(self, descriptor: int, size: int, offset: int) -> bytes:
         """See os."""
         process = current()
-        process.call("pread")
+        process.call()
         inode = process.descriptors[descriptor].inode
         assert inode is not None
         return inode.data[offset : offset + size]
@@ -335,12 +334,12 @@ class SimulatedOs:
 
     def fsync(self, _descriptor: int) -> None:
         """See os."""
-        current().call("fsync")
+        current().call()
 
     def fchmod(self, descriptor: int, mode: int) -> None:
         """See os."""
         process = current()
-        process.call("fchmod")
+        process.call()
         inode = process.descriptors[descriptor].inode
         assert inode is not None
         inode.mode = stat.S_IFMT(inode.mode) | mode
@@ -348,7 +347,7 @@ class SimulatedOs:
     def eventfd(self, _value: int) -> int:
         """See os."""
         process = current()
-        process.call("eventfd")
+        process.call()
         return process.opened(Descriptor(None))
 
 
@@ -381,7 +380,7 @@ def simulated_open(host: "Host") -> Callable[..., Any]:
         process = current()
         if isinstance(path, int):
             return _Writer(host, path, process)
-        process.call("open", path)
+        process.call()
         if host.no_descriptors:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         data = host.read(path)

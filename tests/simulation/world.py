@@ -19,7 +19,7 @@ from tests.simulation.files import FileSystem
 from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, POD_RESOURCES, Kubelet
 from tests.simulation.loop import SimulatedLoop, SimulatedTask
-from tests.simulation.processes import CURRENT, Process, ProcessKilledError
+from tests.simulation.processes import CURRENT, Process
 
 FOUND, PHONES, TABLETS = "aosp.io/binder", "aosp.io/phone", "aosp.io/tablet"
 DEVICES = 4
@@ -155,10 +155,6 @@ class World:
         """Stop the kubelet; containers go on."""
         self.kubelet.stop()
         self.claims.stop()
-
-    def kill_plugin(self) -> None:
-        """Kill the plugin."""
-        self.process.kill()
 
     def kill_plugin_at_await(self) -> None:
         """Kill the plugin at one of the next steps of the event loop: each task of it goes on after an await."""
@@ -376,5 +372,5 @@ def _task_factory(loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
 
 def _done(process: Process, task: asyncio.Task[Any]) -> None:
     process.tasks.discard(task)
-    if not task.cancelled() and isinstance(task.exception(), ProcessKilledError):
-        process.kill()
+    if not task.cancelled():
+        task.exception()  # mark it as retrieved: nobody awaits the tasks of a process that was killed
