@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
 
-WAITING, LOST = "waiting for kubelet", "connection to kubelet lost, re-registering"
 SCAN_FAILED, SCAN_RECOVERED = "device scan failed, retrying", "device scan recovered"
 
 

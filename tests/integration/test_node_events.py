@@ -52,15 +52,15 @@ class Node:
 
 @pytest.fixture
 async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
-    """Yield a node; the fixture's parameter replaces the pause between two requests of an Event."""
+    """Yield a node; the fixture's parameter has the pause between two requests of an Event, or a request's limit."""
     problems: list[int] = []
     clock = Clock(START)
-    pause = getattr(request, "param", 0.0)
+    seconds = getattr(request, "param", {})
     async with (
         ApiServer() as server,
-        ApiClient(Credentials(server.url), limits=ApiLimits(request=0.3)) as client,
+        ApiClient(Credentials(server.url), limits=ApiLimits(request=seconds.get("request", 30.0))) as client,
     ):
-        events = NodeEvents(client, "worker", [], pause=pause, clock=clock)
+        events = NodeEvents(client, "worker", [], pause=seconds.get("pause", 0.0), clock=clock)
         backoff = Backoff(first=0.01, cap=0.02)
         work = keep_written(
             "events", events, lambda _task, count: problems.append(count), interval=0.01, backoff=backoff
@@ -79,7 +79,7 @@ async def test_a_repetition_is_counted_in_the_same_event_with_the_latest_message
     assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-01-02T03:04:05Z", "2026-01-02T03:09:05Z")
 
 
-@pytest.mark.parametrize("node", [3600.0], indirect=True)
+@pytest.mark.parametrize("node", [{"pause": 3600.0}], indirect=True, ids=["pause"])
 async def test_a_repetition_waits_for_the_pause_and_is_not_dropped(node: Node) -> None:
     node.lost("a")
     await node.counted(1)
@@ -111,6 +111,7 @@ async def test_an_event_whose_creation_was_not_answered_exists_once(node: Node) 
     assert event["message"] == "a"
 
 
+@pytest.mark.parametrize("node", [{"request": 0.3}], indirect=True, ids=["limit"])
 async def test_a_server_that_hangs_or_fails_gets_the_event_later_and_the_problem_is_logged_once(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
