@@ -39,7 +39,8 @@ def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
 
 
 LATER = (
-    "psutil yaml json aosp_plugin.backend.spec_writer aosp_plugin.report.endpoints email http.server prometheus_client"
+    "psutil yaml json aosp_plugin.backend.spec_writer aosp_plugin.report.endpoints email http.server prometheus_client "
+    "aiohttp yarl multidict"
 )
 OTHER_COMMANDS = "kubelet_standin cli.status cli.device_directory cli.summary"
 
@@ -47,13 +48,14 @@ OTHER_COMMANDS = "kubelet_standin cli.status cli.device_directory cli.summary"
 @pytest.mark.parametrize(
     ("modules", "unused"),
     [
+        ("framework", "grpc google.protobuf watchdog"),
         ("cli.main, aosp_plugin.cli.status", "grpc google.protobuf watchdog psutil prometheus_client yaml"),
         (
             "cli, aosp_plugin.daemon.serve",
             f"importlib.resources zipfile {LATER} aosp_plugin.{OTHER_COMMANDS.replace(' ', ' aosp_plugin.')}",
         ),
     ],
-    ids=["status", "serve"],
+    ids=["framework", "status", "serve"],
 )
 def test_commands_load_only_the_modules_that_they_use(modules: str, unused: str) -> None:
     """They run in the container of the daemon, within its memory limit."""

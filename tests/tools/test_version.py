@@ -76,10 +76,3 @@ def test_a_version_that_no_release_can_have_is_rejected(project: Path, invalid: 
     with pytest.raises(version.VersionError, match=r"expected 1\.2\.3"):
         version.set_version(invalid, "2030-01-31", project)
     assert version.current(project) == "0.1.0"
-
-
-def test_the_command_prints_the_version_and_reports_an_invalid_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert version.main([]) == 0
-    assert capsys.readouterr().out == f"{aosp_plugin.__version__}\n"
-    assert version.main(["latest"]) == 2
-    assert "version 'latest'" in capsys.readouterr().out

@@ -19,8 +19,6 @@ BUILDAH = r"""#!/usr/bin/env python3
 # Takes part of an image from the directory of the script.
 import os, pathlib, shutil, sys
 here = pathlib.Path(__file__).parent
-with (here / "calls").open("a") as calls:
-    print(*sys.argv[1:], file=calls)
 for word in sys.argv:
     if word.startswith("--output="):
         shutil.copytree(here / "root", word.removeprefix("--output="))

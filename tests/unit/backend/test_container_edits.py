@@ -105,13 +105,6 @@ def test_shared_paths_that_do_not_exist_are_omitted() -> None:
     assert result.devices[1:] == [DeviceNode("/dev/c", "/dev/in-c", "rwm")]
 
 
-def test_container_with_several_devices_gets_the_spread_device_of_each() -> None:
-    devices = [AllocatedDevice(f"phone{n}", [plain(n)], f"/dev/dri/renderD{128 + n % 2}") for n in range(3)]
-    result = EditsBuilder(Resource()).for_container(devices, SharedFiles())
-    gpus = ("/dev/dri/renderD128", "/dev/dri/renderD129")
-    assert result.devices[3:] == [DeviceNode(path, path, "rw") for path in gpus]
-
-
 def test_environment_has_the_configured_variables() -> None:
     cases: list[tuple[dict[str, Any], dict[str, str]]] = [
         ({}, {"BINDER_VISIBLE_DEVICES": "aosp_binder1", "PATH": "/system/bin:/system/xbin"}),
