@@ -1,10 +1,20 @@
-"""Phones that `aosp-plugin provision` mounts, and a plugin that serves them; a tmpfs, really mounted, stands in."""
+"""Phones that another process mounts for a plugin without the right: `aosp-plugin provision` once, or the provisioner.
+
+A tmpfs, really mounted, stands in for binderfs.
+"""
 
 import contextlib
 import json
 import logging
 import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +22,14 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.provision import phone_mount
+from aosp_plugin.binder.provision import phone_mount, provisioner_socket
 from aosp_plugin.cli.main import main
 from aosp_plugin.config.keys import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import ProvisionedBy
-from aosp_plugin.framework.errors import UnhealthyDeviceError
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 
@@ -56,17 +67,17 @@ def unprivileged(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> Callable
     return partial(directory.refuse_all, monkeypatch)
 
 
-def backend_of(directory: Mounts, count: int = 3, clock: Clock | None = None) -> BinderBackend:
-    """Return a backend of `provisioned_by: command` that has not scanned yet."""
-    phones = Phones(count=count, directory=str(directory.path))
-    defaults = {**PHONE_DEFAULTS, **COMMAND_DEFAULTS, "shared_devices": ()}
-    resource = Resource(phones=phones, provisioned_by=ProvisionedBy.COMMAND, **defaults)
-    return BinderBackend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi"), clock=clock or Clock())
+def backend_of(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> BinderBackend:
+    """Return a backend that has not scanned yet, whose phones another process mounts."""
+    more = COMMAND_DEFAULTS if by is ProvisionedBy.COMMAND else {}
+    defaults = {**PHONE_DEFAULTS, **more, "shared_devices": ()}
+    resource = Resource(phones=Phones(count=count, directory=str(directory)), provisioned_by=by, **defaults)
+    return BinderBackend(Host(), resource, cdi_dir=str(directory.parent / "cdi"), clock=clock or Clock())
 
 
-def served(directory: Mounts, count: int = 3, clock: Clock | None = None) -> BinderBackend:
+def served(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> BinderBackend:
     """Return such a backend after its first scans and host update."""
-    backend = backend_of(directory, count, clock)
+    backend = backend_of(directory, by, count, clock)
     rescan(backend)
     return backend
 
@@ -104,7 +115,7 @@ def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
     assert (warning["level"], warning["device"]) == ("warning", "phone1")
     assert "another file system is mounted in place of the phone's binderfs: unmount it" in warning["error"]
     assert summary["added"] == 2
-    assert reasons(served(directory))["phone1"].startswith("foreign-mount")
+    assert reasons(served(directory.path, ProvisionedBy.COMMAND))["phone1"].startswith("foreign-mount")
 
 
 def test_the_command_fails_on_a_kernel_without_binderfs(
@@ -153,7 +164,7 @@ def test_the_plugin_serves_the_phones_without_a_right(
 ) -> None:
     command()
     unprivileged()
-    backend = served(directory)
+    backend = served(directory.path, ProvisionedBy.COMMAND)
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
     assert not backend.pre_start_required
     backend.check_host()
@@ -165,9 +176,209 @@ def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
     directory: Mounts, unprivileged: Callable[[], None]
 ) -> None:
     unprivileged()
-    backend = served(directory)
+    backend = served(directory.path, ProvisionedBy.COMMAND)
     remedy = "not-provisioned: no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision"
     assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
     assert all(reason.startswith(remedy) for reason in reasons(backend).values())
     with pytest.raises(UnhealthyDeviceError, match="not-provisioned: no binderfs is mounted for it"):
         backend.allocate(["phone1"])
+
+
+# -- the provisioner
+
+PROGRAM = (sys.executable, "-m", "tests.e2e.cluster.storm.tmpfs_phones")
+
+
+class Provisioner:
+    """`aosp-plugin provisioner` as a process."""
+
+    def __init__(self, directory: Path, work: Path) -> None:
+        self.directory = directory
+        self.socket = work / "run" / "provisioner.sock"
+        self.environment = {**os.environ, "PROVISIONER_SOCKET": str(self.socket)}
+        self._file = work / "provisioner.yaml"
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, count: int = 3, logged: str = "", **keys: Any) -> None:
+        """Start the process, and wait until it listens; ``logged`` is what it logs before."""
+        phones = {"count": count, "directory": str(self.directory)}
+        document = {"version": "v1", "phones": phones, **keys}
+        self._file.write_text(json.dumps(document))
+        self._process = subprocess.Popen(  # noqa: S603 - a fixed command
+            (*PROGRAM, "provisioner", f"--config={self._file}"),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+        )
+        assert self._process.stderr is not None
+        for text in filter(None, [logged, "provisioner started"]):
+            assert text in self._process.stderr.readline()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End the process, and return its exit code."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.communicate()
+        code, self._process = self._process.returncode, None
+        return code
+
+    def close(self) -> None:
+        """End the process if it runs."""
+        if self._process is not None:
+            self.stop(signal.SIGKILL)
+
+    def ask(self, request: object) -> Any:
+        """Send a request as a plugin would that an attacker controls; return the answer, None if there is none."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.socket))
+            connection.sendall(request if isinstance(request, bytes) else json.dumps(request).encode() + b"\n")
+            connection.shutdown(socket.SHUT_WR)
+            answer = connection.makefile().read()
+        return json.loads(answer) if answer else None
+
+    def request(self, operation: str, *phones: str, directory: str | None = None) -> Any:
+        """Ask for phones."""
+        where = directory or str(self.directory)
+        return self.ask({"directory": where, "operation": operation, "phones": [*phones], "limit": 10})
+
+
+@pytest.fixture
+def provisioner(directory: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioner]:
+    """Yield the privileged process, which is not started. This process has no right to mount anything."""
+    directory.refuse_all(monkeypatch)
+    with contextlib.closing(Provisioner(directory.path, tmp_path)) as process:
+        monkeypatch.setattr(provisioner_socket, "PROVISIONER_SOCKET", str(process.socket))
+        yield process
+
+
+def numbers(directory: Mounts) -> dict[str, int]:
+    """Return which file system each phone has."""
+    return {phone: os.stat(directory.path / phone).st_dev for phone in directory.mounted()}
+
+
+def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_old_one(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    provisioner.start()
+    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER)
+    before = numbers(directory)
+    left_behind = os.open(directory.path / "phone1" / "binder", os.O_PATH)
+    try:
+        backend.pre_start(["phone1"])
+        assert os.fstat(left_behind).st_dev == before["phone1"]
+    finally:
+        os.close(left_behind)
+    after = numbers(directory)
+    assert after.pop("phone1") != before.pop("phone1")
+    assert after == before, "another phone was replaced"
+    rescan(backend)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+
+
+def test_phones_wait_for_a_provisioner_that_does_not_run_yet(directory: Mounts, provisioner: Provisioner) -> None:
+    backend = backend_of(provisioner.directory, ProvisionedBy.PROVISIONER)
+    backend.scan()
+    with pytest.raises(BackendError, match=r"the provisioner at \S+ does not answer: No such file or directory: its"):
+        backend.update_host()
+    provisioner.start()
+    rescan(backend)
+    assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
+
+
+def test_no_container_starts_without_a_fresh_binderfs(directory: Mounts, provisioner: Provisioner) -> None:
+    """While the provisioner is away, and until the phone has been replaced after that."""
+    provisioner.start()
+    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER)
+    assert provisioner.stop(signal.SIGKILL) == -signal.SIGKILL
+    with pytest.raises(UnhealthyDeviceError, match=r"could not be recreated: the provisioner at .* does not answer: "):
+        backend.pre_start(["phone1"])
+    backend.scan()
+    assert reasons(backend)["phone1"].startswith("not-recreated")
+    before = numbers(directory)
+    provisioner.start()
+    rescan(backend)
+    assert reasons(backend)["phone1"] == ""
+    assert numbers(directory)["phone1"] != before["phone1"]
+
+
+def test_surplus_phones_are_removed_when_they_are_free(directory: Mounts, provisioner: Provisioner) -> None:
+    provisioner.start()
+    served(provisioner.directory, ProvisionedBy.PROVISIONER)
+    provisioner.stop()
+    provisioner.start(count=1)
+    clock = Clock()
+    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER, count=1, clock=clock)
+    backend.set_allocated(Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL + 1))
+    rescan(backend)
+    assert directory.mounted().keys() == {"phone0", "phone2"}
+
+
+def test_the_provisioner_refuses_what_is_not_its_own(directory: Mounts, provisioner: Provisioner) -> None:
+    provisioner.start()
+    served(provisioner.directory, ProvisionedBy.PROVISIONER)
+    before = numbers(directory)
+    requests = (
+        ("provision", "phone3"),
+        ("replace", "phone3"),
+        ("replace", "../phone1"),
+        ("replace", "phone1/binder"),
+        ("provision", ""),
+        ("unmount", "phone1"),
+    )
+    for operation, phone in requests:
+        answer = provisioner.request(operation, phone)
+        assert answer["error"] or answer["known"]["obstacles"]
+        assert answer["changed"] == []
+        assert numbers(directory) == before
+    assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1", "phone2"}
+
+
+def test_the_provisioner_removes_no_phone_of_the_configuration_and_nothing_else(
+    directory: Mounts, provisioner: Provisioner, tmp_path: Path
+) -> None:
+    provisioner.start()
+    served(provisioner.directory, ProvisionedBy.PROVISIONER)
+    (tmp_path / "other").mkdir()
+    assert provisioner.request("remove", "phone1", "../other", "other")["changed"] == []
+    assert "no phones in /etc" in provisioner.request("replace", "phone1", directory="/etc")["error"]
+    assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
+    assert (tmp_path / "other").is_dir()
+
+
+def test_the_provisioner_survives_requests_that_make_no_sense(provisioner: Provisioner) -> None:
+    provisioner.start()
+    for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', b"1" * 3_000_000):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no endless request
+            assert provisioner.ask(request) is None
+    assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
+
+
+def test_the_provisioner_waits_for_no_request(provisioner: Provisioner) -> None:
+    """A plugin that an attacker controls connects, and sends byte for byte."""
+    provisioner.start()
+    with socket.socket(socket.AF_UNIX) as connection, ThreadPoolExecutor(1) as sender:
+        connection.connect(str(provisioner.socket))
+        ended = threading.Event()
+
+        def send() -> None:
+            while not ended.wait(0.1):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.send(b" ")
+
+        sending = sender.submit(send)
+        assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
+        ended.set()
+        sending.result()
+
+
+def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisioner: Provisioner) -> None:
+    """The directory of the socket is created on a host that has none."""
+    provisioner.start()
+    assert stat.S_IMODE(os.stat(provisioner.socket).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(provisioner.socket.parent).st_mode) == 0o700
+    assert provisioner.stop() == 0
