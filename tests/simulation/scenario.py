@@ -158,10 +158,10 @@ def _once(world: World, name: str, undo: Undo) -> Undo:
 
 
 class _Signals:
-    """Checks at all times that a signal says that something is wrong.
+    """Checks at all times that a signal says what is wrong.
 
-    Each device and each claim has a time of its own, from when it went wrong or from the last signal: two faults in a
-    row are not one that lasts, and a further one does not excuse it.
+    Each device and each claim has a time of its own, from when it went wrong or from the last signal of its resource:
+    two faults in a row are not one that lasts, and neither another fault nor another resource excuses one.
     """
 
     def __init__(self, world: World, result: Result) -> None:
@@ -181,15 +181,15 @@ class _Signals:
         """Look once."""
         world, now = self._world, asyncio.get_running_loop().time()
         wrong = {*world.missing(), *world.vanished()}
-        if not wrong or world.signals():
-            self._told, self._known = dict.fromkeys(wrong, now), dict.fromkeys(wrong, now)
-            return
-        self._told = {each: self._told.get(each, now) for each in wrong}
-        self._known = {each: now if world.is_blind() else self._known.get(each, now) for each in wrong}
-        silent, first = now - min(self._known.values()), min(self._told.values())
-        self._result.silence = max(self._result.silence, silent)
-        if silent > SILENCE or now - first > BLIND:
-            world.host.violated(f"no signal for {now - first:.0f} s: {'; '.join(sorted(wrong))}")
+        told = {signal.partition(":")[0] for signal in world.signals()} if wrong else set()
+        silent = {each for each in wrong if each.partition(":")[0] not in told}
+        blind = world.is_blind()
+        self._told = {each: self._told.get(each, now) if each in silent else now for each in wrong}
+        self._known = {each: self._known.get(each, now) if each in silent and not blind else now for each in wrong}
+        silence, longest = (now - min(since.values(), default=now) for since in (self._known, self._told))
+        self._result.silence = max(self._result.silence, silence)
+        if silence > SILENCE or longest > BLIND:
+            world.host.violated(f"no signal for {longest:.0f} s: {'; '.join(sorted(silent))}")
 
 
 async def _recovered(world: World, result: Result, name: str) -> None:
@@ -239,7 +239,7 @@ def _check_rest(world: World) -> None:
 
 def kind_of(result: Result) -> str:
     """Return what has failed, without times and names that differ from run to run; empty if nothing has."""
-    return ": ".join(re.split(": |; ", re.sub(r"[0-9.]+", "N", next(iter(result.violations), "")))[1:3])
+    return ": ".join(re.split(": |; ", re.sub(r"[0-9.]+", "N", next(iter(result.violations), "")))[1:4])
 
 
 def shrunk(seed: int, steps: list[Step], kind: str) -> list[Step]:

@@ -303,12 +303,12 @@ class World:
             for resource, devices in expected
             for device in sorted({*devices} - self.kubelet.healthy(resource))
         ]
-        return found + self.claims.missing()
+        return found + [f"{TABLETS}: {each}" for each in self.claims.missing()]
 
     def vanished(self) -> list[str]:
         """Return the devices that the kubelet may give away although the host does not have them."""
         return [
-            path
+            f"{resource}: there is no {path}"
             for resource, directory in ((FOUND, "/dev"), (PHONES, PHONE_DIRECTORY))
             for path in (f"{directory}/{name}" for name in sorted(self.kubelet.healthy(resource)))
             if not self.host.files.exists(path)
@@ -343,9 +343,9 @@ class World:
         """Return what an operator sees of a problem now."""
         generation = None if self._daemon is None else self._daemon._generation
         if not self.process.alive or generation is None:
-            return ["the plugin does not run"]
-        return self.claims.errors() + [
-            text
+            return [f"{resource}: the plugin does not run" for resource in (FOUND, PHONES, TABLETS)]
+        return [f"{TABLETS}: {error}" for error in self.claims.errors()] + [
+            f"{server.resource_name}: {text}"
             for server in generation.servers
             for text in (server.unready, server.notice, *(device.why for device in server.inventory.snapshot.unhealthy))
             if text
