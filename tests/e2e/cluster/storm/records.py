@@ -167,9 +167,9 @@ def total(text: str, name: str, labels: Mapping[str, str]) -> float:
 def answers(entries: Sequence[Mapping[str, Any]]) -> list[Request]:
     """Return the requests that a start waits for, from the entries of the plugin's log."""
     return [
-        Request(entry["rpc"], entry["duration_ms"] / 1000)
+        Request(entry["rpc"], entry.get("duration_ms", 0) / 1000)  # the kubelet measures those without a duration
         for entry in entries
-        if entry.get("message") == "request answered" and "duration_ms" in entry and entry["rpc"] in _STARTING
+        if entry.get("message") == "request answered" and entry["rpc"] in _STARTING
     ]
 
 
