@@ -364,14 +364,17 @@ def test_all_processes_are_visible_if_kernel_threads_are(proc: Proc) -> None:
 # -- limits
 
 
-def test_descriptors_of_a_container_without_pod_and_of_a_user_are_limited(
+def test_descriptors_of_a_pod_a_container_without_pod_and_a_user_are_limited(
     proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaks, "MAX_DESCRIPTORS", 5)
     proc.process(70, *["/dev/zero"] * 6, cgroup=f"0::/docker/{C1}\n")
     proc.process(71, *["/dev/zero"] * 6)
     proc.process(72, *["/dev/zero"] * 5, cgroup=f"0::/docker/{C2}\n")
+    for pid in (73, 74):
+        proc.process(pid, *["/dev/zero"] * 3, cgroup=f"0::/kubepods/pod{UID}/{C1}\n")
     assert [gap.cause for gap in scan([device], dict).gaps[1:]] == [
         f"more than 5 file descriptors of container {C1}",
         f"more than 5 file descriptors of user {os.getuid()} outside containers",
+        f"more than 5 file descriptors of pod {UID}",
     ]
