@@ -48,7 +48,8 @@ class ApiServer:
         self.is_away = False
         self.is_slow = 0.0
         self.is_fast_again = asyncio.Event()
-        self.throttles = False
+        self.refuses = 0
+        """The status of requests that it refuses."""
         self.loses_events = False
         self.open_watches = 0
         self._uids = 0
@@ -210,5 +211,5 @@ class SimulatedApiClient(ApiClient):
         if not self._process.alive or server.is_away or is_late:
             self._observer(request.verb, "", "error")
             raise ApiUnavailableError(request, "cannot connect")
-        if self._server.throttles and rng.random() < 0.5:
-            raise ApiError(request, "too many requests", status=429, retry_after=1.0)
+        if server.refuses and rng.random() < 0.5:
+            raise ApiError(request, "refused", status=server.refuses, retry_after=1.0)

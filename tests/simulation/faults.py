@@ -3,6 +3,7 @@
 import contextlib
 import stat
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation.kubelet import DIRECTORY, SOCKET
@@ -19,6 +20,12 @@ def fault(function: Callable[["World"], Undo | None]) -> Callable[["World"], Und
     """Register a fault."""
     FAULTS[function.__name__] = function
     return function
+
+
+def _lasting(owner: object, name: str, *, value: float = True) -> Undo:
+    """Set an attribute, and return what sets it to zero again."""
+    setattr(owner, name, value)
+    return partial(setattr, owner, name, type(value)())
 
 
 # -- the kubelet
@@ -53,22 +60,25 @@ def kubelet_loses_devices(world: "World") -> None:
 @fault
 def register_is_slow(world: "World") -> Undo:
     """Register takes seconds."""
-    world.kubelet.register_time = world.rng.uniform(1.0, 25.0)
-    return lambda: setattr(world.kubelet, "register_time", 0.0)
+    return _lasting(world.kubelet, "register_time", value=world.rng.uniform(1.0, 25.0))
 
 
 @fault
 def register_fails(world: "World") -> Undo:
     """The kubelet refuses registrations."""
-    world.kubelet.refuses = True
-    return lambda: setattr(world.kubelet, "refuses", False)
+    return _lasting(world.kubelet, "refuses")
 
 
 @fault
 def podresources_is_slow(world: "World") -> Undo:
     """The kubelet answers podresources late, or too late."""
-    world.kubelet.answers_late = world.rng.uniform(0.5, 5.0)
-    return lambda: setattr(world.kubelet, "answers_late", 0.0)
+    return _lasting(world.kubelet, "answers_late", value=world.rng.uniform(0.5, 5.0))
+
+
+@fault
+def podresources_is_wrong(world: "World") -> Undo:
+    """The kubelet answers podresources without any device."""
+    return _lasting(world.kubelet, "answers_wrongly")
 
 
 @fault
@@ -95,50 +105,49 @@ def plugin_socket_is_removed(world: "World") -> None:
 @fault
 def host_hangs(world: "World") -> Undo:
     """Calls on the host do not return."""
-    world.host.hanging = True
-    return lambda: setattr(world.host, "hanging", False)
+    return _lasting(world.host, "hanging")
 
 
 @fault
 def host_is_slow(world: "World") -> Undo:
     """Calls on the host take long."""
-    world.host.slow = world.rng.uniform(0.01, 1.0)
-    return lambda: setattr(world.host, "slow", 0.0)
+    return _lasting(world.host, "slow", value=world.rng.uniform(0.01, 1.0))
 
 
 @fault
 def descriptors_run_out(world: "World") -> Undo:
     """No file can be opened."""
-    world.host.no_descriptors = True
-    return lambda: setattr(world.host, "no_descriptors", False)
+    return _lasting(world.host, "no_descriptors")
 
 
 @fault
 def disk_is_full(world: "World") -> Undo:
     """Nothing can be written."""
-    world.host.no_space = True
-    return lambda: setattr(world.host, "no_space", False)
+    return _lasting(world.host, "no_space")
 
 
 @fault
 def mounts_run_out(world: "World") -> Undo:
     """The limit of mounts is reached."""
-    world.host.no_mounts = True
-    return lambda: setattr(world.host, "no_mounts", False)
+    return _lasting(world.host, "no_mounts")
+
+
+@fault
+def binderfs_is_full(world: "World") -> Undo:
+    """No binder device can be created."""
+    return _lasting(world.host, "no_devices")
 
 
 @fault
 def events_are_lost(world: "World") -> Undo:
     """No file or mount event arrives."""
-    world.host.lost_events = True
-    return lambda: setattr(world.host, "lost_events", False)
+    return _lasting(world.host, "lost_events")
 
 
 @fault
 def events_are_late(world: "World") -> Undo:
     """File and mount events arrive late."""
-    world.host.late_events = world.rng.uniform(0.01, 2.0)
-    return lambda: setattr(world.host, "late_events", 0.0)
+    return _lasting(world.host, "late_events", value=world.rng.uniform(0.01, 2.0))
 
 
 @fault
@@ -180,9 +189,8 @@ def foreign_mount_covers_a_phone(world: "World") -> Undo | None:
 @fault
 def api_server_is_away(world: "World") -> Undo:
     """The API server does not answer, and watches break."""
-    world.api.is_away = True
     world.api.end_watches()
-    return lambda: setattr(world.api, "is_away", False)
+    return _lasting(world.api, "is_away")
 
 
 @fault
@@ -193,10 +201,9 @@ def api_server_is_slow(world: "World") -> Undo:
 
 
 @fault
-def api_server_throttles(world: "World") -> Undo:
-    """The API server refuses requests with 429."""
-    world.api.throttles = True
-    return lambda: setattr(world.api, "throttles", False)
+def api_server_refuses(world: "World") -> Undo:
+    """The API server refuses half of the requests: a token was rotated, others change the same, it limits or fails."""
+    return _lasting(world.api, "refuses", value=world.rng.choice((401, 409, 429, 500)))
 
 
 @fault
@@ -232,7 +239,13 @@ def slice_is_changed(world: "World") -> None:
 @fault
 def spec_is_removed(world: "World") -> None:
     """Another program removes the CDI spec of a claim."""
-    world.remove_spec()
+    world.remove_specs()
+
+
+@fault
+def cdi_directory_is_replaced(world: "World") -> None:
+    """Another program removes the CDI directory with all specs, and creates it again."""
+    world.remove_specs(directory=True)
 
 
 @fault
@@ -311,7 +324,7 @@ def version_changes(world: "World") -> None:
 @fault
 def plugin_is_stopped(world: "World") -> None:
     """The plugin gets SIGTERM, and starts again."""
-    world.stop_plugin()
+    world.process.stop()
 
 
 @fault

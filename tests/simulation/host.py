@@ -1,6 +1,7 @@
 """A simulated host: its files, its clock, what makes its calls fail, and who hears of changes."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
@@ -72,6 +73,7 @@ class Host:
         self.no_descriptors = False
         self.no_space = False
         self.no_mounts = False
+        self.no_devices = False
         self.api: Any = None
         """The API server."""
         self.lost_events = False
@@ -157,6 +159,13 @@ class Host:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
         return inode.entries[rest]
 
+    def exists(self, path: str, *, follow: bool = True) -> bool:
+        """Return whether there is a file at a path of the current process."""
+        with contextlib.suppress(OSError):
+            self.at(path, follow=follow)
+            return True
+        return False
+
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises OSError."""
         if path == "/proc/self/mountinfo":
@@ -195,6 +204,8 @@ class Host:
             return
         assert request == _ADD
         self.change("add", file.path)
+        if self.no_devices:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raw, _, _ = struct.unpack("256sII", argument)
         device = self.files.add_device(file.inode.system, raw.rstrip(b"\0").decode())
         argument[256:] = struct.pack("II", os.major(device.rdev), os.minor(device.rdev))

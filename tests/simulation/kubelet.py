@@ -58,6 +58,7 @@ class Kubelet:
         """Whether Register fails."""
         self.answers_late = 0.0
         """Seconds that podresources takes."""
+        self.answers_wrongly = False
         self.changed = asyncio.Event()
         self.registered: set[int] = set()
         """The processes that have registered."""
@@ -190,7 +191,7 @@ class Kubelet:
     async def _allocatable(self, _data: bytes) -> bytes:
         await asyncio.sleep(self.answers_late)
         response = resources_pb.AllocatableResourcesResponse()
-        for resource in self.devices:
+        for resource in () if self.answers_wrongly else self.devices:
             response.devices.add(resource_name=resource, device_ids=sorted(self.healthy(resource)))
         return response.SerializeToString()
 

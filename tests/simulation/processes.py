@@ -142,18 +142,12 @@ class SimulatedPath:
     def lexists(self, path: str) -> bool:
         """See os.path."""
         current().call()
-        with contextlib.suppress(OSError):
-            self._host.at(path, follow=False)
-            return True
-        return False
+        return self._host.exists(path, follow=False)
 
     def exists(self, path: str) -> bool:
         """See os.path."""
         current().call()
-        with contextlib.suppress(OSError):
-            self._host.at(path)
-            return True
-        return False
+        return self._host.exists(path)
 
     def realpath(self, path: str) -> str:
         """See os.path."""
@@ -209,10 +203,7 @@ class SimulatedOs:
     def access(self, path: str, _mode: int) -> bool:
         """See os."""
         current().call()
-        with contextlib.suppress(OSError):
-            self._host.at(path)
-            return True
-        return False
+        return self._host.exists(path)
 
     def listdir(self, path: str) -> list[str]:
         """See os."""
@@ -241,7 +232,7 @@ class SimulatedOs:
 
     def mkdir(self, path: str, mode: int = 0o777) -> None:
         """See os."""
-        if self._exists(path):
+        if self._host.exists(path, follow=False):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         self._host.change("mkdir", path)
         self._host.files.add(path, stat.S_IFDIR | mode)
@@ -283,7 +274,7 @@ class SimulatedOs:
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         """See os."""
         process = current()
-        if flags & os.O_CREAT and not self._exists(path):
+        if flags & os.O_CREAT and not self._host.exists(path, follow=False):
             self._host.change("create", path)
             inode = self._host.files.add(path, stat.S_IFREG | mode)
         else:
@@ -294,12 +285,6 @@ class SimulatedOs:
             if stat.S_ISLNK(inode.mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return process.opened(Descriptor(inode, self._host.path(path)))
-
-    def _exists(self, path: str) -> bool:
-        with contextlib.suppress(OSError):
-            self._host.at(path, follow=False)
-            return True
-        return False
 
     def close(self, descriptor: int) -> None:
         """See os."""

@@ -105,7 +105,7 @@ class World:
         """End the plugin orderly."""
         self._stopping = True
         process = self.process
-        self.stop_plugin()
+        process.stop()
         await asyncio.sleep(10.0)
         if process.alive and process.descriptors:
             self.host.violated(f"descriptors are left open: {sorted(process.descriptors)}")
@@ -175,10 +175,6 @@ class World:
         if not self._others:
             self.process.kill()
             self.claims.become_earlier()
-
-    def stop_plugin(self) -> None:
-        """Send SIGTERM."""
-        self.process.stop()
 
     def reload_plugin(self) -> None:
         """Send SIGHUP."""
@@ -251,16 +247,20 @@ class World:
             else:
                 self.api.replace(path, {**each, "spec": {**each["spec"], "devices": []}})
 
-    def remove_spec(self) -> None:
-        """Remove the CDI spec of a claim."""
-        names = [name for name in self.host.files.lookup(CDI).entries if "claim_" in name and name.endswith(".json")]
-        if names:
-            name = self.rng.choice(sorted(names))
-            self.host.files.remove(f"{CDI}/{name}")
-            for pod in self.claims.pods.values():
-                if name.endswith(f"_{pod.claim.uid}.json"):
-                    pod.is_damaged = True
-                    self.host.may_replace.add(pod.name)
+    def remove_specs(self, *, directory: bool = False) -> None:
+        """Remove the CDI spec of a claim, or the directory with all specs, and create that again."""
+        files = self.host.files
+        names = sorted(name for name in files.lookup(CDI).entries if "claim_" in name and name.endswith(".json"))
+        removed = names if directory else names and [self.rng.choice(names)]
+        for pod in self.claims.pods.values():
+            if any(name.endswith(f"_{pod.claim.uid}.json") for name in removed):
+                pod.is_damaged = True
+                self.host.may_replace.add(pod.name)
+        for name in removed:
+            files.remove(f"{CDI}/{name}")
+        if directory:
+            files.remove_tree(CDI)
+            files.make_directories(CDI)
 
     def end_claim(self) -> None:
         """End a pod with a claim."""
