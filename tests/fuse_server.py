@@ -120,7 +120,7 @@ class Server:
             return
         if request.opcode in UNANSWERED:
             return
-        if self._hanging:
+        if self._hanging and request.opcode not in NOT_AWAITED:
             self._waiting.append(request)
         else:
             self._answer(request)
@@ -287,6 +287,9 @@ def _opened(fd: int) -> bytes:
 
 UNANSWERED = {2, 36, 38, 42}
 """FORGET, INTERRUPT, DESTROY and BATCH_FORGET. An answer to DESTROY is not awaited without a block device."""
+
+NOT_AWAITED = {18, 29}
+"""RELEASE and RELEASEDIR, for which no thread waits."""
 
 OPERATIONS = {
     1: Tree.lookup,
