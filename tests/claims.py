@@ -15,8 +15,15 @@ from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFou
 from aosp_plugin.framework.backend import Backend, ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.dra import driver_names
-from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs, Conflict
-from aosp_plugin.framework.dra.claim_records import Claim, ClaimReference, PreparedDevice, device_ids, record_of
+from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
+from aosp_plugin.framework.dra.claim_records import (
+    Claim,
+    ClaimRecord,
+    ClaimReference,
+    PreparedDevice,
+    device_ids,
+    record_of,
+)
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
@@ -294,7 +301,7 @@ def make_node(root: Path) -> Node:
     return Node(root, DirectoryBackend(root / "phones"), FakeSource(), RecordingObserver())
 
 
-def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedDevice, ...] | Conflict:
+def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedDevice, ...] | ClaimRecord:
     """Prepare a claim with one request that has these devices, in this thread."""
     claim = msgspec.convert(claim_object(uid, {"phone": ids}), Claim)
     wanted = record_of(reference(uid), claim, DRIVER, device_ids(NODE, node.backend.ids))

@@ -65,7 +65,7 @@ class ListedDevices(Backend):
 
     def scan(self) -> None:
         """List the devices. Raises what ``list_devices`` raises."""
-        listed = [_as_device(entry) for entry in self._list_devices()]
+        listed = [ListedDevice(each) if isinstance(each, str) else each for each in self._list_devices()]
         devices = [*listed, *self._missing({device.path for device in listed})]
         self._slots = [(device_id, device) for device in devices for device_id in slot_ids(device)]
         self._by_id = dict(reversed(self._slots))  # of several devices with an ID, the first one is advertised
@@ -114,7 +114,3 @@ def slot_ids(device: ListedDevice) -> list[str]:
     """Return the IDs of the slots of a device."""
     name = device.path.removeprefix("/dev/").strip("/").replace("/", "-")
     return [name] if device.slots == 1 else [f"{name}::{slot}" for slot in range(device.slots)]
-
-
-def _as_device(entry: str | ListedDevice) -> ListedDevice:
-    return ListedDevice(entry) if isinstance(entry, str) else entry

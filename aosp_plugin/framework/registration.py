@@ -194,7 +194,7 @@ class Registration(ABC):
             await self._clock.wait(self._files.changed, self._stop, timeout=timeout)
             self.directory_changed.set()
             with contextlib.suppress(RegistrationFailedError):  # other signs show whether the kubelet has the plugin
-                view = await self._monitor.view(path)
+                view = await self._monitor.view(path, registered=self.registered)
                 await self._look()
 
     def _lost(self, view: sockets.DirectoryView, own_socket: sockets.SocketIdentity | None) -> Loss | None:
@@ -219,6 +219,7 @@ class Registration(ABC):
         """Note that the kubelet has registered the plugin."""
         self._deadline = None
         self._problem, self.registered = "", True
+        self._files.changed.set()  # other plugins of the resource see it by the next view
         self._events.registration("ok")
         duration = milliseconds(self._clock() - self._started)
         LOG.info("registered", extra={"endpoint": self.endpoint, "duration_ms": duration})

@@ -63,7 +63,7 @@ class ScanLoop:
         self._clock = clock
         self._prepared = False
         self._held = False
-        self._due = 0.0
+        self._due = self._update_due = 0.0
         self._cost = 0.0
         """Processor time of the last scan, in seconds."""
         self._first_change: float | None = None
@@ -164,14 +164,15 @@ class ScanLoop:
     async def update_host(self, timeout: float | None = None) -> None:
         """Let the backend update the host after a scan, unless it belongs to another plugin.
 
-        A failure is logged and retried, and is part of ``problem``.
+        A failure is logged and retried, and is part of ``problem``. It is not retried because of what it has changed.
         """
-        if self._held:
+        if self._held or self._clock() < self._update_due:
             return
+        self._update_due = self._clock() + self._timings.retry
         result: Literal["ok", "failed"] = "failed"
         try:
             await self._updating.run(self.backend.update_host, timeout)
-            result = "ok"
+            result, self._update_due = "ok", 0.0
         except (OSError, PluginError):
             pass
         finally:

@@ -44,6 +44,9 @@ bytes, of which the kubelet's directory takes 34 or more, and the rest of the so
 SOCKET_MODE = 0o600
 """For the kubelet alone, which runs as root like the plugin."""
 
+REGISTERED_MODE = 0o700
+"""Of a socket on which a kubelet has registered its plugin. The further bit has no other meaning for a socket."""
+
 
 class SocketIdentity(NamedTuple):
     """Distinguishes a socket from its successor at the same path.
@@ -113,6 +116,8 @@ class OtherPlugin(NamedTuple):
     """When it was created, in milliseconds since the epoch, according to its name."""
     pid: int
     """Process ID; 0 if the process is in another PID namespace."""
+    registered: bool
+    """Whether a kubelet has registered it on this socket, see ``REGISTERED_MODE``."""
 
     def __str__(self) -> str:
         """Return the name of the socket, and the process ID if it is known."""
@@ -207,7 +212,8 @@ class SocketDirectory:
         for endpoint in self.socket_names():
             pid = None if endpoint == own_endpoint else listener(os.path.join(self.path, endpoint))
             if pid is not None and pid != os.getpid():
-                found.append(OtherPlugin(endpoint, socket_number(endpoint), pid))
+                mode = os.stat(os.path.join(self.path, endpoint)).st_mode
+                found.append(OtherPlugin(endpoint, socket_number(endpoint), pid, stat.S_IMODE(mode) == REGISTERED_MODE))
         return tuple(sorted(found, key=lambda plugin: plugin.number))
 
     def _name(self, pid: int, number: int) -> str:
@@ -230,8 +236,7 @@ def listener(path: str) -> int | None:
         except BlockingIOError:
             return 0
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid: int = _CREDENTIALS.unpack(credentials)[0]
-    return pid
+    return int(_CREDENTIALS.unpack(credentials)[0])
 
 
 def socket_stem(name: str, prefix: str = "") -> str:
@@ -300,14 +305,16 @@ class DirectoryMonitor:
                 message = f"cannot {action} {self._directory.path}: {error.strerror}"
                 raise RegistrationFailedError(message) from error
 
-    async def view(self, own_path: str = "") -> DirectoryView:
+    async def view(self, own_path: str = "", *, registered: bool = False) -> DirectoryView:
         """Return which sockets exist now. The next change of the directory sets the event of ``files``.
+
+        ``registered`` gives the plugin's own socket the mode that tells other plugins of the resource.
 
         Returns at once, without any socket, if ``stop`` is set; the same goes for all other methods. Raises
         RegistrationFailedError.
         """
         self._files.changed.clear()
-        return await self.run("read", partial(self._view, own_path)) or DirectoryView(None, None)
+        return await self.run("read", partial(self._view, own_path, registered)) or DirectoryView(None, None)
 
     async def sweep(self) -> None:
         """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.
@@ -342,6 +349,12 @@ class DirectoryMonitor:
             await self._worker.run(self._files.close, self._stop.remaining, label="close")
         self._worker.close(self._files.close)
 
-    def _view(self, own_path: str) -> DirectoryView:
+    def _view(self, own_path: str, registered: bool) -> DirectoryView:  # noqa: FBT001 - called by position
         self._files.watch([self._directory.path])
-        return DirectoryView(identify(self._directory.kubelet_path), identify(own_path) if own_path else None)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if os.stat(self._directory.path).st_nlink == 0:  # a kubelet makes a new one, which only a new mount shows
+                raise KubeletDirectoryError(f"{self._directory.path} was removed: this container has it as a mount")
+        own = identify(own_path) if own_path else None
+        if registered and own is not None:
+            os.chmod(own_path, REGISTERED_MODE)
+        return DirectoryView(identify(self._directory.kubelet_path), own)

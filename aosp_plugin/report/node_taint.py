@@ -47,11 +47,6 @@ def is_ready(server: ResourceServer) -> bool:
     return bool(server.confirmation.unknown or server.confirmation.allocatable)
 
 
-def _has_devices(node: Node, server: ResourceServer) -> bool:
-    """Return whether the Node object, which the scheduler reads, has devices of the resource."""
-    return server.driver is not None or node.status.allocatable.get(server.resource_name, "0") != "0"
-
-
 class StartupTaint:
     """Removes one taint from one Node. For one event loop."""
 
@@ -99,7 +94,8 @@ class StartupTaint:
         if not any(taint.get("key") == self._key for taint in node.spec.taints):
             self._done = node.metadata.uid
             return True
-        if not all(_has_devices(node, server) for server in self._servers):
+        plugins = [server.resource_name for server in self._servers if server.driver is None]
+        if any(node.status.allocatable.get(name, "0") == "0" for name in plugins):  # what the scheduler reads
             return False
         try:
             await self._api.patch(self._path, removal(node, self._key))

@@ -1,6 +1,6 @@
 """The problems of a node, derived from its report: what an operator who was called has to see first."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from aosp_plugin.report.catalog import entry
 from aosp_plugin.report.document import DeviceReport, Known, Problem, ResourceReport, Severity, State
@@ -51,9 +51,10 @@ def _serving(resource: ResourceReport) -> Iterator[Problem]:
     since = resource.problem_since
     if not resource.registered:
         yield _problem(resource, "not-registered", Severity.ERROR, resource.problem, since or resource.since)
-    elif lacks_slices(resource):
+    elif resource.driver and resource.driver.slices_confirmed < resource.driver.slices:
         yield _problem(resource, "slices-missing", Severity.ERROR, resource.problem, since)
-    elif resource.problem and lacks_devices(resource):  # there is none before a second round confirms it
+    elif resource.problem and (resource.kubelet_allocatable or 0) < (resource.kubelet_published or 0):
+        # There is no problem before a second round confirms it.
         detail = f"{resource.kubelet_allocatable:,} of {resource.kubelet_published:,}"
         yield _problem(resource, "kubelet-disagrees", Severity.ERROR, detail, since)
     elif resource.problem and not resource.truncated:
@@ -61,18 +62,6 @@ def _serving(resource: ResourceReport) -> Iterator[Problem]:
     if resource.notice:
         kind = "second-plugin" if resource.driver is None else "claims-not-repaired"
         yield _problem(resource, kind, Severity.WARNING, resource.notice)
-
-
-def lacks_devices(resource: ResourceReport) -> bool:
-    """Return whether the kubelet had fewer healthy devices than the plugin had published when it answered."""
-    allocatable, published = resource.kubelet_allocatable, resource.kubelet_published
-    return allocatable is not None and published is not None and allocatable < published
-
-
-def lacks_slices(resource: ResourceReport) -> bool:
-    """Return whether the API server has fewer ResourceSlices than it should."""
-    driver = resource.driver
-    return driver is not None and driver.slices_confirmed < driver.slices
 
 
 def _problem(
@@ -116,13 +105,9 @@ def _devices_problem(
         f"{count:,} device{'s' * (count > 1)} {said.title}",
         said.action,
         said.runbook,
-        _earliest(device.since for device in devices),
+        min((device.since for device in devices if device.since is not None), default=None),
         count,
         tuple(device.id for device in devices[:NAMED_DEVICES]),
         pods[:NAMED_DEVICES],
         max(0, len(pods) - NAMED_DEVICES),
     )
-
-
-def _earliest(times: Iterable[float | None]) -> float | None:
-    return min((time for time in times if time is not None), default=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from kubelet_standin import Kubelet
+from tests.faults.test_mounts_and_scans import BIND, mount, unmount
 from tests.hanging_fs import HangingFileSystem, available
-from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, listed, problem, ready, running
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, Serve, listed, problem, ready, running
 
 ERRORS = [errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOSPC]
 
@@ -99,3 +101,25 @@ async def test_device_plugin_stays_registered_during_an_error(
         await listed(kubelet, 2)
         file_system.release()
         assert len(kubelet.registrations) == 1
+
+
+async def test_plugin_ends_if_its_mount_shows_a_directory_that_the_kubelet_has_made_again(
+    short_directory: Path, device_directory: DeviceDirectory
+) -> None:
+    """A bind mount keeps the removed directory, as in a container: only a new container sees the new one."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts a directory, which requires root")
+    device_directory.add(0)
+    hosts, own = short_directory / "h", short_directory / "m"
+    hosts.mkdir()
+    own.mkdir()
+    mount(str(hosts), str(own), flags=BIND)
+    try:
+        async with Serve(device_directory, str(own)) as plugin:
+            async with Kubelet(str(hosts)) as kubelet:
+                await listed(kubelet, 1)
+            shutil.rmtree(hosts)
+            assert await plugin.finish() == 1
+            assert "this container has it as a mount" in "".join(plugin.log)
+    finally:
+        unmount(str(own))

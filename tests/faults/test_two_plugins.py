@@ -142,3 +142,17 @@ async def test_later_plugin_publishes_its_devices_again_when_the_earlier_one_end
             await first.finish()
             await node.wait_for(lambda k: k.resource(RESOURCE).messages > messages)
             await listed(node, 1)
+
+
+async def test_a_second_plugin_that_is_not_registered_overrides_none(
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: str
+) -> None:
+    async with Plugin(node, pod_resources, device_directory) as first:
+        await first.logged("INFO registered")
+        node.faults.hang_register = True
+        async with Plugin(node, pod_resources, device_directory):
+            await first.has_logged(FOUND)
+            device_directory.remove(2)
+            await node.wait_for(lambda kubelet: kubelet.resource(RESOURCE).allocatable == 2)
+        node.faults.release_register()
+    assert not any(TAKEN_OVER in line for line in first.log)

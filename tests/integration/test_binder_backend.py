@@ -73,6 +73,19 @@ def refuse(_self: Host, _directory: str) -> list[str]:
     raise PermissionError(13, "Permission denied")
 
 
+def test_a_second_name_of_a_binder_device_is_no_device(dev: Path) -> None:
+    """Two containers would get the same one."""
+    create(dev, 0, 1, 2)
+    backend = binder_backend(dev)
+    assert scan(backend) == {f"aosp_binder{number}": "" for number in range(3)}
+    (dev / "aosp_binder1").unlink()
+    (dev / "aosp_binder1").symlink_to("aosp_binder2")
+    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": "missing", "aosp_binder2": ""}
+    (dev / "aosp_binder1").unlink()
+    create(dev, 1)
+    assert scan(backend) == {f"aosp_binder{number}": "" for number in range(3)}
+
+
 def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
     dev: Path, tmp_path: Path, other_file_system: Path, clock: Clock
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -49,6 +50,30 @@ async def prepare(node: Node, claims: Claims, uid: str, *ids: str) -> None:
 
 
 # -- what is lost within a boot
+
+
+async def test_what_is_no_file_in_the_place_of_a_spec_is_replaced(node: Node) -> None:
+    """Opening it would hang, or fail for all claims."""
+    async with reconciled(node, EVENTS_ONLY) as claims:
+        await prepare(node, claims, "a", "phone1")
+        for make in (os.mkfifo, lambda path: path.symlink_to(path.name)):
+            node.spec("a").unlink()
+            make(node.spec("a"))
+            await until(lambda: node.spec("a").is_file() and not node.spec("a").is_symlink())
+        await prepare(node, claims, "b", "phone2")
+
+
+async def test_a_repair_that_fails_is_not_repeated_because_of_its_own_files(node: Node) -> None:
+    failed = ("reconciled", "spec", "failed")
+    async with reconciled(node, EVENTS_ONLY._replace(recheck=3600.0)) as claims:
+        await prepare(node, claims, "a", "phone1")
+        node.spec("a").unlink()
+        (node.spec("a") / "in-the-way").mkdir(parents=True)
+        await until(lambda: failed in node.observer.events)
+        for _ in range(20):
+            await prepare(node, claims, "b", "phone2")
+            await claims.unprepare(reference("b"), PATIENCE)
+    assert node.observer.events.count(failed) == 1
 
 
 async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:

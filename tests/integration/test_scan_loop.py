@@ -105,6 +105,25 @@ async def test_changes_and_triggers_cause_scans(directory: Path) -> None:
         await backend.next_scan()
 
 
+async def test_failed_update_of_the_host_is_not_repeated_because_of_what_it_has_changed(directory: Path) -> None:
+    backend = RecordingBackend(directory)
+    updates: list[str] = []
+
+    def fail() -> None:
+        updates.append(f"attempt{len(updates)}")
+        (directory / updates[-1]).touch()
+        raise BackendError("the limit of mounts is reached")
+
+    async with scanning(backend) as loop:
+        backend.update_host = fail  # type: ignore[method-assign]
+        loop.trigger()
+        await published(loop, "attempt0")
+        backend.scanned.clear()
+        loop.trigger()
+        await backend.next_scan()
+    assert updates == ["attempt0"]
+
+
 async def test_change_during_a_scan_is_followed_by_another_one(directory: Path) -> None:
     backend = RecordingBackend(directory)
     async with scanning(backend) as loop:

@@ -22,6 +22,7 @@ class Status(NamedTuple):
     st_rdev: int
     st_size: int
     st_mtime_ns: int
+    st_nlink: int = 1
 
     @property
     def st_mtime(self) -> float:

@@ -124,6 +124,10 @@ class Entry:
         """Whether it is a directory."""
         return self._inode.is_directory
 
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as in os
+        """Whether it is a regular file."""
+        return stat.S_ISREG(self._inode.mode)
+
     def stat(self, *, follow_symlinks: bool = True) -> Status:  # noqa: ARG002 - as in os
         """Return its status."""
         return self._inode.status()

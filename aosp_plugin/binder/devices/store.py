@@ -101,17 +101,19 @@ class DeviceStore:
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self._scanned and self._require_directory:
                 raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
-            reader = DeviceReader(self._host, driver, self._directory)
-            scan = Scan({}, {}, frozenset(reader.directories))
+            scan = Scan({}, {}, frozenset(DeviceReader(self._host, driver, self._directory).directories))
         if forget:
             self.devices, self._past = {}, {}
         found = {**scan.devices, **self._missed_by_listing(scan, driver)}
+        aliases = _aliases(found, self.devices)
+        for name in aliases:
+            del found[name]
         probe = self._probe if self._verify is Verify.PROBE else None
         self.devices, self._past = track(
             self.devices, self._past, found, self._clock(), self._missing_device_ttl, self._verify, probe
         )
         self._watched = frozenset(map(self._host.process_path, scan.directories))
-        self._log_skipped(scan.skipped)
+        self._log_skipped({**scan.skipped, **aliases})
         self._scanned = True
         self._schedule()
 
@@ -175,6 +177,20 @@ class DeviceStore:
 
 
 _HEALTHY = Past(None, None, 0.0)
+
+
+def _aliases(found: Mapping[str, BinderDevice], before: Mapping[str, BinderDevice]) -> dict[str, str]:
+    """Return why names are unusable that lead to the file of another one; a name that led to it ``before`` is usable.
+
+    Two containers would get the same binder device.
+    """
+    existing = [device for device in found.values() if device.identity is not None]
+    names = {device.identity: device.name for device in existing}
+    if len(names) == len(existing):
+        return {}
+    names.update({device.identity: device.name for device in existing if device is before.get(device.name)})
+    others = {device.name: names[device.identity] for device in existing}
+    return {name: f"it is the same file as {other}" for name, other in others.items() if other != name}
 
 
 def track(

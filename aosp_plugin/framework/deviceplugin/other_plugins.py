@@ -9,8 +9,9 @@ so even if it has already sent another list: the kubelet then counts the devices
 A rolling update with maxSurge runs two plugins of a resource on purpose, perhaps with different configurations. The
 kubelet calls the one that registered later, but takes the list of whichever sent one last. The earlier one is therefore
 overridden: it sends no more lists, changes nothing on the host, and does not compete for the registration. The numbers
-in the names of the sockets decide, so that two plugins never both consider the other one later. If the clock was set
-back between their starts, the kubelet has the one that counts as overridden; this ends when the other one does.
+in the names of the sockets decide, so that two plugins never both consider the other one later; a plugin that the
+kubelet has not registered overrides none. If the clock was set back between their starts, the kubelet has the one that
+counts as overridden; this ends when the other one does.
 """
 
 import logging
@@ -56,8 +57,9 @@ class OtherPlugins:
         self._own_endpoint = ""
         """The registration that the last scan was made for."""
         self.found: tuple[OtherPlugin, ...] = ()
-        self.overridden = False
-        """Whether a plugin that registered later has taken over the resource."""
+        self._has_followers = self.overridden = False
+        """Whether there are plugins that were started later, and whether one that registered later has taken over. One
+        that has ended may have registered just before."""
 
     @property
     def notice(self) -> str:
@@ -97,9 +99,10 @@ class OtherPlugins:
                 LOG.info("no other plugin of the resource is running")
         # A plugin that registers again changes its socket: it counts until two scans in a row do not find it.
         own_number = socket_number(own_endpoint) if own_endpoint else math.inf
-        later = any(other.number > own_number for other in (*found, *before))
+        followers = [other for other in (*found, *before) if other.number > own_number]
         same, self._own_endpoint = own_endpoint == self._own_endpoint, own_endpoint
-        ended = same and self.overridden and not later
+        ended, self._has_followers = same and self._has_followers and not followers, bool(followers)
+        later = any(other.registered for other in followers)
         if later != self.overridden:
             self.overridden = later
             if later:

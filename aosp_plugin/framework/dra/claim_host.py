@@ -104,7 +104,7 @@ class ClaimSpecs:
         self._stem = f"{self._kind.replace('/', '-')}_"
         self._file_name = re.compile(rf"{re.escape(self._stem)}({_UID.pattern})\.json")
         self._files: dict[str, _File] = {}
-        self._adopted: set[str] = set()
+        self.adopted: set[str] = set()
         self.records: Mapping[str, ClaimRecord] = MappingProxyType({})
         """The prepared claims by UID, as they were last read or written; replaced by a single assignment."""
 
@@ -149,13 +149,8 @@ class ClaimSpecs:
         """
         taken = {device_id for record in self.records.values() for device_id in record.ids}
         new = {claim.uid: _File(None, claim) for claim in claims if taken.isdisjoint(claim.ids)}
-        self._adopted.update(new)
+        self.adopted.update(new)
         self._set({**self._files, **new})
-
-    @property
-    def has_adopted(self) -> bool:
-        """Whether claims of an earlier version have no spec yet."""
-        return bool(self._adopted)
 
     def write(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> tuple[PreparedDevice, ...]:
         """Write the spec of a claim, even if it has this content, and return what the kubelet gets.
@@ -186,7 +181,7 @@ class ClaimSpecs:
         with translate_errors(path):
             atomic_file.make_directory(self.directory)
             status = atomic_file.replace(path, content, _SPEC_MODE)
-        self._adopted.discard(record.uid)
+        self.adopted.discard(record.uid)
         self._set({**self._files, record.uid: _File(atomic_file.identity(status), record)})
         return tuple(prepared)
 
@@ -196,7 +191,7 @@ class ClaimSpecs:
         forget_claim(self.state_directory, self.boot, uid)
         with translate_errors(path):
             atomic_file.remove(path)
-        self._adopted.discard(uid)
+        self.adopted.discard(uid)
         self._set({other: file for other, file in self._files.items() if other != uid})
 
     def is_lost(self, uid: str) -> bool:
@@ -225,14 +220,16 @@ class ClaimSpecs:
                 with contextlib.suppress(FileNotFoundError):
                     identity = atomic_file.identity(entry.stat(follow_symlinks=False))
                     known = self._files.get(match[1])
-                    is_known = known is not None and known.identity == identity
-                    found[match[1]] = known if known and is_known else _File(identity, self._carried(match[1]))
+                    if known is None or known.identity != identity:
+                        is_file = entry.is_file(follow_symlinks=False)  # opening a FIFO would hang
+                        known = _File(identity, self._carried(match[1]) if is_file else None)
+                    found[match[1]] = known
         recorded = {uid for uid, file in found.items() if file.record is not None}
         for uid, known in self._files.items():
             is_lost = known.record is not None and found.get(uid) is not known
-            if is_lost and (alone or uid in self._adopted - recorded):
+            if is_lost and (alone or uid in self.adopted - recorded):
                 found[uid] = _File(None, known.record)
-        self._adopted -= recorded
+        self.adopted -= recorded
         self._set(found)
 
     def _carried(self, uid: str) -> ClaimRecord | None:
@@ -242,7 +239,7 @@ class ClaimSpecs:
                 content = file.read()
             annotation = msgspec.json.decode(content, type=_Spec).annotations[self._annotation]
             carried = msgspec.json.decode(annotation, type=_Annotation)
-        except (IsADirectoryError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
             return None
         return carried.claim if carried.boot == self.boot and carried.claim.uid == uid else None
 
@@ -269,12 +266,6 @@ class ClaimSpecs:
         return descriptor
 
 
-class Conflict(NamedTuple):
-    """A device of the claim is still prepared for another one."""
-
-    other: ClaimRecord
-
-
 class Repairs(NamedTuple):
     """What a repair has done."""
 
@@ -293,8 +284,8 @@ class ClaimHost:
         self.specs = specs
         self._restored = False
 
-    def prepare(self, wanted: ClaimRecord, check: Callable[[], None]) -> tuple[PreparedDevice, ...] | Conflict:
-        """Prepare a claim, unless another claim has one of its devices.
+    def prepare(self, wanted: ClaimRecord, check: Callable[[], None]) -> tuple[PreparedDevice, ...] | ClaimRecord:
+        """Prepare a claim, and return its devices; return another claim that still has one of them.
 
         The devices of a claim that is prepared already stay as they are, and its spec is written again. ``check`` is
         called when the lock is held, and raises an error if the caller has given up. Raises OSError and PluginError.
@@ -308,7 +299,7 @@ class ClaimHost:
             ids = frozenset(wanted.ids)
             for other in self.specs.records.values():
                 if not ids.isdisjoint(other.ids):
-                    return Conflict(other)
+                    return other
             try:
                 self._backend.unprepare(wanted.ids)  # what an earlier claim has left
                 return self._prepare(wanted)
@@ -352,7 +343,7 @@ class ClaimHost:
                 if kind is not None:
                     done.append((kind, "failed" if record.uid in problems else "ok"))
             try:
-                if not self.specs.has_adopted:
+                if not self.specs.adopted:
                     remove_checkpoint(self.specs.state_directory)
                 for uid in [uid for uid in self.specs.unusable() if uid not in problems]:
                     self.specs.remove(uid)
@@ -386,12 +377,6 @@ class ClaimHost:
         self._backend.unprepare([device_id for device_id in record.ids if device_id not in taken])
         self.specs.remove(record.uid)
 
-    def _release_ended(self, record: ClaimRecord) -> None:
-        try:
-            self._release(record)
-        except (OSError, PluginError) as error:
-            raise BackendError(f"claim {record.label} is gone, and cannot be unprepared: {error}") from error
-
     def _lost(self, record: ClaimRecord) -> Repaired | None:
         """Return what of a prepared claim is lost."""
         if not self._backend.is_prepared(record.ids):
@@ -401,7 +386,7 @@ class ClaimHost:
     def _repair(self, record: ClaimRecord, kind: Repaired | None, *, first: bool) -> None:
         fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
         if kind == "claim":
-            self._release_ended(record)
+            self._release(record)
             LOG.warning("claim does not exist any more, unprepared", extra=fields)
             return
         if kind is not None or first:

@@ -21,7 +21,7 @@ from aosp_plugin.framework.aio import call_in_loop, complete_unless, debounce
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimSpecs, Conflict, Repairs, uid_problem
+from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimSpecs, Repairs, uid_problem
 from aosp_plugin.framework.dra.claim_records import (
     Claim,
     ClaimRecord,
@@ -175,7 +175,9 @@ class Claims:
         """
         while not stop.is_set():
             pause = min(self._repair_due - self._clock(), files.interval)
-            await self._clock.wait(files.changed, self._requested, stop, timeout=max(0.0, pause))
+            # A repair that fails changes files, too.
+            changed = () if self.problem or self._notice.text else (files.changed,)
+            await self._clock.wait(*changed, self._requested, stop, timeout=max(0.0, pause))
             if stop.is_set():
                 return
             if not self._requested.is_set():
@@ -187,7 +189,7 @@ class Claims:
         self._requested.clear()
         files.changed.clear()
         is_repaired = await self.repair(before=lambda: files.watch([self._specs.directory]))
-        pause = self._timings.claim_round if is_repaired else min(self._timings.recheck, self._timings.claim_round)
+        pause = self._timings.claim_round if is_repaired else self._timings.recheck
         self._repair_due = self._clock() + pause
         if self._clock() >= self._ask_due:
             await self._ask_for_claims(stop)
@@ -333,18 +335,18 @@ class Claims:
                 call.check()
                 function = partial(self._host.prepare, wanted, call.check)
                 result = await self._worker.run(function, call.remaining, label="claim preparation")
-                if not isinstance(result, Conflict):
+                if not isinstance(result, ClaimRecord):
                     return result
                 now = self._clock()
                 if since == math.inf:
                     since = now
-                    fields = {"claim": wanted.full_name, "uid": wanted.uid, "other": result.other.label}
+                    fields = {"claim": wanted.full_name, "uid": wanted.uid, "other": result.label}
                     LOG.info("claim waits for a device that another claim has", extra=fields)
                 seconds = min(since + self._timings.claim_conflict - now, call.remaining - self._timings.claim_poll)
                 if seconds <= 0:
-                    raise ClaimError(_refusal(wanted, result.other, now - since))
-                await complete_unless(superseded, self.ask(result.other, seconds))
-                if result.other.uid in self._ended:
+                    raise ClaimError(_refusal(wanted, result, now - since))
+                await complete_unless(superseded, self.ask(result, seconds))
+                if result.uid in self._ended:
                     await self.repair(seconds)
                 await self._clock.wait(superseded, timeout=min(self._timings.claim_poll, seconds))
         finally:

@@ -61,7 +61,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a traceback follows in lines of its own."""
         pairs = [f"{key}={_quote(value)}" for key, value in fields(record).items()]
-        line = " ".join([_time(record), record.levelname, _escape_newlines(record.getMessage()), *pairs])
+        message = record.getMessage().replace("\n", "\\n").replace("\r", "\\r")
+        line = " ".join([_time(record), record.levelname, message, *pairs])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -91,7 +92,3 @@ def _quote(value: object) -> str:
     import json  # noqa: PLC0415 - as above
 
     return json.dumps(text)
-
-
-def _escape_newlines(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\r", "\\r")

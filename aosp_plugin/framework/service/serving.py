@@ -250,16 +250,11 @@ def probe_routes(servers: Sequence[ResourceServer]) -> dict[str, Route]:
         return ""
 
     async def unready() -> str:
-        return _join((server.resource_name, server.unready) for server in servers)
+        texts = [(server.resource_name, server.unready) for server in servers]
+        return "; ".join(text if len(servers) == 1 else f"{name}: {text}" for name, text in texts if text)
 
     def details(ready: bool) -> str:  # noqa: FBT001 - called by position
         texts = [(each.resource_name, text) for each in servers for text in (each.details(ready=ready), each.notice)]
         return "; ".join(f"{name}: {text}" for name, text in texts if text)
 
     return {"/healthz": http.probe(http.in_loop(turns)), "/readyz": http.probe(http.in_loop(unready), details)}
-
-
-def _join(problems: Iterable[tuple[str, str]]) -> str:
-    """Return the problems in one line, with the names of the resources if there are several resources."""
-    pairs = list(problems)
-    return "; ".join(problem if len(pairs) == 1 else f"{name}: {problem}" for name, problem in pairs if problem)

@@ -12,7 +12,7 @@ import pytest
 
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.errors import KubeletDirectoryError
-from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, OtherPlugin, identify
+from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, REGISTERED_MODE, OtherPlugin, identify
 from tests.support import run_without_rights
 
 RESOURCE = "aosp.io/binder"
@@ -116,14 +116,15 @@ def test_other_plugins_are_other_processes_that_listen(kubelet_dir: str) -> None
             process.stdout.readline()
             processes.append(process)
         directory = PluginDirectory(kubelet_dir, RESOURCE)
-        expected = [(names[1], 20, processes[1].pid), (names[0], 30, processes[0].pid)]
+        os.chmod(f"{kubelet_dir}/{names[0]}", REGISTERED_MODE)
+        expected = [(names[1], 20, processes[1].pid, False), (names[0], 30, processes[0].pid, True)]
         assert list(directory.other_plugins()) == expected
         assert list(directory.other_plugins(names[0])) == expected[:1]
         for process in processes:
             process.communicate(b"\n")
         assert directory.other_plugins() == ()
-    assert str(OtherPlugin("a.sock", 1, 7)) == "a.sock (process 7)"
-    assert str(OtherPlugin("a.sock", 1, 0)) == "a.sock"
+    assert str(OtherPlugin("a.sock", 1, 7, registered=True)) == "a.sock (process 7)"
+    assert str(OtherPlugin("a.sock", 1, 0, registered=True)) == "a.sock"
 
 
 def listen(path: Path) -> socket.socket:
