@@ -62,7 +62,7 @@ class ApiLimits(NamedTuple):
     """The server ends a watch after a random time in this range."""
     grace: float = 10.0
     """A watch in which nothing arrives is broken when the server has not ended it so long after its end."""
-    slow: float = 3.0
+    slow: float = 1.5
     """After which a request without an answer is a problem."""
 
 

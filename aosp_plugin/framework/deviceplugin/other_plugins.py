@@ -76,8 +76,8 @@ class OtherPlugins:
             await self._scan()
             # The kubelet writes its checkpoint into the directory with each allocation.
             await self._clock.sleep(min(self._timings.retry, self._timings.recheck))
-            alone = self._timings.retry if self.overridden else None
-            timeout = self._timings.recheck if self.found else alone
+            is_due = self._has_followers and not (self.overridden and self.found)  # one registers or has ended
+            timeout = self._timings.retry if is_due else self._timings.recheck if self.found else None
             await self._clock.wait(self._supervisor.directory_changed, timeout=timeout)
 
     async def _scan(self) -> None:
