@@ -261,5 +261,4 @@ class Host:
 
     def close_listener(self, listener: Any) -> None:
         """Accept no more connections; the file of the socket stays."""
-        for inode in [inode for inode, each in self.listeners.items() if each is listener]:
-            del self.listeners[inode]
+        self.listeners = {inode: each for inode, each in self.listeners.items() if each is not listener}

@@ -97,8 +97,7 @@ class Kubelet:
     def stop(self) -> None:
         """End: connections break, sockets stay, devices are forgotten."""
         self.running = False
-        for task in self._tasks:
-            task.cancel()
+        self.drop_streams()
         self._tasks.clear()
         for peer in self._peers:
             self.host.close_listener(peer)
