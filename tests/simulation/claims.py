@@ -42,6 +42,8 @@ class ClaimPod:
     """The CDI names that the kubelet has got; empty until the claim is prepared."""
     held: list[Inode] = field(default_factory=list)
     ends: bool = False
+    worker: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One worker of the kubelet handles a pod."""
     error: str = ""
     """Why the last attempt has failed, which the kubelet reports."""
     is_damaged: bool = False
@@ -214,18 +216,18 @@ class ClaimKubelet:
         was_ending = pod.ends
         while self.pods.get(pod.name) is pod and pod.ends == was_ending:
             try:
-                if await (self._unprepare(pod) if pod.ends else self._prepare(pod)):
-                    return
+                async with pod.worker:
+                    if (driver := self.driver) is None:
+                        pod.error = "the driver is not registered"
+                    elif await (self._unprepare(pod, driver) if pod.ends else self._prepare(pod, driver)):
+                        return
             except grpc.aio.AioRpcError as error:
                 pod.error = error.details() or error.code().name
             await asyncio.sleep(self.host.rng.uniform(0.5, RETRY))
 
-    async def _prepare(self, pod: ClaimPod) -> bool:
+    async def _prepare(self, pod: ClaimPod, driver: Server) -> bool:
         if pod.held:
             return True
-        if (driver := self.driver) is None:
-            pod.error = "the driver is not registered"
-            return False
         request = pb.NodePrepareResourcesRequest(claims=[pod.claim]).SerializeToString()
         answer = await driver.call(f"{SERVICE}NodePrepareResources", request, DEADLINE)
         result = pb.NodePrepareResourcesResponse.FromString(answer).claims[pod.claim.uid]
@@ -238,10 +240,7 @@ class ClaimKubelet:
         pod.names = [name for device in result.devices for name in device.cdi_device_ids]
         return self._start(pod)
 
-    async def _unprepare(self, pod: ClaimPod) -> bool:
-        if (driver := self.driver) is None:
-            pod.error = "the driver is not registered"
-            return False
+    async def _unprepare(self, pod: ClaimPod, driver: Server) -> bool:
         request = pb.NodeUnprepareResourcesRequest(claims=[pod.claim]).SerializeToString()
         answer = await driver.call(f"{SERVICE}NodeUnprepareResources", request, DEADLINE)
         error = pb.NodeUnprepareResourcesResponse.FromString(answer).claims[pod.claim.uid].error
