@@ -83,7 +83,7 @@ class Timings(NamedTuple):
     """Between two List calls of that API."""
     list_patience: float = 0.3
     """For which a caller waits for a List call in progress before it gets the previous result."""
-    recheck: float = 3.5
+    recheck: float = 2.5
     """Between two looks at what may change soon, and without an event: whether the kubelet of a DRA driver runs,
     whether the kubelet still has fewer devices than published, whether another plugin of the resource still runs,
     whether claims can be repaired, and whether the Node has the devices."""
