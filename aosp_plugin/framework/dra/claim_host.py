@@ -105,6 +105,7 @@ class ClaimSpecs:
         self._file_name = re.compile(rf"{re.escape(self._stem)}({_UID.pattern})\.json")
         self._files: dict[str, _File] = {}
         self.adopted: set[str] = set()
+        """The UIDs of the claims of an earlier version that have no spec yet."""
         self.records: Mapping[str, ClaimRecord] = MappingProxyType({})
         """The prepared claims by UID, as they were last read or written; replaced by a single assignment."""
 
