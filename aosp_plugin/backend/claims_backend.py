@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from aosp_plugin.backend import scanned as scans
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.container_edits import AllocatedDevice
-from aosp_plugin.backend.offered_phones import ClaimedPhones, binder_devices
+from aosp_plugin.backend.offered_phones import ClaimedPhones
 from aosp_plugin.backend.parameters import Parameters, effective_parameters, require_free
 from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, driver_of, kind_of
@@ -141,7 +141,7 @@ class ClaimsBackend(BinderBackend):
             return self._sets_of(ids, self._scanned)
         if unknown := [device_id for device_id in ids if not is_phone(device_id)]:
             raise UnknownDeviceError(f"unknown device {unknown[0]!r}")
-        return PhoneLayout().sets(binder_devices(natural_sort([*ids])))
+        return [PhoneLayout().set_of(phone) for phone in natural_sort([*set(ids)])]
 
     def _lasting(self, members: Sequence[BinderDevice]) -> Sequence[BinderDevice]:
         """Return binder devices with what stays the same while a claim has them.

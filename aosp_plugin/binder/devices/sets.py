@@ -106,10 +106,6 @@ class Layout(abc.ABC):
     files: Sequence[str] = ()
     """The names of the binder devices in the directory of each set; empty if sets have none."""
 
-    def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return each set that has a member among ``names``, once, in the natural order of the IDs."""
-        return [self.set_of(set_id) for set_id in self.ids(names)]
-
     @abc.abstractmethod
     def ids(self, names: Iterable[str]) -> list[str]:
         """Return the ID of each set that has a member among ``names``, once, in natural order."""

@@ -315,7 +315,9 @@ class ClaimHost:
         """
         with self.specs.locked():
             record = self.specs.records.get(uid)
-            if record is not None:
+            if record is None:
+                forget_claim(self.specs.state_directory, self.specs.boot, uid)
+            else:
                 self._release(record)
             return record is not None
 

@@ -44,7 +44,7 @@ def test_number_of_a_device_is_the_last_one_in_its_id() -> None:
         (PhoneLayout(), "phone12/vndbinder", 12),
     ]
     for layout, name, number in cases:
-        (group,) = layout.sets([name])
+        (group,) = map(layout.set_of, layout.ids([name]))
         assert group.number == number
 
 
@@ -54,7 +54,7 @@ def test_any_sets_are_spread_evenly(size: int, count: int, first: int, strided: 
     """As many spread devices as a set has members must not give all sets the same one."""
     phones = 4 * count
     layout = Numbered("n", size, phones if strided else None, first)
-    groups = layout.sets([f"n{number}" for number in range(first, first + size * phones)])
+    groups = [*map(layout.set_of, layout.ids([f"n{number}" for number in range(first, first + size * phones)]))]
     spread = Spread(tuple(f"/dev/gpu{number}" for number in range(count)))
     assert len(groups) == phones
     assert set(Counter(spread.device(group.number) for group in groups).values()) == {4}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,16 +19,24 @@ from aosp_plugin.binder.devices.sets import (
     replicated_id,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 TRIPLE = ("binder", "hwbinder", "vndbinder")
+
+
+def sets_of(layout: Layout, names: Iterable[str]) -> list[DeviceSet]:
+    """Return the sets that contain these binder devices."""
+    return [layout.set_of(set_id) for set_id in layout.ids(names)]
 
 
 def ids(layout: Layout, *names: str) -> list[str]:
     """Return the IDs of the sets that contain these binder devices."""
-    return [group.id for group in layout.sets(names)]
+    return layout.ids(names)
 
 
 def test_single_layout_has_a_set_for_each_name() -> None:
-    assert Single("").sets(["a", "b9", "b10"]) == [
+    assert sets_of(Single(""), ["a", "b9", "b10"]) == [
         DeviceSet("a", ("a",)),
         DeviceSet("b9", ("b9",)),
         DeviceSet("b10", ("b10",)),
@@ -50,7 +60,7 @@ def test_numbered_sets_depend_on_numbers_and_not_on_positions() -> None:
         (Numbered("b", 2, 5, 10), [9, 10, 19, 20], {"b10": [10, 15], "b14": [14, 19]}),
     ):
         expected = [DeviceSet(id_, tuple(f"b{number}" for number in numbers)) for id_, numbers in sets.items()]
-        assert layout.sets([f"b{number}" for number in known]) == expected
+        assert sets_of(layout, [f"b{number}" for number in known]) == expected
 
 
 def test_numbered_sets_use_canonical_numbers_only() -> None:
@@ -70,7 +80,7 @@ def test_numbered_sets_are_disjoint_and_have_a_known_member(
 ) -> None:
     """They cover every number from ``first`` on, up to the end of the stride."""
     known = [f"b{number}" for number in numbers]
-    sets = Numbered("b", size, stride, first).sets(known)
+    sets = sets_of(Numbered("b", size, stride, first), known)
     members = [name for group in sets for name in group.members]
     assert len(members) == len(set(members)) == size * len(sets)
     assert all(set(group.members) & set(known) for group in sets)
@@ -82,7 +92,7 @@ def test_numbered_sets_are_disjoint_and_have_a_known_member(
 def test_named_sets_have_their_members_in_the_order_of_the_names() -> None:
     """Missing members are included. An ID may contain braces and names, but must be valid."""
     names = ["{set}/hwbinder", "phone10/hwbinder", "phone9/binder", "binder/vndbinder", "a,b/binder", "../binder"]
-    assert Named(TRIPLE).sets(names) == [
+    assert sets_of(Named(TRIPLE), names) == [
         DeviceSet(id_, (f"{id_}/binder", f"{id_}/hwbinder", f"{id_}/vndbinder"))
         for id_ in ("binder", "phone9", "phone10", "{set}")
     ]
@@ -96,7 +106,7 @@ def test_each_member_leads_to_its_named_set() -> None:
     ):
         assert pattern_problem(pattern, TRIPLE) is None
         for name in members:
-            assert Named(TRIPLE, pattern).sets([name]) == [DeviceSet("7", members)]
+            assert sets_of(Named(TRIPLE, pattern), [name]) == [DeviceSet("7", members)]
     for pattern, names in (
         ("{set}/{name}", ["binder", "phone7", "/binder", "a/b/binder", "phone7/binder7", "phone7/xbinder"]),
         ("{name}{set}", ["binder", "hwbinder", "xbinder7", "phone7/binder", "binder7/8"]),
@@ -146,16 +156,16 @@ def test_valid_pattern_puts_no_file_into_two_sets(
 ) -> None:
     pattern = parts[0] + placeholders[0] + parts[1] + placeholders[1] + parts[2]
     if pattern_problem(pattern, names) is None:
-        members = [name for group in Named(names, pattern).sets(files) for name in group.members]
+        members = [name for group in sets_of(Named(names, pattern), files) for name in group.members]
         assert len(members) == len(set(members))
 
 
 def test_numa_node_depends_on_all_members_of_a_numbered_set_and_on_the_id_of_a_named_set() -> None:
     """A number in {name} is not one of the phone."""
-    assert Single("").sets(["b7"])[0].numbered == ("b7",)
-    assert Numbered("b", 3, 120).sets(["b121"])[0].numbered == ("b1", "b121", "b241")
-    assert Named(["binder1", "binder2"]).sets(["phone7/binder2"])[0].numbered == ("phone7",)
-    assert Named(["binder"], "{name}{set}").sets(["binder7"])[0].numbered == ("7",)
+    assert sets_of(Single(""), ["b7"])[0].numbered == ("b7",)
+    assert sets_of(Numbered("b", 3, 120), ["b121"])[0].numbered == ("b1", "b121", "b241")
+    assert sets_of(Named(["binder1", "binder2"]), ["phone7/binder2"])[0].numbered == ("phone7",)
+    assert sets_of(Named(["binder"], "{name}{set}"), ["binder7"])[0].numbered == ("7",)
 
 
 def test_replicated_id_inverts_replica_ids() -> None:

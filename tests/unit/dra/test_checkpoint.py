@@ -66,6 +66,14 @@ def test_a_checkpoint_that_cannot_be_converted_stays_until_it_can(node: Node) ->
     assert not node.checkpoint.exists()
 
 
+def test_a_claim_that_ends_before_the_first_repair_is_not_adopted_by_it(node: Node) -> None:
+    """The kubelet may ask before: for a claim without a spec that records it, only the checkpoint says that it was."""
+    host = node.host()
+    assert not host.unprepare("b")
+    assert not host.repair().failed
+    assert set(host.specs.records) == {"a"}
+
+
 def test_what_is_no_checkpoint_is_kept_aside(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """Any changed byte is noticed."""
     changed = bytearray(CHECKPOINT.encode())
