@@ -146,8 +146,14 @@ def events_are_lost(world: "World") -> Undo:
 
 @fault
 def events_are_late(world: "World") -> Undo:
-    """File and mount events arrive late."""
+    """File and mount events arrive late, and in another order."""
     return _lasting(world.host, "late_events", value=world.rng.uniform(0.01, 2.0))
+
+
+@fault
+def events_overflow(world: "World") -> None:
+    """The queue of file events is full for a while: its subscriber learns only that, when it reads the queue."""
+    world.host.overflows_until = world.host.monotonic() + world.rng.uniform(0.1, 2.0)
 
 
 @fault

@@ -78,6 +78,7 @@ class Host:
         """The API server."""
         self.lost_events = False
         self.late_events = 0.0
+        self.overflows_until = 0.0
         self._lost_until = float("-inf")
         self._pids = 100
         for path in DIRECTORIES:
@@ -118,7 +119,8 @@ class Host:
         if self.lost_events:
             self._lost_until = self._time() + SAFETY
         else:
-            self.later(self.rng.uniform(0.0, 0.001) + self.late_events, notify)
+            delay = self.rng.uniform(0.0, 0.001 + self.late_events)
+            self.later(max(delay, self.overflows_until - self.monotonic()), notify)
 
     def is_without_events(self) -> bool:
         """Return whether an event was lost since the last scan that needs none, or may be."""
