@@ -6,7 +6,8 @@ import gc
 import math
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,19 +56,20 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="write the log of the last failed run")
     parser.add_argument("--report", type=Path, help="write the report there as well, also while it grows")
     options = parser.parse_args()
-    report, seed = Report(time.monotonic()), options.seed
+    report = Report(time.monotonic())
+    seeds = iter(range(options.seed, options.seed + math.ceil(options.faults / options.length)))
     with ProcessPoolExecutor(options.jobs, initializer=_prepare) as pool:
-        while report.kinds.total() < options.faults and report.elapsed < options.seconds:
-            runs = min(8 * options.jobs, math.ceil((options.faults - report.kinds.total()) / options.length))
-            for case in pool.map(_case, ((seed + number, options.length) for number in range(runs))):
+        running = {pool.submit(_case, (seed, options.length)) for seed in islice(seeds, 2 * options.jobs)}
+        while running:
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for case in (each.result() for each in ended):
                 report.add(case)
                 if case.steps and options.log:
                     options.log.write_text("\n".join(run(case.result.seed, case.steps).lines) + "\n", encoding="utf-8")
-            seed += runs
             if options.report:
                 options.report.write_text(report.text(), encoding="utf-8")
-            if len(report.failures) >= options.failures:
-                break
+            if report.elapsed < options.seconds and len(report.failures) < options.failures:
+                running |= {pool.submit(_case, (seed, options.length)) for seed in islice(seeds, len(ended))}
     print(report.text(), end="")
     return 1 if report.failures else 0
 
