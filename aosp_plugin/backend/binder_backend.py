@@ -206,11 +206,6 @@ class BinderBackend(Backend):
         scanned = self._scanned
         return {device_id: scanned.existing(group) for device_id, group in scanned.sets.items()}
 
-    @property
-    def ids(self) -> Sequence[str]:
-        """The IDs of the devices as of the last scan, without replicas. For any thread."""
-        return [*self._scanned.sets]
-
     def spread_devices(self) -> dict[str, list[str]]:
         """Return the IDs of the devices that have each spread device, by its path."""
         spread, groups = self._scanned.shared.spread, self._scanned.sets.values()
@@ -339,13 +334,12 @@ class BinderBackend(Backend):
         self, ids: Iterable[str], problems: Mapping[str, HealthProblem], numa_nodes: Mapping[str, tuple[int, ...]]
     ) -> Sequence[Device]:
         """Return the replicas of the devices ``ids``."""
-        devices: list[Device] = []
-        for device_id in ids:
-            reason, detail = problems.get(device_id, _NO_PROBLEM)
-            nodes = numa_nodes.get(device_id, ())
-            for advertised_id in self.advertised_ids(device_id):
-                devices.append(Device(advertised_id, reason, nodes, detail))  # noqa: PERF401 - fast for one replica
-        return devices
+        return [
+            Device(advertised_id, reason, numa_nodes.get(device_id, ()), detail)
+            for device_id in ids
+            for reason, detail in [problems.get(device_id, _NO_PROBLEM)]
+            for advertised_id in self.advertised_ids(device_id)
+        ]
 
     def _provision(self) -> None:
         """Create the binder devices and phones that are missing. Raises HostError."""

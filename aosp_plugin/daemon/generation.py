@@ -63,7 +63,7 @@ class Generation:
             self._backends = assembly.create_backends(config)
             self._leak_detector = _create_leak_detector(config, self._backends)
             self._pod_resources = pod_resources = PodResources(
-                config.pod_resources_socket, self._backends, ids=lambda name: self._backends[name].ids
+                config.pod_resources_socket, self._backends, ids=lambda name: [*self._backends[name].binder_devices()]
             )
             stack.callback(pod_resources.close)
             self._observation = observation = Observation(

@@ -212,8 +212,9 @@ class SocketDirectory:
         for endpoint in self.socket_names():
             pid = None if endpoint == own_endpoint else listener(os.path.join(self.path, endpoint))
             if pid is not None and pid != os.getpid():
-                mode = os.stat(os.path.join(self.path, endpoint)).st_mode
-                found.append(OtherPlugin(endpoint, socket_number(endpoint), pid, stat.S_IMODE(mode) == REGISTERED_MODE))
+                with contextlib.suppress(FileNotFoundError):
+                    is_registered = stat.S_IMODE(os.stat(os.path.join(self.path, endpoint)).st_mode) == REGISTERED_MODE
+                    found.append(OtherPlugin(endpoint, socket_number(endpoint), pid, is_registered))
         return tuple(sorted(found, key=lambda plugin: plugin.number))
 
     def _name(self, pid: int, number: int) -> str:

@@ -128,7 +128,7 @@ class LeakDetector:
         """
         import psutil  # noqa: PLC0415 - see above
 
-        ids, path = backend.ids, self._claims_checkpoint
+        ids, path = [*backend.binder_devices()], self._claims_checkpoint
         by_plugin = self._read(resource, [self._checkpoint], lambda text: parse_checkpoint(text, resource))
         by_claim = self._read(
             resource,

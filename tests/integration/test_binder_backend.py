@@ -73,8 +73,9 @@ def refuse(_self: Host, _directory: str) -> list[str]:
     raise PermissionError(13, "Permission denied")
 
 
-def test_a_second_name_of_a_binder_device_is_no_device(dev: Path) -> None:
-    """Two containers would get the same one."""
+def test_a_second_name_of_a_binder_device_is_no_device(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two containers would get the same one. The first name stays, also when its device is recreated, or accepted."""
+    monkeypatch.setattr(Host, "listdir", lambda _self, directory: sorted(os.listdir(directory)))
     create(dev, 0, 1, 2)
     backend = binder_backend(dev)
     assert scan(backend) == {f"aosp_binder{number}": "" for number in range(3)}
@@ -83,7 +84,11 @@ def test_a_second_name_of_a_binder_device_is_no_device(dev: Path) -> None:
     assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": "missing", "aosp_binder2": ""}
     (dev / "aosp_binder1").unlink()
     create(dev, 1)
-    assert scan(backend) == {f"aosp_binder{number}": "" for number in range(3)}
+    (dev / "aosp_binder9").symlink_to("aosp_binder2")
+    for change in (lambda: None, backend.reset, lambda: (dev / "aosp_binder2").rename(dev.parent / "old")):
+        change()
+        create(dev, 2)
+        assert scan(backend) == {f"aosp_binder{number}": "" for number in range(3)}
 
 
 def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(

@@ -14,7 +14,7 @@ from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Re
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
-from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
+from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference, refusal
 from tests.support import until
 
 FAST = TIMINGS._replace(claim_round=0.05, claim_ask=0.05, hang=0.5, recheck=0.05)
@@ -111,6 +111,23 @@ async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplo
     assert levels.count(logging.ERROR) == 1
 
 
+async def test_a_repair_for_a_claim_that_waits_is_repeated_if_it_fails(node: Node) -> None:
+    """A round that asks a silent API server meanwhile must not wait for the next one, deaf to file events."""
+    timings = EVENTS_ONLY._replace(claim_conflict=0.2, hang=0.5, recheck=0.05)
+    async with reconciled(node, timings, gone=0.0) as claims:
+        for uid, phone in {"silent": "phone1", "gone": "phone2", "other": "phone3"}.items():
+            await prepare(node, claims, uid, phone)
+        node.source.silent = "claim-silent"
+        claims.check()
+        await node.source.requested("claim-silent", 2)
+        node.source.remove("gone")
+        node.backend.fail = {"unprepare"}
+        assert "is still prepared" in await refusal(claims, node.source.add("new", "phone2"))
+        await until(lambda: "claim gone cannot be repaired" in claims.notice)
+        node.spec("other").unlink()
+        await until(node.spec("other").exists)
+
+
 # -- after the end of a process
 
 
@@ -190,7 +207,7 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
         node.source.objects["claim-a"]["status"] = allocated
         node.source.down = not is_answered
         await claims.prepare(reference("a"), PATIENCE)
-        assert await claims.repair()
+        await claims.repair()
         assert node.specs == {"a"}
         assert node.backend.mounted == {"phone1"}
 

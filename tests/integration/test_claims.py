@@ -231,9 +231,12 @@ async def test_a_release_ends_the_wait_although_the_api_server_does_not_answer(n
         node.source.silent = "claim-a"
         waiting = asyncio.create_task(claims.prepare(node.source.add("b", "phone1"), 3600.0))
         await node.source.requested("claim-a", 2)
+        for number in range(2, 6):  # which end no request about another claim
+            await prepared_devices(claims, node.source.add(f"c{number}", f"phone{number}"))
         await unprepare(claims, "a")
         async with asyncio.timeout(PATIENCE):
             assert [device.device for device in await waiting] == ["phone1"]
+        assert node.source.requests.count("claim-a") == 2
 
 
 async def test_a_claim_that_waits_is_named_until_it_is_prepared(node: Node) -> None:

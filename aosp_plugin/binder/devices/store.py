@@ -102,12 +102,12 @@ class DeviceStore:
             if not self._scanned and self._require_directory:
                 raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
             scan = Scan({}, {}, frozenset(DeviceReader(self._host, driver, self._directory).directories))
-        if forget:
-            self.devices, self._past = {}, {}
         found = {**scan.devices, **self._missed_by_listing(scan, driver)}
         aliases = _aliases(found, self.devices)
         for name in aliases:
             del found[name]
+        if forget:
+            self.devices, self._past = {}, {}
         probe = self._probe if self._verify is Verify.PROBE else None
         self.devices, self._past = track(
             self.devices, self._past, found, self._clock(), self._missing_device_ttl, self._verify, probe
@@ -180,15 +180,15 @@ _HEALTHY = Past(None, None, 0.0)
 
 
 def _aliases(found: Mapping[str, BinderDevice], before: Mapping[str, BinderDevice]) -> dict[str, str]:
-    """Return why names are unusable that lead to the file of another one; a name that led to it ``before`` is usable.
+    """Return why names are unusable that lead to the file of another one: two containers would get one binder device.
 
-    Two containers would get the same binder device.
+    The name that led to it ``before`` is usable, or one that was usable then: its device was recreated meanwhile.
     """
     existing = [device for device in found.values() if device.identity is not None]
-    names = {device.identity: device.name for device in existing}
-    if len(names) == len(existing):
+    if len({device.identity for device in existing}) == len(existing):
         return {}
-    names.update({device.identity: device.name for device in existing if device is before.get(device.name)})
+    existing.sort(key=lambda device: (device is before.get(device.name), device.name in before, device.name))
+    names = {device.identity: device.name for device in existing}
     others = {device.name: names[device.identity] for device in existing}
     return {name: f"it is the same file as {other}" for name, other in others.items() if other != name}
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
-from aosp_plugin.framework.aio import call_in_loop, complete_unless, debounce
+from aosp_plugin.framework.aio import background_task, call_in_loop, complete_unless, debounce
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
@@ -188,17 +188,16 @@ class Claims:
         """Repair what is on the host; ask the API server for the claims that are due, all of them after ``check``."""
         self._requested.clear()
         files.changed.clear()
-        is_repaired = await self.repair(before=lambda: files.watch([self._specs.directory]))
-        pause = self._timings.claim_round if is_repaired else self._timings.recheck
-        self._repair_due = self._clock() + pause
+        self._repair_due = self._clock() + self._timings.claim_round
+        await self.repair(before=lambda: files.watch([self._specs.directory]))
         if self._clock() >= self._ask_due:
             await self._ask_for_claims(stop)
 
-    async def repair(self, timeout: float | None = None, *, before: Callable[[], None] = lambda: None) -> bool:
-        """Make devices and specs match the records; return whether that succeeded. See ``ClaimHost.repair``.
+    async def repair(self, timeout: float | None = None, *, before: Callable[[], None] = lambda: None) -> None:
+        """Make devices and specs match the records. See ``ClaimHost.repair``.
 
-        Failures are logged, and in ``problem`` and ``notice``. ``timeout`` is in seconds; ``before`` is called in the
-        worker thread first.
+        Failures are logged, retried, and in ``problem`` and ``notice``. ``timeout`` is in seconds; ``before`` is called
+        in the worker thread first.
         """
         ended = dict(self._ended)
 
@@ -206,7 +205,6 @@ class Claims:
             before()
             return self._host.repair(ended)
 
-        failed: Mapping[str, Exception]
         try:
             self._check_scanned()
             failed, repaired = await self._worker.run(repair, timeout, label="claim reconciliation")
@@ -217,7 +215,8 @@ class Claims:
         general = {uid: e for uid, e in failed.items() if not uid or isinstance(e, CdiError | ClaimRecordError)}
         _set(self._problem, general)
         _set(self._notice, {uid: error for uid, error in failed.items() if uid not in general})
-        return not failed
+        if failed:
+            self._repair_due = min(self._repair_due, self._clock() + self._timings.recheck)
 
     async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[PreparedDevice]:
         """Prepare a claim within ``seconds``, and return its devices. Raises OSError and PluginError.
@@ -345,7 +344,11 @@ class Claims:
                 seconds = min(since + self._timings.claim_conflict - now, call.remaining - self._timings.claim_poll)
                 if seconds <= 0:
                     raise ClaimError(_refusal(wanted, result, now - since))
-                await complete_unless(superseded, self.ask(result, seconds))
+                async with background_task(self.ask(result, seconds)) as asking:
+                    while self.prepared.get(result.uid) == result:  # other claims come and go
+                        if await complete_unless(self._superseded, asyncio.wait({asking})):
+                            asking.result()
+                            break
                 if result.uid in self._ended:
                     await self.repair(seconds)
                 await self._clock.wait(superseded, timeout=min(self._timings.claim_poll, seconds))
@@ -397,7 +400,7 @@ def _set(problem: LastingProblem, errors: Mapping[str, Exception]) -> None:
     """Set what cannot be repaired or released, by UID; an empty UID is for what concerns no single claim."""
     uid, error = next(iter(errors.items()), ("", None))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    text = f"claims cannot be repaired: {error}{more}" if errors else ""
+    text = f"{f'claim {uid}' if uid else 'claims'} cannot be repaired: {error}{more}" if errors else ""
     problem.set(text, uid=uid, error=str(error) if errors else problem.text)
 
 
