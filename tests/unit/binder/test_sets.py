@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,13 +17,10 @@ from aosp_plugin.binder.devices.sets import (
     replicated_id,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
-def sets_of(layout: Layout, names: Iterable[str]) -> list[DeviceSet]:
+def sets_of(layout: Layout, names: list[str]) -> list[DeviceSet]:
     """Return the sets that contain these binder devices."""
     return [layout.set_of(set_id) for set_id in layout.ids(names)]
 

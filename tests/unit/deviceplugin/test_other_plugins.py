@@ -16,16 +16,15 @@ class Directory:
     registered_endpoint = "plugin-1-100.sock"
 
     def __init__(self, *found: OtherPlugin) -> None:
-        self._found = iter(found)
+        self._found = list(found)
         self.directory_changed, self.view_due, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def other_plugins(self) -> tuple[OtherPlugin, ...]:
         """Return the next plugin that was there."""
-        if (plugin := next(self._found, None)) is None:
+        if not self._found:
             self.ended.set()
             await asyncio.Event().wait()
-            return ()
-        return (plugin,)
+        return (self._found.pop(0),)
 
 
 async def test_a_plugin_that_has_taken_over_may_register_again() -> None:
