@@ -90,7 +90,7 @@ class OtherPlugins:
             self._supervisor.directory_changed.set()
             return
         before, self.found = self.found, found
-        if [other.endpoint for other in found] != [other.endpoint for other in before]:
+        if [other.number for other in found] != [other.number for other in before]:
             self._supervisor.view_due.set()
             self._observer.other_plugins(len(found))
             if found:
@@ -102,7 +102,7 @@ class OtherPlugins:
         followers = [other for other in (*found, *before) if other.number > own_number]
         same, self._own_endpoint = own_endpoint == self._own_endpoint, own_endpoint
         ended, self._has_followers = same and self._has_followers and not followers, bool(followers)
-        later = any(other.registered for other in followers) or (same and self.overridden and bool(followers))
+        later = any(other.registered for other in followers)
         if later != self.overridden:
             self.overridden = later
             if later:

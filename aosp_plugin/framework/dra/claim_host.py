@@ -321,13 +321,17 @@ class ClaimHost:
                 self._release(record)
             return record is not None
 
-    def repair(self, ended: Mapping[str, ClaimRecord] = MappingProxyType({})) -> Repairs:
+    def repair(
+        self, ended: Mapping[str, ClaimRecord] = MappingProxyType({}), before: Callable[[], None] = lambda: None
+    ) -> Repairs:
         """Make devices and specs match the records, and release what has none; the next call retries what failed.
 
-        ``ended`` are claims that do not exist any more, by UID; those whose record still is this one are released. The
-        first call of a process prepares every claim again, also those of the checkpoint of an earlier version. Raises
-        OSError and PluginError if no claim can be repaired, because the records cannot be read.
+        ``before`` is called first, without the lock. ``ended`` are claims that do not exist any more, by UID; those
+        whose record still is this one are released. The first call of a process prepares every claim again, also those
+        of the checkpoint of an earlier version. Raises OSError and PluginError if no claim can be repaired, because the
+        records cannot be read.
         """
+        before()
         with self.specs.locked():
             if first := not self._restored:
                 self.specs.adopt(read_checkpoint(self.specs.state_directory, self.specs.boot))

@@ -21,7 +21,7 @@ from aosp_plugin.framework.aio import background_task, call_in_loop, complete_un
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimSpecs, Repairs, uid_problem
+from aosp_plugin.framework.dra.claim_host import BOOT_ID_FILE, ClaimHost, ClaimSpecs, uid_problem
 from aosp_plugin.framework.dra.claim_records import (
     Claim,
     ClaimRecord,
@@ -188,7 +188,6 @@ class Claims:
         """Repair what is on the host; ask the API server for the claims that are due, all of them after ``check``."""
         self._requested.clear()
         files.changed.clear()
-        self._repair_due = self._clock() + self._timings.claim_round
         await self.repair(before=lambda: files.watch([self._specs.directory]))
         if self._clock() >= self._ask_due:
             await self._ask_for_claims(stop)
@@ -199,15 +198,10 @@ class Claims:
         Failures are logged, retried, and in ``problem`` and ``notice``. ``timeout`` is in seconds; ``before`` is called
         in the worker thread first.
         """
-        ended = dict(self._ended)
-
-        def repair() -> Repairs:
-            before()
-            return self._host.repair(ended)
-
+        function = partial(self._host.repair, dict(self._ended), before)
         try:
             self._check_scanned()
-            failed, repaired = await self._worker.run(repair, timeout, label="claim reconciliation")
+            failed, repaired = await self._worker.run(function, timeout, label="claim reconciliation")
             for kind, result in repaired:
                 self._observer.reconciled(kind, result)
         except (OSError, PluginError) as error:
@@ -215,8 +209,8 @@ class Claims:
         general = {uid: e for uid, e in failed.items() if not uid or isinstance(e, CdiError | ClaimRecordError)}
         _set(self._problem, general)
         _set(self._notice, {uid: error for uid, error in failed.items() if uid not in general})
-        if failed:
-            self._repair_due = min(self._repair_due, self._clock() + self._timings.recheck)
+        pause = self._timings.recheck if failed else self._timings.claim_round
+        self._repair_due = self._clock() + pause
 
     async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[PreparedDevice]:
         """Prepare a claim within ``seconds``, and return its devices. Raises OSError and PluginError.
@@ -351,6 +345,7 @@ class Claims:
                             break
                 if result.uid in self._ended:
                     await self.repair(seconds)
+                    self._requested.set()  # the round retries what failed
                 await self._clock.wait(superseded, timeout=min(self._timings.claim_poll, seconds))
         finally:
             if since != math.inf:
