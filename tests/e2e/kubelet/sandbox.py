@@ -100,8 +100,8 @@ def _cgroups() -> Iterator[None]:
 
 def _container_cgroups() -> Iterator[Path]:
     """Yield the parents of the cgroups of containerd's and CRI-O's containers."""
-    for name in ("k8s.io", "crio"):
-        yield from CGROUPS.glob(f"**/{name}")
+    for path, names, _ in os.walk(CGROUPS):  # which skips what is removed meanwhile
+        yield from (Path(path, name) for name in {"k8s.io", "crio"}.intersection(names))
 
 
 def set_up(*, devices: bool = True) -> None:
