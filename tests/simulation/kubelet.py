@@ -124,7 +124,10 @@ class Kubelet:
 
     async def _register(self, data: bytes) -> bytes:
         request = pb.RegisterRequest.FromString(data)
-        await asyncio.sleep(self.register_time)
+        waited = 0.0
+        while waited < self.register_time:  # which may end meanwhile
+            waited += 0.25
+            await asyncio.sleep(0.25)
         if self.refuses or not self.running:
             raise failure(grpc.StatusCode.UNKNOWN, "registration failed")
         if request.version != VERSION:
