@@ -25,11 +25,6 @@ def sets_of(layout: Layout, names: list[str]) -> list[DeviceSet]:
     return [layout.set_of(set_id) for set_id in layout.ids(names)]
 
 
-def ids(layout: Layout, *names: str) -> list[str]:
-    """Return the IDs of the sets that contain these binder devices."""
-    return layout.ids(names)
-
-
 def test_single_layout_has_a_set_for_each_name() -> None:
     assert sets_of(Single(""), ["a", "b9", "b10"]) == [
         DeviceSet("a", ("a",)),
@@ -42,8 +37,8 @@ def test_prefix_selects_the_files_of_single_and_numbered_layouts() -> None:
     """It is literal text: it may have special characters of regular expressions, and end with a digit."""
     for layout in (Single("b"), Numbered("b", 3)):
         assert [layout.id_part(name) for name in ("b7", "b", "a7")] == ["b7", "b", None]
-    assert ids(Numbered("a.b", 1), "a.b7", "axb8") == ["a.b7"]
-    assert ids(Numbered("b1", 2), "b10", "b12", "b112", "b2") == ["b10", "b12", "b112"]
+    assert Numbered("a.b", 1).ids(["a.b7", "axb8"]) == ["a.b7"]
+    assert Numbered("b1", 2).ids(["b10", "b12", "b112", "b2"]) == ["b10", "b12", "b112"]
 
 
 def test_numbered_sets_depend_on_numbers_and_not_on_positions() -> None:
@@ -60,7 +55,7 @@ def test_numbered_sets_depend_on_numbers_and_not_on_positions() -> None:
 
 def test_numbered_sets_use_canonical_numbers_only() -> None:
     """With a second spelling of a number, two binder devices would be the same member."""
-    assert ids(Numbered("b", 3), "b", "b07", "b00", "b-1", "b1x", "xb1", "b²", "b٣", "b1\n", "B1", "") == []
+    assert Numbered("b", 3).ids(["b", "b07", "b00", "b-1", "b1x", "xb1", "b²", "b٣", "b1\n", "B1", ""]) == []
 
 
 @given(
@@ -107,7 +102,7 @@ def test_each_member_leads_to_its_named_set() -> None:
         ("{name}{set}", ["binder", "hwbinder", "xbinder7", "phone7/binder", "binder7/8"]),
         ("phone-{set}-{name}", ["phone--binder", "phone-binder", "phone-7-xbinder", "xphone-7-binder"]),
     ):
-        assert ids(Named(TRIPLE, pattern), *names) == []
+        assert Named(TRIPLE, pattern).ids(names) == []
 
 
 def test_pattern_selects_the_entries_of_the_device_directory() -> None:
