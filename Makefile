@@ -11,7 +11,7 @@ UV_INSTALL = uv pip install --quiet --native-tls --python $(BIN)/python
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-bench test-apiserver test-cluster simulate chaos fuzz bench bench-storm \
+  test-bench test-apiserver test-cluster simulate chaos bench bench-storm \
   matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
@@ -106,11 +106,6 @@ simulate: $(VENV)/.installed ## Run the plugin on a simulated node in simulated 
 
 chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)
-
-FUZZ ?= 60
-fuzz: $(VENV)/.installed ## Fuzz the gRPC server and the configuration, FUZZ seconds each
-	$(BIN)/$(PIP_INSTALL) atheris==3.0.0
-	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 BENCH ?= run
 bench: $(VENV)/.installed ## Run benchmarks (docs/testing.md): BENCH="run --quick"; requires Go

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -60,6 +61,13 @@ async def connection(device_directory: DeviceDirectory, kubelet_dir: str) -> Asy
 def request(*containers: list[str]) -> pb.AllocateRequest:
     """Return an Allocate request with these IDs per container."""
     return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers])
+
+
+def unary(connection: Connection, method: str) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:
+    """Return an RPC that takes and returns bytes."""
+    return connection.channel.unary_unary(
+        f"/v1beta1.DevicePlugin/{method}", request_serializer=bytes, response_deserializer=bytes
+    )
 
 
 async def test_each_container_of_a_request_gets_its_own_response(connection: Connection) -> None:
@@ -145,12 +153,32 @@ async def test_request_may_exceed_the_default_limit_of_grpc(connection: Connecti
 async def test_invalid_request_is_refused(
     connection: Connection, method: str, data: bytes, code: str, text: str
 ) -> None:
-    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = connection.channel.unary_unary(
-        f"/v1beta1.DevicePlugin/{method}", request_serializer=bytes, response_deserializer=bytes
-    )
     with pytest.raises(grpc.aio.AioRpcError, match=text) as refused:
-        await call(data)
+        await unary(connection, method)(data)
     assert refused.value.code().name == code
+
+
+async def test_arbitrary_bytes_end_no_other_stream(connection: Connection) -> None:
+    """As a request they get OK or a documented code, and as the start of a connection they end only that one."""
+    rng = random.Random(20260101)  # noqa: S311 - repeatable, not secret
+    await connection.add(2)
+    path = os.path.join(connection.kubelet.directory, connection.kubelet.registrations[-1].endpoint)
+    for _ in range(50):
+        data = rng.randbytes(rng.randrange(40))
+        for method in ("Allocate", "GetPreferredAllocation", "PreStartContainer"):
+            answer = unary(connection, method)(data)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await answer
+            assert (await answer.code()).name in {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"}
+        reader, writer = await asyncio.open_unix_connection(path)
+        with contextlib.suppress(ConnectionError):
+            writer.write(data)
+            writer.write_eof()
+            await asyncio.wait_for(reader.read(), PATIENCE)
+        writer.close()
+    connection.devices.add(2)
+    await listed(connection.kubelet, 3)
+    assert connection.kubelet.resource(RESOURCE).streams_opened == 1
 
 
 @contextlib.asynccontextmanager
