@@ -17,7 +17,7 @@ from hack import schemas, version
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
 _RULES = "monitoring/rules.yaml"
-_COPIED = (_RULES, "monitoring/dashboard.json", "nfd/nodefeaturerule.yaml", "apparmor/aosp-phone")
+_COPIED = (_RULES, "monitoring/dashboard.json", "nfd/nodefeaturerule.yaml", "apparmor/aosp-phone", "dra/claims.yaml")
 _PROMETHEUS_RULE = """\
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule

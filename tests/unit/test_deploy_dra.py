@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from aosp_plugin.backend.parameters import PARAMETER_KEYS
 from aosp_plugin.config import sources
 from aosp_plugin.framework.dra.driver_names import driver_name
 
@@ -52,6 +54,12 @@ def test_the_service_account_has_exactly_the_rights_that_the_driver_uses() -> No
     subject = {"name": ACCOUNT["metadata"]["name"], "namespace": NAMESPACE}
     assert BINDING["subjects"] == [{"kind": "ServiceAccount"} | subject]
     assert BINDING["roleRef"]["name"] == ROLE["metadata"]["name"]
+
+
+def test_the_policy_for_claims_knows_the_keys_of_the_parameters() -> None:
+    policy, _ = documents("dra/claims.yaml")
+    (keys,) = (item["expression"] for item in policy["spec"]["variables"] if item["name"] == "keys")
+    assert {*json.loads(keys)} == {"apiVersion", "kind", *PARAMETER_KEYS} - {"allowedDevices"}
 
 
 def requests(document: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials, tls_context
 from tests.api_contract.checks import CHECKS
-from tests.e2e.apiserver import policies
+from tests.e2e.apiserver import claims, policies
 from tests.e2e.cluster import accounts
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.control_plane import ADMINISTRATORS, ControlPlane, etcd
@@ -122,7 +122,8 @@ def main(work: Path, _cgroups: str, programs: Path, only: str) -> int:
         if only in f"{check.run.__name__} {check.title}":
             report.run(f"[1.{server.minor}] {check.title}", partial(_run, check, server))
     world = policies.prepare(control_plane)
-    for title, run in policies.CHECKS:
+    claims.prepare(world)
+    for title, run in (*policies.CHECKS, *claims.CHECKS):
         if only in f"{run.__name__} {title}":
             report.run(f"[1.{server.minor}] {title}", partial(run, world))
     return report.end()

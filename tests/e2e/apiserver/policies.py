@@ -38,7 +38,7 @@ POLICY: Final = "ValidatingAdmissionPolicy"
 ACTIVE: Final = 120.0
 """Seconds within which the API server enforces new policies and roles."""
 
-_MANIFESTS: Final = ("dra/rbac.yaml", "dra/policy.yaml", "examples/node/rights.yaml")
+_MANIFESTS: Final = ("dra/rbac.yaml", "dra/policy.yaml", "dra/claims.yaml", "examples/node/rights.yaml")
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _COLLECTIONS: Final = {
