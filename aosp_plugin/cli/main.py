@@ -165,6 +165,25 @@ def status(url: str | None, *, as_json: bool, all_rows: bool, check: bool, **con
 
 
 @cli.command()
+@click.option("--url", metavar="URL", help="Address of the plugin: http://HOST:PORT.")
+def reload(url: str | None) -> None:
+    """Let the plugin read its configuration again, and print the outcome.
+
+    Runs on the plugin's host or in its container, and finds the plugin as status does. A changed ConfigMap is in the
+    file of a pod after about a minute; until then the configuration is unchanged.
+
+    Exit codes: 0 the configuration is served, 1 it was rejected, and the one before is still served, or there is no
+    outcome, 2 invalid usage or configuration.
+    """
+    from aosp_plugin.cli import reload, status  # noqa: PLC0415
+
+    outcome = reload.reload(url or status.own_url(os.environ))
+    if outcome.error:
+        raise click.ClickException(f"configuration reload rejected: {outcome.error}")
+    click.echo("configuration reloaded" if outcome.changed else "configuration unchanged, devices scanned again")
+
+
+@cli.command()
 @click.option("--config", "file", metavar="FILE", help="Configuration file (YAML, version: v1).")
 @click.option("--resource", metavar="NAME", help="The resource that the container requested.")
 def check(file: str | None, resource: str | None) -> None:

@@ -26,7 +26,7 @@ from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.framework.worker import Worker
-from aosp_plugin.report.document import Event
+from aosp_plugin.report.document import Event, ReloadReport
 from aosp_plugin.report.history import History
 
 LOG = logging.getLogger(__name__)
@@ -94,6 +94,7 @@ class Daemon:
         if self._process.stop.is_set() or generation is None:
             return
         self._process.reload.clear()
+        began = self._history.clock()
         # A call of the last reload may hang, with a directory that this configuration no longer names.
         self._worker.close()
         self._worker = Worker("configuration")
@@ -106,22 +107,25 @@ class Daemon:
                 await self._start(following, tasks, previous=generation.resources)
         except Exception as error:  # also a bug that only this configuration reveals
             errors = leaves(error)
+            reason = "; ".join(str(error) or repr(error) for error in errors)
             bugs = [error for error in errors if not isinstance(error, (PluginError, HostError, OSError))]
             LOG.error(  # noqa: TRY400 - a traceback only of a bug
                 "configuration reload rejected, keeping the current configuration",
-                extra={"error": "; ".join(str(error) or repr(error) for error in errors)},
+                extra={"error": reason},
                 exc_info=bugs[0] if bugs else None,
             )
             if following is not None:
                 _close_except(generation.listeners, following.listeners)
                 restored = Generation(generation.config, self._history, generation.listeners)
                 await self._start(restored, tasks, previous=following.resources)
+            self._history.last_reload = ReloadReport(began, changed=False, error=reason)
             return
         if following is None:
             generation.rescan()
         else:
             _close_except(following.listeners, generation.listeners)
             self._history.record(Event.RELOADED, "configuration reloaded")
+        self._history.last_reload = ReloadReport(began, changed=following is not None, error="")
         LOG.info("configuration reloaded", extra={"changed": following is not None})
 
     async def _checked(self, config: Config, present: Listeners) -> Generation:

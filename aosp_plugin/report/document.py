@@ -235,6 +235,26 @@ class Known(Struct, frozen=True, gc=False):
     """Why they are unknown."""
 
 
+class ProcessReport(Struct, frozen=True, gc=False):
+    """What identifies the process of the plugin on its host."""
+
+    pid: int
+    """As the process itself sees it: in a container usually 1."""
+    start: int
+    """When it started, in clock ticks since the host booted (/proc/PID/stat)."""
+
+
+class ReloadReport(Struct, frozen=True, gc=False):
+    """A reload of the configuration."""
+
+    began: float
+    """When the plugin began to read the configuration, in seconds since the epoch."""
+    changed: bool
+    """Whether another configuration is served since."""
+    error: str
+    """Why the reload was rejected; empty if it was not."""
+
+
 class Report(Struct, frozen=True, gc=False):
     """The whole Kubernetes node."""
 
@@ -256,3 +276,7 @@ class Report(Struct, frozen=True, gc=False):
     selinux: bool | None = None
     """Whether the kernel has booted with SELinux, without which an unchanged Android finds no services; None if that is
     unknown."""
+    process: ProcessReport | None = None
+    """The process of the plugin."""
+    last_reload: ReloadReport | None = None
+    """None before the first reload."""

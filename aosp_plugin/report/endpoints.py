@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from aosp_plugin.report import page
 from aosp_plugin.report.document import Known, Report
 from aosp_plugin.report.node_reporter import node_name
 from aosp_plugin.report.observation import NodeStatus, Observation
+from aosp_plugin.report.process import identify
 from aosp_plugin.report.resource_report import resource_report
 
 
@@ -48,7 +50,7 @@ def routes_by_address(
 
 def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool], runbook_url: str) -> Route:
     """Return the route of the report. ``collect`` returns the status of the resources, in any thread."""
-    started = time.time()
+    started, process = time.time(), identify(os.getpid())
 
     def answer() -> Answer:
         from aosp_plugin.report.problems import problems  # noqa: PLC0415 - with the first report
@@ -67,6 +69,8 @@ def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool]
             changes=status.changes,
             runbook_url=runbook_url,
             selinux=_selinux(),
+            process=process,
+            last_reload=status.last_reload,
         )
         return page.tagged("application/json", msgspec.json.encode(report))
 

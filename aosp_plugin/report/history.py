@@ -16,7 +16,7 @@ from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.podresources_client import Owner
-from aosp_plugin.report.document import Change, Event
+from aosp_plugin.report.document import Change, Event, ReloadReport
 
 PodsByDevice = Mapping[str, tuple[Owner, ...]]  # by device ID
 
@@ -33,7 +33,7 @@ _OF_ALLOCATIONS = frozenset({Event.ALLOCATED, Event.RELEASED})
 
 
 class History:
-    """The changes of the process. For one event loop."""
+    """The changes and the last reload of the process. For one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """``clock`` returns seconds since the epoch."""
@@ -43,6 +43,7 @@ class History:
         self._recorded = 0
         self.recent: tuple[Change, ...] = ()
         """The changes, newest first. The same object until the next change; may be passed to any thread."""
+        self.last_reload: ReloadReport | None = None
 
     def record(
         self, event: Event, text: str, resource: str = "", devices: Collection[str] = (), *, pod: str = ""

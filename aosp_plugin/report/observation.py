@@ -13,7 +13,7 @@ from aosp_plugin.framework.observer import Observer, Observers
 from aosp_plugin.framework.podresources_client import Allocations, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.metrics import Metrics, StateGauge
-from aosp_plugin.report.document import Change
+from aosp_plugin.report.document import Change, ReloadReport
 from aosp_plugin.report.history import History, ResourceHistory
 from aosp_plugin.report.resource_report import LeakDetectionState, LeakScans, ResourceStatus, leak_detection_state
 
@@ -27,6 +27,7 @@ class NodeStatus(NamedTuple):
     allocations: Allocations
     resources: tuple[ResourceStatus, ...]
     changes: tuple[Change, ...] = ()
+    last_reload: ReloadReport | None = None
 
 
 class Observation:
@@ -66,7 +67,7 @@ class Observation:
         """Return the status of each resource, and what they have in common. For the event loop of the servers."""
         allocations = await self._pod_resources.current()
         resources = tuple(self._resource_status(server, allocations) for server in servers)
-        return NodeStatus(allocations, resources, self._history.recent)
+        return NodeStatus(allocations, resources, self._history.recent, self._history.last_reload)
 
     def _resource_status(self, server: ResourceServer, allocations: Allocations) -> ResourceStatus:
         name, confirmation = server.resource_name, server.confirmation

@@ -6,10 +6,25 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from aosp_plugin.framework.service import http
+from aosp_plugin.report.document import Known, ProcessReport, Report
+from aosp_plugin.report.process import identify
 from kubelet_standin import Kubelet
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, sockets
+from tests.support import (
+    PATIENCE,
+    RESOURCE,
+    DeviceDirectory,
+    Serve,
+    free_port,
+    http_get,
+    http_serving,
+    listed,
+    run_command,
+    sockets,
+)
 
 WAITING = "waiting for kubelet"
 
@@ -43,18 +58,55 @@ async def test_signal_stops_the_plugin(device_directory: DeviceDirectory, kubele
 # -- reload
 
 
-async def test_sighup_applies_a_changed_configuration(
+async def test_reload_applies_a_changed_configuration_and_prints_the_outcome(
     device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str]
 ) -> None:
+    """The command finds the plugin by the configuration; each call has its own outcome."""
     device_directory.add(0, 1)
-    file = write_config(f"resource_name: {RESOURCE}")
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, "--config", file) as serve:
+    address = f"listen: 127.0.0.1:{free_port()}"
+    file = write_config(address)
+
+    async def reload() -> tuple[int, str, str]:
+        return await asyncio.to_thread(run_command, "reload", environment={"AOSP_PLUGIN_CONFIG": file})
+
+    flags = ("--kubelet-dir", kubelet_dir, "--device-dir", str(device_directory.directory), "--verify", "file")
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        Serve(device_directory, kubelet_dir, *flags, "--config", file, usual_flags=False),
+    ):
         await listed(kubelet, 2)
-        write_config("resource_name: example.com/other")
-        serve.signal(signal.SIGHUP)
+        assert await reload() == (0, "configuration unchanged, devices scanned again\n", "")
+        write_config(f"{address}\nresource_name: example.com/other")
+        assert await reload() == (0, "configuration reloaded\n", "")
         await listed(kubelet, 2, "example.com/other")
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
         assert len(sockets(kubelet_dir)) == 1
+        write_config(f"{address}\nshared_devices: [/usr]")
+        error = "configuration reload rejected: shared_devices: /usr is a directory, not a device: use shared_mounts"
+        assert await reload() == (1, "", f"aosp-plugin: {error}\n")
+        write_config(f"{address}\nresource_name: example.com/other")
+        assert await reload() == (0, "configuration unchanged, devices scanned again\n", "")
+
+
+@pytest.mark.parametrize(
+    ("started", "error"),
+    [(1, "is not visible here; run aosp-plugin reload in its pod"), (0, "the plugin ended during the reload")],
+)
+async def test_reload_signals_no_process_but_the_plugin(started: int, error: str) -> None:
+    """Behind a forwarded port is a process of another host: the one with its ID here started at another time."""
+    process = await asyncio.create_subprocess_exec("sleep", "1000")
+    found = identify(process.pid)
+    assert found is not None
+    report = Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), ())
+    report = msgspec.structs.replace(report, process=ProcessReport(found.pid, found.start - started))
+    answer = http.Answer("application/json", msgspec.json.encode(report))
+    with http_serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port:
+        code, out, err = await asyncio.to_thread(run_command, "reload", "--url", f"http://127.0.0.1:{port}")
+    assert (code, out) == (1, "")
+    assert error in err
+    if started:
+        process.kill()
+    assert await process.wait() == -(signal.SIGKILL if started else signal.SIGHUP)
 
 
 # -- probes, logs and errors

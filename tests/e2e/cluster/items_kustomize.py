@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tests.e2e.cluster import documented, leftovers, plugin
+from tests.e2e.cluster import documented, leftovers, phones, plugin
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_install import PHONES, rolled_out
 from tests.e2e.deploy.parts import DEPLOY
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +70,30 @@ def base(cluster: Cluster) -> None:
     until(lambda: plugin.metric(cluster, own, "leaked_devices") == 1, "the plugin finds a process that holds a device")
     assert plugin.metric(cluster, own, "leak_unreadable_processes") == 0, "some processes could not be inspected"
     cluster.machine.run("kill", process)
+
+
+@item("A ConfigMap edited in place: the page's command reloads it with hostPID, and prints why a wrong one is rejected")
+def reload(cluster: Cluster) -> None:
+    before = plugin.pod_on(cluster, cluster.machine)
+    assert before["spec"]["hostPID"]
+    (name,) = [volume["configMap"]["name"] for volume in before["spec"]["volumes"] if "configMap" in volume]
+    command = documented.command("kubectl -n kube-system exec POD -- aosp-plugin reload")
+
+    def reloaded(outcome: str, **keys: object) -> None:
+        text = yaml.safe_dump(plugin.VALUES["config"] | keys)
+        patch = json.dumps({"data": {"config.yaml": text}})
+        cluster.kubectl("-n", plugin.NAMESPACE, "patch", "configmap", name, "--patch", patch)
+
+        def ask() -> bool:
+            line = f"{command} || echo rejected"
+            return outcome in documented.shell(cluster, line, POD=before["metadata"]["name"])
+
+        until(ask, f"reload prints {outcome!r}", seconds=4 * PATIENCE)  # once the kubelet has written the file
+
+    reloaded("configuration reloaded", leak_scan_interval=20)
+    reloaded("configuration reload rejected: cannot read the device directory", device_dir="/nowhere")
+    after = plugin.pod_on(cluster, cluster.machine)
+    assert phones.container_of(before) == phones.container_of(after), "the plugin was restarted"
 
 
 @item("The page's commands uninstall it, with the configurations of earlier versions; nothing remains")
