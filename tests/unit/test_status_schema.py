@@ -8,18 +8,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from aosp_plugin.report.document import (
-    Change,
-    DriverReport,
-    Event,
-    Known,
-    Problem,
-    ProcessReport,
-    ReloadReport,
-    Report,
-    Severity,
-    State,
-)
+from aosp_plugin.report.document import Change, DriverReport, Event, Known, Problem, Report, Severity, State
 from hack import docs
 from kubectl_phones.fleet import fleet
 from kubectl_phones.tests.clusters import cluster, node, pod
@@ -33,9 +22,7 @@ def report() -> Report:
     resource = msgspec.structs.replace(EMPTY, devices=devices, leaks=(LEAK,), driver=driver)
     problem = Problem(Severity.ERROR, "missing", "aosp.io/binder", "a", "b", "missing", None, 1, ("n1",), ("a/b",), 0)
     change = Change(1.5, Event.ALLOCATED, "aosp.io/binder", "allocated to a/b", 1, ("n1",), "a/b")
-    report = Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), (resource,), (problem,), (change,), "")
-    reload = ReloadReport(1.5, changed=False, error="a")
-    return msgspec.structs.replace(report, process=ProcessReport(1, 2), last_reload=reload)
+    return Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), (resource,), (problem,), (change,), "")
 
 
 def test_output_for_the_fleet_is_valid_and_a_wrong_one_is_not() -> None:

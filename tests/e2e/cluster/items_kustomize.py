@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -76,24 +77,25 @@ def base(cluster: Cluster) -> None:
 def reload(cluster: Cluster) -> None:
     before = plugin.pod_on(cluster, cluster.machine)
     assert before["spec"]["hostPID"]
-    (name,) = [volume["configMap"]["name"] for volume in before["spec"]["volumes"] if "configMap" in volume]
-    command = documented.command("kubectl -n kube-system exec POD -- aosp-plugin reload")
-
-    def reloaded(outcome: str, **keys: object) -> None:
-        text = yaml.safe_dump(plugin.VALUES["config"] | keys)
-        patch = json.dumps({"data": {"config.yaml": text}})
-        cluster.kubectl("-n", plugin.NAMESPACE, "patch", "configmap", name, "--patch", patch)
-
-        def ask() -> bool:
-            line = f"{command} || echo rejected"
-            return outcome in documented.shell(cluster, line, POD=before["metadata"]["name"])
-
-        until(ask, f"reload prints {outcome!r}", seconds=4 * PATIENCE)  # once the kubelet has written the file
-
-    reloaded("configuration reloaded", leak_scan_interval=20)
-    reloaded("configuration reload rejected: cannot read the device directory", device_dir="/nowhere")
+    pod, volumes = before["metadata"]["name"], before["spec"]["volumes"]
+    (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
+    outcomes = {
+        "configuration reloaded": ("leak_scan_interval", 20),
+        "configuration reload rejected: cannot read the device directory": ("device_dir", "/nowhere"),
+    }
+    for outcome, (key, value) in outcomes.items():
+        data = {"config.yaml": yaml.safe_dump(plugin.VALUES["config"] | {key: value})}
+        cluster.kubectl("-n", plugin.NAMESPACE, "patch", "configmap", name, "--patch", json.dumps({"data": data}))
+        # The kubelet writes the files of a pod once a minute, and when the pod changes.
+        cluster.kubectl("-n", plugin.NAMESPACE, "annotate", "pod", pod, f"changed={key}", "--overwrite")
+        until(partial(_reload_prints, cluster, pod, outcome), outcome, seconds=4 * PATIENCE)
     after = plugin.pod_on(cluster, cluster.machine)
     assert phones.container_of(before) == phones.container_of(after), "the plugin was restarted"
+
+
+def _reload_prints(cluster: Cluster, pod: str, outcome: str) -> bool:
+    command = documented.command("kubectl -n kube-system exec POD -- aosp-plugin reload")
+    return outcome in documented.shell(cluster, f"{command} || true", POD=pod)
 
 
 @item("The page's commands uninstall it, with the configurations of earlier versions; nothing remains")
