@@ -10,7 +10,7 @@ A backend serves its devices by the kubelet's device plugin API v1beta1, or by D
     serve(ListedDevices("example.com/serial", lambda: glob.glob("/dev/ttyUSB*")))
 
 ``ListedDevices`` also serves several slots per device node, mounts and health: let the function return ``ListedDevice``
-entries instead of paths. ``examples/`` has two complete plugins, and a DRA driver.
+entries instead of paths. ``examples/`` has three complete plugins, and a DRA driver.
 
 **A plugin for anything else** implements ``Backend``. Three methods are required: ``scan`` reads the state of the host,
 ``devices`` returns what the scan found, and ``allocate`` returns the ``ContainerEdits`` for the devices of one
