@@ -8,7 +8,7 @@ Those of outputs are made of types, with the docstrings of them and of their fie
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -75,7 +75,9 @@ def _key_schema(key: convert.Key) -> dict[str, Any]:
         for struct in key.structs
     ]
     if structs and key.is_list:
-        return {"type": "array", "items": {"anyOf": [{"type": "string"}, *structs]}}
+        item, _ = get_args(get_args(key.hint)[0])
+        texts = [] if item in key.structs else [{"type": "string"}]
+        return {"type": "array", "items": {"anyOf": [*texts, *structs]}}
     if structs:
         return {"anyOf": [*structs, {"type": "null"}]}
     plain = msgspec.json.schema(key.hint)

@@ -139,7 +139,8 @@ class BinderBackend(Backend):
         names = self._store.devices if self._phones is None else self._phones.names()
         before = self._scanned
         groups = {name: before.sets.get(name) or self._layout.set_of(name) for name in self._layout.ids(names)}
-        scanned = Scanned(groups, self._store.devices, self._store.reasons, shared, self._state())
+        crowded = scans.crowded(groups.values(), shared.spread)
+        scanned = Scanned(groups, self._store.devices, self._store.reasons, shared, crowded, self._state())
         problems = scans.device_problems(groups.values(), scanned, scanned.state)
         numa_nodes = self._numa_nodes(groups.values(), shared)
         unchanged = (groups, problems, numa_nodes) == (before.sets, before.problems, before.numa_nodes)

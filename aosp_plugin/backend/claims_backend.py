@@ -178,7 +178,7 @@ class ClaimsBackend(BinderBackend):
             raise UnhealthyDeviceError(str(error)) from error
         if len(members) < len(group.members):
             raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: its binder devices are missing")
-        return AllocatedDevice(group.id, members, self._scanned.shared.spread.device(group.number))
+        return AllocatedDevice(group.id, members, self._scanned.shared.of(group.number))
 
     def _edits_of(
         self, ids: Sequence[str], groups: Sequence[DeviceSet], parameters: Parameters, further: Sequence[str]
@@ -189,7 +189,7 @@ class ClaimsBackend(BinderBackend):
         taken = self._edits.paths_without(devices, scanned.shared)
         if parameters.container_paths is None:
             taken += self._resource.container_paths
-        present = {*scanned.shared.devices, *((device.spread_device,) * 2 for device in devices)}
+        present = {*scanned.shared.devices, *((path, path) for device in devices for path in device.others)}
         added = tuple((path, path) for path in further if (path, path) not in present)
         require_free(parameters, [path for path, _ in added], taken)
         if self._claimed is None and self._recreator is None:

@@ -51,8 +51,8 @@ class AllocatedDevice(NamedTuple):
 
     id: str
     members: Sequence[BinderDevice]
-    spread_device: str = ""
-    """Its spread device, a path of the host; empty if it has none."""
+    others: Sequence[str] = ()
+    """What it has besides by its number, as paths of the host: its spread device and its slices."""
 
 
 class EditsBuilder:
@@ -97,7 +97,7 @@ class EditsBuilder:
         edits, rest = [], [*paths]
         for device in devices:
             own_paths, rest = rest[: len(device.members)], rest[len(device.members) :]
-            nodes = self._nodes_of(device.members) + [self._node(path) for path in [device.spread_device] if path]
+            nodes = [*self._nodes_of(device.members), *map(self._node, device.others)]
             edits.append(ContainerEdits(nodes, self._mounts_of(device.members, own_paths)))
         names = [self._visible_name(member) for device in devices for member in device.members]
         everything = self._edits(devices, shared, ())
@@ -144,7 +144,7 @@ class EditsBuilder:
         members = list(dict.fromkeys(member for device in devices for member in device.members))
         nodes, mounts = self._nodes_of(members), self._mounts_of(members, container_paths)
         nodes += [self._node(host_path, path) for host_path, path in shared.devices]
-        nodes += map(self._node, dict.fromkeys(device.spread_device for device in devices if device.spread_device))
+        nodes += map(self._node, dict.fromkeys(path for device in devices for path in device.others))
         mounts += self._shared_mounts_of(members, shared)
         return ContainerEdits(nodes, mounts, self._common_environment)
 

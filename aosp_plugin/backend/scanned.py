@@ -5,11 +5,12 @@ shared devices, and pods that have devices through another API.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
-from aosp_plugin.backend.shared_paths import SharedFiles
+from aosp_plugin.backend.shared_paths import SharedFiles, Spread
 from aosp_plugin.binder.devices.health import HealthProblem, Reason, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet
@@ -65,6 +66,8 @@ class Scanned(NamedTuple):
     """Why binder devices are unhealthy, of those that are, by name."""
     shared: SharedFiles = SharedFiles()
     """What containers get besides binder devices."""
+    crowded: frozenset[str] = frozenset()
+    """The IDs of the devices for which their spread device has no room."""
     state: HostState = HostState()
     """What has a say in the health of the devices besides the above."""
     problems: Mapping[str, HealthProblem] = {}
@@ -80,15 +83,26 @@ class Scanned(NamedTuple):
         return [device for device in found if device is not None and device.identity is not None]
 
     def allocated(self, group: DeviceSet) -> AllocatedDevice:
-        """Return what a container gets with a device: its existing binder devices, and its spread device."""
-        spread = self.shared.spread
-        return AllocatedDevice(group.id, self.existing(group), spread.device(group.number) if spread.known else "")
+        """Return what a container gets with a device: its existing binder devices, and what it has by its number."""
+        return AllocatedDevice(group.id, self.existing(group), self.shared.of(group.number))
+
+
+def crowded(groups: Iterable[DeviceSet], spread: Spread) -> frozenset[str]:
+    """Return the IDs of the devices beyond the first ones of their spread device, as many as its limit."""
+    counts, ids = Counter[str](), set[str]()
+    for group in groups if spread.limits else ():
+        path = spread.device(group.number)
+        counts[path] += 1
+        if counts[path] > spread.limits.get(path, counts[path]):
+            ids.add(group.id)
+    return frozenset(ids)
 
 
 def device_problems(groups: Iterable[DeviceSet], scanned: Scanned, state: HostState) -> dict[str, HealthProblem]:
     """Return why devices are unhealthy, of those that are, by ID."""
     shared = scanned.shared
-    if not (state.phones or state.not_recreated is not None or shared.missing or shared.spread.lost):
+    general = shared.missing or shared.spread.lost or shared.slices or scanned.crowded
+    if not (state.phones or state.not_recreated is not None or general):
         healthy = scanned.binder_devices.keys() - scanned.reasons.keys() - state.lacking
         groups = [group for group in groups if group.id in state.held or not healthy.issuperset(group.members)]
     found = {group.id: problem(group, scanned, state) for group in groups}
@@ -111,9 +125,10 @@ def general_problem(group: DeviceSet, scanned: Scanned, state: HostState) -> Hea
         unknown = "" if state.holds_known else ": the kubelet has not answered yet which pods have it"
         held = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}{unknown}")
     phones = None if state.phones is None else _phone_problem(group.id, state.phones)
-    spread = scanned.shared.spread
-    lost = spread.lost & {spread.device(group.number)} if spread.lost else ()
-    return first(requirement_missing([*scanned.shared.missing, *lost]), held, phones)
+    missing = [*scanned.shared.missing, *scanned.shared.missing_of(group.number)]
+    if group.id in scanned.crowded:
+        missing.append(f"room for it on {scanned.shared.spread.device(group.number)} (spread_devices, per_device)")
+    return first(requirement_missing(missing), held, phones)
 
 
 def _phone_problem(phone: str, phones: PhoneState) -> HealthProblem | None:

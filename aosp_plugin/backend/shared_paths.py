@@ -1,8 +1,10 @@
-"""What containers get besides binder devices: ``shared_mounts``, ``shared_devices`` and ``spread_devices``.
+"""What containers get besides binder devices: shared mounts and devices, spread devices, and slices of devices.
 
 A few devices of the host, such as GPUs, are spread over the devices of a resource: device number N has the known spread
 device N mod K, where K is the number of known ones, in natural order. A lost one stays known: its devices are
 unhealthy, and no other device moves. See ``known`` for when the devices are spread again.
+
+Of numbered devices, such as loop devices, each device of a resource has a slice, which depends on nothing but numbers.
 """
 
 import contextlib
@@ -12,11 +14,11 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
+from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, may_overlap, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
 from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import Resource, shared_device
+from aosp_plugin.config.keys import Resource, SliceDevices, shared_device, spread_device
 from aosp_plugin.config.values import OWN_BINDERFS, shared_path
 from aosp_plugin.framework.errors import ConfigError
 
@@ -32,6 +34,8 @@ class Spread(NamedTuple):
     """Those of them that do not exist now."""
     numa_nodes: Mapping[str, int] = {}
     """The NUMA nodes of those that have one, according to the kernel."""
+    limits: Mapping[str, int] = {}
+    """The numbers of devices that have the same one at most, of those with such a limit."""
 
     def device(self, number: int) -> str:
         """Return the path of the spread device of device ``number``; empty if none is known."""
@@ -53,6 +57,18 @@ class SharedFiles(NamedTuple):
     missing: tuple[str, ...] = ()
     """Paths and patterns that each container requires, and that no device of the host has."""
     spread: Spread = Spread()
+    slices: tuple[SliceDevices, ...] = ()
+    present: frozenset[str] = frozenset()
+    """The paths of the host at which a shared or spread device is, or one of any slice."""
+
+    def of(self, number: int) -> tuple[str, ...]:
+        """Return the paths of what device ``number`` has by its number: its spread device and its slices."""
+        spread = filter(None, [self.spread.device(number)])
+        return (*spread, *(path for devices in self.slices for path in devices.of(number)))
+
+    def missing_of(self, number: int) -> list[str]:
+        """Return those of these paths at which no device is."""
+        return [path for path in self.of(number) if path not in self.present]
 
 
 class SharedPaths:
@@ -63,7 +79,9 @@ class SharedPaths:
         self._host = host
         self._mounts = {path for path, _ in map(shared_path, resource.shared_mounts)} - {OWN_BINDERFS}
         self._shared = [shared_device(item) for item in resource.shared_devices]
-        self._spread = ["/" + "/".join(parts(path)) for path in resource.spread_devices]
+        spread = map(spread_device, resource.spread_devices)
+        self._spread = {"/" + "/".join(parts(item.path)): item.per_device for item in spread}
+        self._slices = resource.slice_devices
         self._search: PathSearch | None = None
         self._states: dict[str, frozenset[str]] = {}
         self._files = SharedFiles()
@@ -76,7 +94,7 @@ class SharedPaths:
         search = self._search
         if search is None:
             search = PathSearch(self._host)
-            for path in (*self._mounts, *(device.path for device in self._shared), *self._spread):
+            for path in (*self._mounts, *self._keys()):
                 self._find(path, search)
         return frozenset(search.directories)
 
@@ -93,7 +111,8 @@ class SharedPaths:
         self._log_not_found("mounts", self._mounts - mounts)
         found, absent = self._find_devices(search)
         spread = self._spread_devices(found, () if forget else before.known)
-        self._files = SharedFiles(mounts, self._shared_devices(found), self._missing(found, spread), spread)
+        missing, present = self._missing(found, spread), frozenset[str]().union(*found.values())
+        self._files = SharedFiles(mounts, self._shared_devices(found), missing, spread, self._slices, present)
         self._search = search
         self._log_not_found("devices", absent & {device.path for device in self._shared if not device.required})
         if spread != before:
@@ -104,9 +123,7 @@ class SharedPaths:
     def _find_devices(self, search: PathSearch) -> tuple[dict[str, dict[str, os.stat_result]], set[str]]:
         """Return the status of each device that each path or pattern has, and those without any file."""
         others, unprintable = set[str](), set[str]()
-        keys = {device.path: "shared_devices" for device in self._shared} | dict.fromkeys(
-            self._spread, "spread_devices"
-        )
+        keys = self._keys()
         found: dict[str, dict[str, os.stat_result]] = {path: {} for path in keys}
         absent = set()
         for path, key in keys.items():
@@ -127,6 +144,12 @@ class SharedPaths:
         for path in self._newly("unprintable", unprintable):
             LOG.warning("file skipped", extra={"file": path, "reason": "its path contains unprintable characters"})
         return found, absent
+
+    def _keys(self) -> dict[str, str]:
+        """Return the paths and patterns of devices, each with the key that has it."""
+        shared = {device.path: "shared_devices" for device in self._shared}
+        patterns = [devices.pattern for devices in self._slices]
+        return shared | dict.fromkeys(self._spread, "spread_devices") | dict.fromkeys(patterns, "slice_devices")
 
     @staticmethod
     def _find(path: str, search: PathSearch) -> dict[str, os.stat_result]:
@@ -164,7 +187,13 @@ class SharedPaths:
             node = self._host.numa_node(status)
             if node is not None and node <= LAST_NUMA_NODE:
                 numa_nodes[path] = node
-        return Spread(devices, frozenset(devices) - present.keys(), numa_nodes)
+        limits = {
+            path: limit
+            for pattern, limit in reversed(self._spread.items())
+            for path in devices
+            if limit is not None and may_overlap(path, pattern)
+        }
+        return Spread(devices, frozenset(devices) - present.keys(), numa_nodes, limits)
 
     def _log_not_found(self, kind: str, paths: Iterable[str]) -> None:
         for path in self._newly(f"no {kind}", paths):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap, parts
 from aosp_plugin.binder.devices.sets import Named
 from aosp_plugin.config.convert import shown
-from aosp_plugin.config.keys import NamedSets, Resource, SharedDevice, shared_device
+from aosp_plugin.config.keys import NamedSets, Resource, SharedDevice, shared_device, spread_device
 from aosp_plugin.config.values import Isolation, normalised, shared_path
 from aosp_plugin.framework.errors import ConfigError
 
@@ -55,11 +55,13 @@ class _Place(NamedTuple):
 
 
 def shared_files(resource: Resource) -> Iterator[SharedFile]:
-    """Yield the shared devices and mounts of a resource, and its spread devices."""
+    """Yield the shared devices and mounts of a resource, its spread devices and those of slices."""
     for device in map(shared_device, resource.shared_devices):
         yield SharedFile("shared_devices", device.path, device.container_path or device.path)
-    for path in resource.spread_devices:
+    for path in [spread_device(item).path for item in resource.spread_devices]:
         yield SharedFile("spread_devices", path, path)
+    for devices in resource.slice_devices:
+        yield SharedFile("slice_devices", devices.pattern, devices.pattern)
     if resource.isolation is not Isolation.STRICT:  # which shares no mounts
         for host_path, container_path in map(shared_path, resource.shared_mounts):
             yield SharedFile("shared_mounts", host_path, container_path)
@@ -97,9 +99,10 @@ def reserved_path(path: str) -> str | None:
 
 def _validate_patterns(resource: Resource, at: Mapping[str, str]) -> None:
     """Raise ConfigError for a pattern with a container path, or one that matches no device on any host."""
-    spread = [("spread_devices", SharedDevice(path=path)) for path in resource.spread_devices]
     shared = [("shared_devices", shared_device(item)) for item in resource.shared_devices]
-    for key, device in (*shared, *spread):
+    spread = [("spread_devices", SharedDevice(path=spread_device(item).path)) for item in resource.spread_devices]
+    slices = [("slice_devices", SharedDevice(path=devices.path)) for devices in resource.slice_devices]
+    for key, device in (*shared, *spread, *slices):
         if not is_pattern(device.path):
             continue
         pattern = f"{at[key]}: the pattern {shown(device.path)}"

@@ -85,6 +85,39 @@ def shared_device(item: str | SharedDevice) -> SharedDevice:
     return SharedDevice(path=host, container_path=None if container == host else container)
 
 
+class SpreadDevice(Struct, frozen=True, kw_only=True):
+    """A device of the host, or all that match a pattern, of which each device of the resource has one."""
+
+    path: Annotated[values.PathPattern, Key("/dev/dri/renderD*")]
+    """Path on the host, or a pattern."""
+    per_device: Annotated[_DeviceCount | None, Key("30")] = None
+    """Number of devices of the resource that have the same one at most; further ones are unhealthy. If null, any."""
+
+
+def spread_device(item: str | SpreadDevice) -> SpreadDevice:
+    """Return an item of ``spread_devices``, which may be text, as a mapping."""
+    return item if isinstance(item, SpreadDevice) else SpreadDevice(path=item)
+
+
+class SliceDevices(Struct, frozen=True, kw_only=True):
+    """Numbered devices of the host, of which each device of the resource has several of its own."""
+
+    path: Annotated[values.NumberedPath, Key("/dev/loop*")]
+    """Path on the host, in which * stands for the number of the device."""
+    count: Annotated[int, Meta(ge=1, le=1024), Key("40")]
+    """Number of them for each device of the resource."""
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of the paths, which other files match as well: * stands for more than digits."""
+        return values.normalised(self.path).replace("*", "[0-9]*")
+
+    def of(self, number: int) -> list[str]:
+        """Return the paths of those of device ``number`` of the resource."""
+        path, numbers = values.normalised(self.path), range(number * self.count, (number + 1) * self.count)
+        return [path.replace("*", str(each)) for each in numbers]
+
+
 class Resource(Struct, frozen=True, kw_only=True):
     """The effective configuration of one resource: which devices it has, and what a container gets with a device."""
 
@@ -125,9 +158,28 @@ class Resource(Struct, frozen=True, kw_only=True):
         Key("[/dev/ashmem, /dev/dma_heap/*, {path: /dev/fuse, required: true}]"),
     ] = ("/dev/ashmem",)
     """Other character and block devices that every container gets, if they exist on the host."""
-    spread_devices: Annotated[values.PathPatterns, Key("[/dev/dri/renderD*]")] = ()
+    spread_devices: Annotated[
+        tuple[values.AbsolutePath | SpreadDevice, ...],
+        Limit(
+            "a list of absolute paths, each once, which may have the wildcards *, ? and [...], and mappings with path "
+            "and optionally per_device",
+            lambda items: values.are_different_paths([spread_device(item).path for item in items]),
+        ),
+        Key("[/dev/dri/renderD*]"),
+    ] = ()
     """Devices of which each device of the resource has one, selected by its number: its container gets that one, and it
     is unhealthy while that one is missing."""
+    slice_devices: Annotated[
+        tuple[SliceDevices, ...],
+        Limit(
+            "a list of mappings with path and count, each path once",
+            lambda items: values.are_different_paths([devices.path for devices in items]),
+        ),
+        Key("[{path: /dev/loop*, count: 40}]", variable=False),
+    ] = ()
+    """Numbered devices of which each device of the resource has several of its own: device N has those from N * count
+    to N * count + count - 1, no other one has them, and it is unhealthy while one of them is missing. Requires phones,
+    or sets with a size."""
     container_paths: Annotated[values.Paths, Key("[/dev/binder, /dev/hwbinder, /dev/vndbinder]")] = ()
     """Additional paths of binder devices in a container: the first path leads to its first binder device, the second
     path to the second one, and so on."""

@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from aosp_plugin.binder.devices.patterns import may_overlap, parts
+from aosp_plugin.binder.devices.patterns import is_pattern, may_overlap, parts
 from aosp_plugin.binder.devices.sets import name_problem, pattern_problem
 from aosp_plugin.config.container_paths import reserved_path, shared_files, validate_container_paths
 from aosp_plugin.config.convert import shown
-from aosp_plugin.config.keys import DEFAULTS, Config, NamedSets, Provision, Resource, status_address
+from aosp_plugin.config.keys import DEFAULTS, Config, NamedSets, NumberedSets, Provision, Resource, status_address
 from aosp_plugin.config.values import OWN_BINDERFS, Api, ProvisionedBy, Recreate, normalised
 from aosp_plugin.framework.cdi import kind_problem
 from aosp_plugin.framework.devices import CDI
@@ -47,11 +47,14 @@ def validate(entries: Sequence[ResourceEntry], file: str) -> None:
         _validate_cdi_kind(*entry)
         _validate_dra(*entry)
         _validate_shared_with_phones(*entry)
+        _validate_slices(entry)
         validate_container_paths(*entry)
     for (i, first), (j, second) in itertools.combinations(enumerate(entries), 2):
         place = f"file {file}: resources[{i}] and resources[{j}]"
         _require_different_names(first, second, place)
         _require_different_devices(first, second, place)
+        _require_own_slices(first, second, f"{place}: ")
+        _require_own_slices(second, first, f"{place}: ")
     _validate_capacity(entries)
 
 
@@ -194,6 +197,30 @@ def _validate_shared_with_phones(resource: Resource, at: Mapping[str, str]) -> N
                 f"{at[file.key]}: {shown(path)} is not allowed: all containers would get the binder devices of all "
                 f"phones, which are in {directory} ({at['phones']}.directory)"
             )
+
+
+def _validate_slices(entry: ResourceEntry) -> None:
+    """Require that each device has a number, or several would have one slice, and that nothing else has a slice."""
+    resource, at = entry
+    if resource.slice_devices and resource.phones is None and not isinstance(resource.sets, NumberedSets):
+        raise ConfigError(
+            f"{at['slice_devices']}: a slice is selected by the number of its device, and only phones and sets with a "
+            f"size have one each ({at['sets']})"
+        )
+    _require_own_slices(entry, entry)
+
+
+def _require_own_slices(entry: ResourceEntry, other: ResourceEntry, place: str = "") -> None:
+    """Require that the devices of slices are not among the other devices of a resource, which may be the same one."""
+    for devices in entry.resource.slice_devices:
+        for key, path, _ in shared_files(other.resource):
+            itself = entry is other and path == devices.pattern
+            if not itself and may_overlap(devices.path if is_pattern(path) else devices.pattern, path):
+                sources = _joined(entry.at["slice_devices"], other.at[key])
+                raise ConfigError(
+                    f"{place}{sources}: {shown(path)} is not allowed: a container would get devices of {devices.path}, "
+                    "each of which one device has alone"
+                )
 
 
 def _is_below(path: str, directory: str) -> bool:

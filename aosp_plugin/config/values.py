@@ -113,12 +113,11 @@ LogFormat = Literal["text", "json"]
 
 AbsolutePath = Annotated[str, Meta(pattern="^/")]
 PathPattern = Annotated[AbsolutePath, Limit("an absolute path, which may have the wildcards *, ? and [...]")]
+NumberedPath = Annotated[
+    str, Meta(pattern=r"^/[^*?[\]]*\*[^*?[\]]*$"), Limit("an absolute path with one *, which stands for a number")
+]
 PathOrEmpty = Annotated[str, Meta(pattern="^(/|$)"), Limit("an absolute path, or empty")]
 Paths = Annotated[tuple[AbsolutePath, ...], Limit("a list of absolute paths, each once", are_different_paths)]
-PathPatterns = Annotated[
-    tuple[AbsolutePath, ...],
-    Limit("a list of absolute paths, each once, which may have the wildcards *, ? and [...]", are_different_paths),
-]
 # A third part, such as the :rw of Docker, is an error: shared mounts are read-only, and paths have no colon.
 SharedMounts = Annotated[
     tuple[Annotated[str, Meta(pattern=f"^(/[^:]*|(/[^:]*|{OWN_BINDERFS}):/[^:]*)$")], ...],

@@ -146,7 +146,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     ),
     Reason.REQUIREMENT_MISSING: (
         "lacking another device of the host",
-        "Load the driver of the path of shared_devices, or of the spread device, that does not exist.",
+        "Load the driver of the path that does not exist. If there is no room, lower the count, or raise per_device.",
     ),
     Reason.IN_USE_BY_OTHER_API: (
         "in use through the other API",

@@ -1,10 +1,11 @@
-"""Other devices of a phone, ``shared_devices`` and ``spread_devices``, through backend, plugin and kubelet.
+"""Other devices of a phone, shared, spread and in slices, through backend, plugin and kubelet.
 
 Devices are links to those of the kernel, so that no rights are required, except where a test makes device files.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -13,13 +14,23 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.config.keys import SharedDevice
+from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config.keys import NumberedSets, Resource, SharedDevice, SliceDevices, SpreadDevice
+from aosp_plugin.config.values import Api
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceNode
 from aosp_plugin.framework.errors import UnhealthyDeviceError
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.apiserver import ApiServer
+from kubelet_standin.dra_claims import ClaimsError, DraPod
 from tests.backends import binder_backend, scan
-from tests.support import DeviceDirectory, names
+from tests.dra_node import DraNode
+from tests.support import RESOURCE, DeviceDirectory, listed, names, run
 
 NULL = "/dev/null"
+PHONE = "aosp.io/phone"
 
 
 class Dri:
@@ -146,3 +157,80 @@ def test_devices_are_unhealthy_while_no_spread_device_is_known(device_directory:
     assert backend.spread_devices() == {}
     dri.add(128)
     assert set(scan(backend).values()) == {""}
+
+
+def test_devices_beyond_the_limit_of_their_spread_device_are_unhealthy(
+    device_directory: DeviceDirectory, dri: Dri
+) -> None:
+    """Those with the highest numbers. One without a limit takes all."""
+    dri.add(128, 129)
+    limited = SpreadDevice(path=dri.path(128), per_device=2)
+    backend = phones(device_directory, 8, spread_devices=(limited, dri.pattern))
+    full = f"requirement-missing: room for it on {dri.path(128)} (spread_devices, per_device)"
+    scan(backend)
+    assert [device.detail for device in backend.devices()] == ["", "", "", "", full, "", full, ""]
+    with pytest.raises(UnhealthyDeviceError, match="room for it on"):
+        backend.allocate(["aosp_binder6"])
+    device_directory.remove(0)
+    backend.reset()
+    assert scan(backend) == {
+        name: "requirement-missing" if name == "aosp_binder6" else "" for name in names(range(1, 8))
+    }
+
+
+# -- slices
+
+
+async def test_pod_gets_a_slice_of_its_own_by_the_device_plugin(
+    device_directory: DeviceDirectory, dri: Dri, kubelet_dir: str
+) -> None:
+    """A device whose slice is not whole is unhealthy, and no other slice changes."""
+    dri.add(0, 1, 2, 4, 5)
+    slices = (SliceDevices(path=dri.pattern, count=2),)
+    backend = phones(device_directory, 3, sets=NumberedSets(size=1), slice_devices=slices)
+
+    async def admitted(name: str) -> list[str]:
+        pod = await kubelet.admit(Pod(name, [Container("c", {RESOURCE: 1})]))
+        nodes = pod.containers["c"].devices
+        return [node.container_path for node in nodes if node.container_path == node.host_path]
+
+    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir)):
+        await listed(kubelet, 2)
+        assert backend.devices()[1].detail == f"requirement-missing: {dri.path(3)}"
+        assert [await admitted(name) for name in "ab"] == [[dri.path(n), dri.path(n + 1)] for n in (0, 4)]
+        dri.add(3)
+        await listed(kubelet, 3)
+        dri.remove(0)
+        await listed(kubelet, 2)
+        assert await admitted("c") == [dri.path(2), dri.path(3)]
+
+
+async def test_pod_gets_a_slice_of_its_own_by_dra(short_directory: Path, dri: Dri) -> None:
+    """A device whose slice is not whole has a taint, and its claim is not prepared."""
+    dri.add(0, 1, 2, 3, 4)
+    devices = DeviceDirectory(short_directory / "dev")
+    for number in range(3):
+        (devices.directory / f"phone{number}").touch()
+    resource = Resource(
+        resource_name=PHONE,
+        api=Api.DRA,
+        device_dir=str(devices.directory),
+        device_prefix="phone",
+        verify=Verify.FILE,
+        shared_devices=(),
+        sets=NumberedSets(size=1),
+        slice_devices=(SliceDevices(path=dri.pattern, count=2),),
+    )
+    async with ApiServer() as server:
+        node = DraNode(short_directory, server)
+        backend = ClaimsBackend(Host(), resource, cdi_dir=str(short_directory / "cdi"))
+        async with node.kubelet, node.running(backend):
+            (published,) = node.slices
+            assert ["taints" in device for device in published["spec"]["devices"]] == [False, False, True]
+            await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["phone1"]),)))
+            (spec,) = node.specs
+            (device,) = json.loads((short_directory / "cdi" / spec).read_text())["devices"]
+            nodes = [entry["path"] for entry in device["containerEdits"]["deviceNodes"]]
+            assert nodes == ["/dev/phone1", dri.path(2), dri.path(3)]
+            with pytest.raises(ClaimsError, match=f"'phone2' is unhealthy: requirement-missing: {dri.path(5)}"):
+                await node.kubelet.prepare(DraPod("late", (node.create_claim("b", ["phone2"]),)))

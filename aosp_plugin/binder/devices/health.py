@@ -7,6 +7,9 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
+_MAX_NAMED = 4
+"""Devices in the text of a problem; a host without loop devices lacks thousands."""
+
 
 class Reason(enum.StrEnum):
     """Why a device is unhealthy, as in logs, metrics and errors. Earlier reasons take precedence in a device set."""
@@ -33,8 +36,8 @@ class Reason(enum.StrEnum):
     PROBE_FAILED = "probe-failed"
     """BINDER_VERSION failed, or returned another version than 8."""
     REQUIREMENT_MISSING = "requirement-missing"
-    """Another device of the host that each container of the resource requires, or the spread device of this one, does
-    not exist."""
+    """Another device of the host that each container of the resource requires, or that this one has by its number, does
+    not exist; or its spread device has no room for it."""
     IN_USE_BY_OTHER_API = "in-use-by-other-api"
     """A pod still has the device through the device plugin API, and the resource is now served by DRA; or vice
     versa."""
@@ -67,5 +70,6 @@ class HealthProblem(NamedTuple):
 
 def requirement_missing(paths: Sequence[str]) -> HealthProblem | None:
     """Return REQUIREMENT_MISSING if these devices of the host are missing; None if there are none."""
-    reason = Reason.REQUIREMENT_MISSING
-    return HealthProblem(reason, f"{reason}: {', '.join(paths)}") if paths else None
+    reason, more = Reason.REQUIREMENT_MISSING, len(paths) - _MAX_NAMED
+    text = ", ".join(paths[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return HealthProblem(reason, f"{reason}: {text}") if paths else None

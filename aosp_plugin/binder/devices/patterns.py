@@ -49,6 +49,7 @@ class PathSearch:
         self._host = host
         self.directories: set[str] = set()
         """The directories to watch, as paths of this process."""
+        self._followed: dict[str, str] = {}
 
     def find(self, path: str) -> list[str]:
         """Return a path, which may not exist, or the files that match a pattern, in natural order.
@@ -65,9 +66,16 @@ class PathSearch:
 
     def status(self, path: str) -> os.stat_result:
         """Return the status of a file, links followed. Raises OSError."""
-        resolved = self._follow(path)
-        self._watch_for(resolved)
-        return self._host.lstat(resolved)
+        directory, name = os.path.split(path)
+        if directory not in self._followed:  # once, or thousands of devices would take most of a scan
+            self._followed[directory] = self._follow(directory)
+            self._watch_for(os.path.join(self._followed[directory], name))
+        status = self._host.lstat(os.path.join(self._followed[directory], name))
+        if stat.S_ISLNK(status.st_mode):
+            resolved = self._follow(path)
+            self._watch_for(resolved)
+            status = self._host.lstat(resolved)
+        return status
 
     def _list(self, directory: str, part: str) -> list[str]:
         """Return the names in a directory that match a part of a pattern; none if there is no such directory."""

@@ -12,6 +12,9 @@ from aosp_plugin.framework.errors import ConfigError
 EXAMPLES: dict[str, Any] = {name: yaml.safe_load(key.example) for name, key in KEYS.items()}
 """The example of each key, as YAML reads it."""
 
+REQUIRED = {"slice_devices": "sets: {size: 1}\n"}
+"""What a key requires besides."""
+
 INVALID: dict[str, list[Any]] = {
     "resource_name": ["binder", 5, "kubernetes.io/binder"],
     "api": ["dra/v1", None],
@@ -31,7 +34,8 @@ INVALID: dict[str, list[Any]] = {
     "permissions": ["", "rr", "rwx"],
     "shared_mounts": [["a"], ["/a:"], ["a:/b"], ["/a:/b:rw"], ["binderfs"], ["binderfs/x:/b"], "/a", [1]],
     "shared_devices": [["dev/ashmem"], ["/dev/fuse:/dev/fuse:rwm"], ["binderfs:/dev/x"], {"/a": "/b"}, None, [1]],
-    "spread_devices": [["dri"], "/dev/dri/renderD*", ["/dev/x", "/dev//x"], ["/dev/x\n"], [{"path": "/x"}]],
+    "spread_devices": [["dri"], "/dev/dri/renderD*", ["/dev/x", "/dev//x"], ["/dev/x\n"], [1]],
+    "slice_devices": [["/dev/loop*"], {}, [{"path": path, "count": 1} for path in ("/dev/loop*", "/dev//loop*")]],
     "visible_devices_env": ["1A", "A=B", "A\n"],
     "path_env": ["/bin\0", "/bin\x85", "/bin\udcff", ["/bin"]],
     "missing_device_ttl": ["5m", -0.1, float("inf"), float("nan"), True],

@@ -14,7 +14,7 @@ from aosp_plugin.config import keys, sources
 from aosp_plugin.config.convert import descriptions
 from aosp_plugin.config.keys import KEYS, RESOURCE_KEYS
 from hack.schemas import configuration as schema
-from tests.unit.config.tables import INVALID_PAIRS, write
+from tests.unit.config.tables import INVALID_PAIRS, REQUIRED, write
 
 ROOT = Path(__file__).parents[3]
 VALIDATOR = jsonschema.Draft202012Validator(schema())
@@ -40,7 +40,8 @@ REJECTED = [
     "version: v1\nprovision: {count: 3, directory: run}",
     "version: v1\nshared_devices: [{path: /dev/fuse, requird: true}]",
     "version: v1\nshared_devices: [{required: true}]",
-    "version: v1\nspread_devices: [{path: /dev/fuse}]",
+    "version: v1\nspread_devices: [{per_device: 3}]",
+    *(f"version: v1\nslice_devices: [{text}]" for text in ("/dev/loop*", "{path: /dev/loop, count: 40}")),
 ]
 
 
@@ -70,7 +71,7 @@ def test_schema_has_every_key_with_its_description() -> None:
 def test_configuration_is_valid(file: Path) -> None:
     """The printed configuration is valid, too."""
     base = (ROOT / "deploy" / "base" / "config.yaml").read_text(encoding="utf-8")
-    examples = [f"version: v1\n{name}: {key.example}" for name, key in KEYS.items()]
+    examples = [f"version: v1\n{REQUIRED.get(name, '')}{name}: {key.example}" for name, key in KEYS.items()]
     for text in ("version: v1", SEVERAL, base, *examples):
         _, settings = sources.load({}, {}, write(file, text))
         VALIDATOR.validate(json.loads(json.dumps(yaml.safe_load(text))))

@@ -71,6 +71,9 @@ def test_error_in_an_item_of_a_list_names_the_item() -> None:
     ):
         with pytest.raises(ConfigError, match=f"^{error}"):
             KEYS["shared_devices"].setting(items, "x")
+    for path in ("/dev/loop", "/dev/*/loop*", "/dev/loop[0-9]*", "dev/loop*"):
+        with pytest.raises(ConfigError, match=r"x\[0\].path: .* allowed: an absolute path with one \*, which stands"):
+            KEYS["slice_devices"].setting([{"path": path, "count": 1}], "x")
 
 
 def test_item_of_a_list_is_text_or_a_mapping() -> None:

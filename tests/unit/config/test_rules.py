@@ -209,6 +209,25 @@ CONFLICTS = [
         "shared_devices: ['/dev/a?:/dev/x']",
         "shared_devices: the pattern '/dev/a?' cannot have the container path '/dev/x': each",
     ),
+    # Slices
+    ("sets: {names: [binder]}\nslice_devices: [{path: /dev/loop*, count: 2}]", "slice_devices: a slice is … (F: sets)"),
+    *(
+        (f"phones: {{count: 1}}\nslice_devices: [{{path: {path}, count: 2}}]\n{keys}", error)
+        for path, keys, error in (
+            ("/dev/pts/*", "", "slice_devices: the container path '/dev/pts/[0-9]*' is not allowed: the container run"),
+            ("/dev/loop*", "shared_devices: [/dev/loop7:/dev/x]", "slice_devices; F: shared_devices: '/dev/loop7' is"),
+            ("/dev/loop*", "spread_devices: ['/dev/loop?']", "slice_devices; F: spread_devices: '/dev/loop?' is not"),
+            ("/dev/l*", "spread_devices: ['/dev/l*']", "slice_devices; F: spread_devices: '/dev/l*' is not allowed"),
+            ("/dev/l*", "container_paths: [/dev/l7]", "container_paths; F: slice_devices: the container paths '/dev/l"),
+        )
+    ),
+    ("sets: {size: 3}\nslice_devices: [{path: /dev/aosp_binder*, count: 2}]", f"…{OWN_DEVICES} /dev/aosp_binderN"),
+    *(
+        (PAIR % pair, "resources[0] and resources[1]: F: resources[….slice_devices; F: resources[…_devices: '/dev/")
+        for slices in ("phones: {count: 1}, slice_devices: [{path: /dev/nbd*, count: 2}]",)
+        for others in ("shared_devices: [/dev/nbd0]", "sets: {size: 1}, slice_devices: [{path: /dev/nbd*, count: 1}]")
+        for pair in ((slices, others), (others, slices))
+    ),
     # Two resources
     (
         "resources:\n- {resource_name: a.io/x, device_prefix: x}\n- {device_prefix: y, resource_name: a.io/x}\n",
@@ -271,6 +290,7 @@ ALLOWED = [
     # One of the matches may be required, or come first.
     "shared_devices: [/dev/dma_heap/*, {path: /dev/dma_heap/system, required: true}]",
     "spread_devices: [/dev/dri/renderD*, /dev/dri/renderD128, '/dev/dri/render[A-Z]*']",
+    "phones: {count: 1}\nshared_devices: [/dev/loop-control]\nslice_devices: [{path: /dev/loop*, count: 2}]",
     PAIR % ("device_prefix: x, container_paths: [/dev/x]", "device_prefix: b, container_paths: [/dev/x]"),
     PAIR % ("phones: {count: 1, directory: /srv/x}", "phones: {count: 1, directory: /srv/xy}"),
     PAIR % ("api: dra, phones: {count: 1}", "phones: {count: 1, directory: /run/others}"),

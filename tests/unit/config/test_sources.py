@@ -9,7 +9,7 @@ import yaml
 from aosp_plugin.config.keys import DEFAULTS, KEYS, PROCESS_KEYS, RESOURCE_KEYS
 from aosp_plugin.config.sources import as_yaml, load
 from aosp_plugin.framework.errors import ConfigError
-from tests.unit.config.tables import EXAMPLES, error_of, value_of, write
+from tests.unit.config.tables import EXAMPLES, REQUIRED, error_of, value_of, write
 
 
 def as_text(value: Any) -> str:
@@ -23,7 +23,8 @@ def as_text(value: Any) -> str:
 
 def test_each_key_is_read_from_each_source(file: Path) -> None:
     for name, key in KEYS.items():
-        path = write(file, f"version: v1\n{name}: {key.example}\n")
+        required = REQUIRED.get(name, "")
+        path = write(file, f"version: v1\n{required}{name}: {key.example}\n")
         expected = key.setting(EXAMPLES[name], "").value
         text = as_text(EXAMPLES[name])
         variable = f"AOSP_PLUGIN_{name.upper()}"
@@ -42,7 +43,7 @@ def test_each_key_is_read_from_each_source(file: Path) -> None:
             assert value_of(current, name) == expected != DEFAULTS[name]
             assert type(value_of(current, name)) is type(expected)
             assert effective[name] == (expected, source)
-            others = {setting.source for key, setting in effective.items() if key != name}
+            others = {setting.source for key, setting in effective.items() if key not in {name, required[:4]}}
             assert others == ({"default", "default with phones"} if name == "phones" else {"default"})
 
 
