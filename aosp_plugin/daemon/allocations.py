@@ -78,7 +78,7 @@ async def yield_to_device_plugins(
         allocatable = await pod_resources.allocatable()
         if not allocatable.problem:
             for driver in drivers:
-                count = allocatable.devices.get(driver.resource_name, 0)
+                count = len(allocatable.devices.get(driver.resource_name, ()))
                 driver.withhold(
                     f"a device plugin offers {count} devices of {driver.resource_name} on this node" if count else ""
                 )

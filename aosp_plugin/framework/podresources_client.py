@@ -63,8 +63,8 @@ class Allocatable(NamedTuple):
 
     problem: str = ""
     """Why they are unknown; empty if they are known."""
-    devices: Mapping[str, int] = {}
-    """Their number by resource name; 0 for a resource that the kubelet does not have."""
+    devices: Mapping[str, Collection[str]] = {}
+    """Their IDs by resource name; none for a resource that the kubelet does not have."""
 
 
 class PodResources:
@@ -122,10 +122,10 @@ class PodResources:
         return {resource: len(owners) for resource, owners in self.latest.owners.items()}
 
     async def allocatable(self) -> Allocatable:
-        """Query the number of healthy devices of each resource. It has the kubelet's state at the time of the call."""
+        """Query the healthy devices of each resource. It has the kubelet's state at the time of the call."""
         try:
             response = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
-            # Counting 100,000 devices takes 0.1 s, in which the event loop has to serve Allocate.
+            # Reading 100,000 devices takes 0.1 s, in which the event loop has to serve Allocate.
             return await self._run(lambda: Allocatable(devices=devices_in(response, self._resources)))
         except _QueryError as error:
             return Allocatable(str(error))
@@ -223,13 +223,13 @@ def _add(owners: dict[str, tuple[Owner, ...]], device_ids: Iterable[str], owner:
             owners[device_id] = (*known_owners, owner)
 
 
-def devices_in(response: pb.AllocatableResourcesResponse, resources: Collection[str]) -> dict[str, int]:
-    """Return the number of devices of each of ``resources``. A kubelet may list a device once for each NUMA node."""
+def devices_in(response: pb.AllocatableResourcesResponse, resources: Collection[str]) -> dict[str, set[str]]:
+    """Return the IDs of the devices of each of ``resources``. A kubelet may list a device once for each NUMA node."""
     devices: dict[str, set[str]] = {name: set() for name in resources}
     for entry in response.devices:
         if entry.resource_name in devices:
             devices[entry.resource_name].update(entry.device_ids)
-    return {name: len(ids) for name, ids in devices.items()}
+    return devices
 
 
 def _describe(error: grpc.aio.AioRpcError, seconds: float) -> str:

@@ -157,7 +157,9 @@ async def test_kubelet_without_the_api_is_not_compared(
 async def test_client_counts_each_device_once(socket: str) -> None:
     with contextlib.closing(PodResources(socket, [RESOURCE, "example.com/absent"])) as client:
         async with answering(socket, Answers(3)):
-            assert await client.allocatable() == Allocatable(devices={RESOURCE: 3, "example.com/absent": 0})
+            assert await client.allocatable() == Allocatable(
+                devices={RESOURCE: {"d0", "d1", "d2"}, "example.com/absent": set()}
+            )
 
 
 async def test_empty_path_disables_the_query() -> None:

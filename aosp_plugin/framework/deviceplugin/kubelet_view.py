@@ -67,7 +67,7 @@ class KubeletView:
             if answer.problem:
                 confirmation.unavailable(answer.problem)
                 continue
-            allocatable, published = answer.devices[plugin.resource_name], plugin.inventory.snapshot.healthy
+            allocatable, published = len(answer.devices[plugin.resource_name]), plugin.inventory.snapshot.healthy
             if plugin.overridden:
                 confirmation.unavailable("it has those of a plugin that registered later")
                 continue
