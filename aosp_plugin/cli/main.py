@@ -29,9 +29,9 @@ class _Configurable(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the flags."""
-        if not self.params:
+        if not any(option.name == "file" for option in self.params):
             file = click.Option(["--config", "file"], metavar="FILE", help="Configuration file (YAML, version: v1).")
-            self.params = [file, *(_flag(name, key) for name, key in keys.KEYS.items() if key.flag)]
+            self.params += [file, *(_flag(name, key) for name, key in keys.KEYS.items() if key.flag)]
         return super().get_params(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -90,7 +90,9 @@ def serve(file: str | None, **flags: Any) -> None:
 
 
 @cli.command(cls=_Configurable)
-def provision(file: str | None, **flags: Any) -> None:
+@click.option("--remove", is_flag=True, help="Unmount it instead: all phones in the directory, and the binderfs.")
+@click.option("--surplus", is_flag=True, help="With --remove: only the phones beyond the count.")
+def provision(file: str | None, *, remove: bool, surplus: bool, **flags: Any) -> None:
     """Mount or create what the configuration orders, and exit.
 
     Mounts phones, and creates the binder devices of provision. What exists is kept, so it may run again at any time. A
@@ -100,10 +102,21 @@ def provision(file: str | None, **flags: Any) -> None:
     Exit codes: 0 provisioned, or only a part: phones in whose place something else is, and resources that failed, are
     logged, and the plugin reports them. 1 no resource provisioned: the kernel has no binderfs, a right is missing, or
     all phones failed. 2 invalid usage or configuration.
+
+    --remove keeps what is in use, and logs which and why. In a container it asks the kubelet, whose socket it needs.
+    Exit codes: 0 all removed, and with --surplus also if some were kept. 1 it is unknown what is in use, or a right is
+    missing. 3 some were kept.
     """
+    if surplus and not remove:
+        raise click.UsageError("--surplus requires --remove")
+    config = sources.load(flags, os.environ, file)[0]
+    if remove:
+        from aosp_plugin.cli import removal  # noqa: PLC0415
+
+        sys.exit(0 if removal.remove(config, surplus=surplus) or surplus else 3)
     from aosp_plugin.cli import provision  # noqa: PLC0415
 
-    provision.provision(sources.load(flags, os.environ, file)[0])
+    provision.provision(config)
 
 
 @cli.command(cls=_Configurable)

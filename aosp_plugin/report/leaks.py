@@ -166,7 +166,7 @@ def compare(open_leaks: Collection[Holder], leaks: Leaks) -> Changes:
     return Changes(appeared, released, (*still_open, *appeared))
 
 
-def _sees_kernel_threads() -> bool:
+def sees_kernel_threads() -> bool:
     """Look for kthreadd, which only the host's PID namespace shows, without further privileges."""
     try:
         second = psutil.Process(2)
@@ -212,7 +212,7 @@ class _Walk:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """Why the walk is not complete."""
-        gaps = [] if _sees_kernel_threads() else [Gap("no kernel thread is visible, as without hostPID")]
+        gaps = [] if sees_kernel_threads() else [Gap("no kernel thread is visible, as without hostPID")]
         for cause, pids in self._unread.items():
             gaps.append(Gap(cause, f"{len(pids)} process{'es' * (len(pids) > 1)} such as {self._examples[cause]}"))
         if len(gaps) > MAX_GAPS:

@@ -3,10 +3,12 @@
 A tmpfs, really mounted, stands in for binderfs.
 """
 
+import asyncio
 import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import stat
@@ -26,12 +28,18 @@ from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import phone_mount, provisioner_socket
+from aosp_plugin.cli import removal
 from aosp_plugin.cli.main import main
 from aosp_plugin.config.keys import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import ProvisionedBy
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
-from tests.support import Clock
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources
+from tests.support import Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
+
+PHONE = "aosp.io/phone"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
@@ -50,11 +58,13 @@ def command(
     """Yield a function that runs `aosp-plugin provision`, and returns its exit code and what it logged."""
     before = logging.root.handlers[:], logging.root.level
 
-    def run_command(count: int = 3, **keys: Any) -> tuple[int, str]:
+    def run_command(*flags: str, count: int = 3, **keys: Any) -> tuple[int, str]:
         phones = {"count": count, "directory": str(directory.path)}
         file = tmp_path / "config.yaml"
-        file.write_text(json.dumps({"version": "v1", "log_format": "json", "phones": phones, **keys}))
-        code = main(["provision", f"--config={file}"])
+        socket_path = str(tmp_path / "kubelet.sock")
+        process = {"log_format": "json", "pod_resources_socket": socket_path}
+        file.write_text(json.dumps({"version": "v1", **process, "phones": phones, **keys}))
+        code = main(["provision", f"--config={file}", *flags])
         return code, capfd.readouterr().err
 
     yield run_command
@@ -182,6 +192,91 @@ def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
     assert all(reason.startswith(remedy) for reason in reasons(backend).values())
     with pytest.raises(UnhealthyDeviceError, match="not-provisioned: no binderfs is mounted for it"):
         backend.allocate(["phone1"])
+
+
+# -- removal by the command
+
+
+@contextlib.contextmanager
+def container(directory: Mounts, phone: str) -> Iterator[None]:
+    """Run a process that has a phone's binder device in a mount namespace of its own, with copies of all mounts."""
+    place = directory.path.parent / "container"
+    place.touch()
+    script = f"mount --bind {directory.path}/{phone}/binder {place} && echo && read line"
+    words = ("unshare", "--mount", "--propagation=private", "sh", "-ec", script)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        yield
+        process.communicate(b"\n")
+
+
+def kept(log: str) -> dict[str, str]:
+    """Return why phones were kept, from the log."""
+    events = [json.loads(line) for line in log.splitlines()]
+    return {event["devices"]: event["reason"] for event in events if event["message"] == "not removed"}
+
+
+def test_removal_keeps_what_a_process_has_mounted_or_open(
+    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a kubelet, nothing is removed in a mount namespace of its own, as this test and a container have."""
+    command()
+    code, log = command("--remove")
+    assert (code, len(directory.mounted())) == (1, 3)
+    assert "cannot find out from the kubelet which devices are in use: " in log
+    monkeypatch.setattr(removal, "on_host", lambda: True)
+    with container(directory, "phone1"), open(directory.path / "phone2/binder", "rb"):
+        code, log = command("--remove")
+        assert (code, {*directory.mounted()}) == (3, {"phone1", "phone2"})
+        assert re.fullmatch("process [0-9]+ has it mounted", kept(log)["phone1"])
+        assert kept(log)["phone2"].endswith("phone2: a process has one of its devices open: end it and retry")
+    assert command("--remove")[0] == 0
+    assert not directory.path.exists()
+    assert command("--remove")[0] == 0, "there is nothing to remove"
+
+
+def test_removal_of_surplus_phones_lets_an_init_container_succeed(
+    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "on_host", lambda: True)
+    command()
+    directory.mount_other("phone2")
+    code, log = command("--remove", "--surplus", count=1)
+    assert (code, {*kept(log)}) == (0, {"phone2"})
+    assert directory.mounted() == {"phone0": 1, "phone2": 2}
+
+
+async def test_removal_keeps_phones_of_pods_and_those_that_a_plugin_offers(
+    directory: Mounts, kubelet_dir: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    backend = backend_of(directory.path, ProvisionedBy.PLUGIN)
+    async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, tmp_path / "kubelet.sock"):
+        async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir)):
+            await listed(kubelet, 3, PHONE)
+            await kubelet.admit(Pod("game", [Container("android", {PHONE: 1})]))
+            code, log = await asyncio.to_thread(command, "--remove")
+            assert (code, directory.mounted()) == (3, {"phone0": 1, "phone1": 1, "phone2": 1})
+            assert kept(log) == {"phone0": "pod default/game", "phone1,phone2": "a plugin offers it to pods"}
+        await kubelet.wait_for(lambda k: k.resource(PHONE).allocatable == 0)
+        code, log = await asyncio.to_thread(command, "--remove")
+        assert (code, kept(log), directory.mounted()) == (3, {"phone0": "pod default/game"}, {"phone0": 1})
+
+
+def test_a_provisioned_binderfs_is_removed_as_a_whole(
+    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "on_host", lambda: True)
+    provision = {"phones": None, "provision": {"count": 3, "directory": str(directory.path / "devices")}}
+    command(**provision)
+    other = directory.path / "devices/other"
+    other.touch()
+    code, log = command("--remove", **provision)
+    assert (code, kept(log)) == (3, {"other": "it is not of this configuration"})
+    assert len(os.listdir(other.parent)) == 5, "three devices, the control file and the other file"
+    other.unlink()
+    assert command("--remove", **provision)[0] == 0
+    assert not other.parent.exists()
 
 
 # -- the provisioner

@@ -1,16 +1,21 @@
-"""The mount table of this process: /proc/self/mountinfo, in the format of proc_pid_mountinfo(5).
+"""The mount tables of this process and of others: /proc/PID/mountinfo, in the format of proc_pid_mountinfo(5).
 
-Reading it accesses no mounted file system, so that it never hangs.
+Reading them accesses no mounted file system, so that it never hangs.
 """
 
+import errno
 import os
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 MOUNTINFO = "/proc/self/mountinfo"
 
 BINDERFS = "binder"
 """The type of a binderfs in /proc/filesystems and the mount table, for the C driver and the Rust driver."""
+
+_ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
+"""Errors for the files of a process that has ended meanwhile."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -36,6 +41,8 @@ class MountPoint(NamedTuple):
     slave: bool = False
     """Whether it receives the mounts of another mount namespace, where those made here do not appear: in a systemd
     service with ``ProtectSystem``."""
+    root: str = "/"
+    """What of the file system is mounted: all of it, or the directory or file with this path in it."""
 
     @property
     def max_devices(self) -> int | None:
@@ -44,9 +51,9 @@ class MountPoint(NamedTuple):
         return int(limit) if limit.isdigit() else None
 
 
-def read_table() -> str:
-    """Return the text of the mount table. Raises OSError."""
-    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
+def read_table(path: str = MOUNTINFO) -> str:
+    """Return the text of a mount table. Raises OSError."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()
 
 
@@ -56,6 +63,31 @@ def parse(mountinfo: str) -> tuple[MountPoint, ...]:
     return tuple(map(_parse, lines))
 
 
+def holders(mounted: Mapping[int, str]) -> dict[int, int]:
+    """Return which file systems a visible process has otherwise than the host: the process ID by number (st_dev).
+
+    ``mounted`` has their numbers, with the name of the directory that each is mounted on. A container has single files
+    of it, or the whole on another directory. The same directory in another mount namespace is a copy, which an unmount
+    on the host takes along. A process counts as invisible if this one has no right to trace it. Raises OSError.
+    """
+    found: dict[int, int] = {}
+    namespaces: set[str] = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            namespace = os.readlink(f"/proc/{pid}/ns/mnt")
+            table = () if namespace in namespaces else parse(read_table(f"/proc/{pid}/mountinfo"))
+        except OSError as error:
+            if error.errno not in _ENDED | {errno.EACCES}:
+                raise
+            continue
+        namespaces.add(namespace)
+        for mount in table:
+            place = mount.root, os.path.basename(mount.directory)
+            if mount.device in mounted and place != ("/", mounted[mount.device]):
+                found[mount.device] = int(pid)
+    return found
+
+
 def _parse(line: str) -> MountPoint:
     mount_fields, _, file_system_fields = line.partition(" - ")
     fields = mount_fields.split(" ")
@@ -63,7 +95,8 @@ def _parse(line: str) -> MountPoint:
     kind, source, *_, options = file_system_fields.split(" ")
     device = os.makedev(int(major), int(minor))
     shared, slave = (any(field.startswith(tag) for field in fields[6:]) for tag in ("shared:", "master:"))
-    return MountPoint(_unescaped(fields[4]), device, kind, _unescaped(source), options, int(fields[0]), shared, slave)
+    root, directory, source = map(_unescaped, (fields[3], fields[4], source))
+    return MountPoint(directory, device, kind, source, options, int(fields[0]), shared, slave, root)
 
 
 def _unescaped(field: str) -> str:

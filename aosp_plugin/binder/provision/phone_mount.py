@@ -41,14 +41,14 @@ def require_propagation(directory: str, table: Iterable[MountPoint], *, in_conta
     if not around:
         return
     mount = max(reversed(around), key=lambda mount: len(mount.directory))  # the last one at a place covers the others
-    if not mount.shared if in_container else (mount.slave and not _has_namespace_of_init()):
+    if not mount.shared if in_container else (mount.slave and not has_namespace_of_init()):
         raise PropagationError(
             f"mounts in {directory} do not propagate to the host: a container requires mountPropagation: Bidirectional "
             "for its volume, a systemd service no ProtectSystem, PrivateTmp and the like"
         )
 
 
-def _has_namespace_of_init() -> bool:
+def has_namespace_of_init() -> bool:
     """Return whether this process has the mount namespace of process 1; False if that is not readable."""
     try:
         return os.readlink("/proc/self/ns/mnt") == os.readlink("/proc/1/ns/mnt")
