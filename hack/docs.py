@@ -1,4 +1,4 @@
-"""``make docs``: write the tables of docs/configuration.md, the reasons of docs/runbook.md, and the JSON Schemas."""
+"""``make docs``: write the generated parts of pages in docs, and the JSON Schemas."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aosp_plugin.backend.parameters import PhoneParameters, camel_case
+from aosp_plugin.binder.driver.advisories import ADVISORIES
 from aosp_plugin.config import convert, keys
 from aosp_plugin.report.catalog import REASONS
 from hack import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+HOSTS = ROOT / "docs" / "hosts.md"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 PARAMETERS = ROOT / "docs" / "phone-parameters.schema.json"
 STATUS = ROOT / "docs" / "status.schema.json"
@@ -29,7 +31,8 @@ def files() -> dict[Path, str]:
     documents = {PARAMETERS: schemas.parameters(), STATUS: schemas.status(), PHONES: schemas.phones()}
     texts = {path: msgspec.json.format(msgspec.json.encode(it), indent=2) for path, it in documents.items()}
     return {
-        CONFIGURATION: with_tables(CONFIGURATION.read_text(encoding="utf-8")),
+        CONFIGURATION: with_tables(CONFIGURATION, keys_by_title()),
+        HOSTS: with_tables(HOSTS, {"known bad drivers": _advisories()}),
         RUNBOOK: with_reasons(RUNBOOK.read_text(encoding="utf-8")),
         **{path: f"{text.decode()}\n" for path, text in texts.items()},
     }
@@ -47,18 +50,30 @@ def with_reasons(runbook: str) -> str:
     return runbook
 
 
-def with_tables(page: str) -> str:
-    """Return the page of the configuration with what follows each comment, up to the next heading, as it has to be."""
-    tables = {
+def keys_by_title() -> dict[str, str]:
+    """Return the tables of the page of the configuration."""
+    return {
         "keys of a resource": _section(keys.Resource),
         "keys of the process": _section(keys.Config),
         "parameters of claims": _table(PhoneParameters, lambda name, _: f"`{camel_case(name)}`"),
     }
+
+
+def with_tables(path: Path, tables: Mapping[str, str]) -> str:
+    """Return the text of a page with what follows each comment, up to the next heading, as it has to be."""
+    page = path.read_text(encoding="utf-8")
     for title, table in tables.items():
         before, comment, rest = page.partition(f"<!-- make docs: {title} -->\n\n")
         _, heading, after = rest.partition("\n## ")
         page = f"{before}{comment}{table}{heading}{after}"
     return page
+
+
+def _advisories() -> str:
+    """Return the table of the drivers that are known to be bad."""
+    rows = [("driver", "since Linux", "fixed in", "what happens", "reported as"), ("---",) * 5]
+    rows += [each._replace(fixed=each.fixed or "no version known") for each in ADVISORIES]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _section(struct: type[msgspec.Struct]) -> str:

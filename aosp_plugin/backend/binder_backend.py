@@ -28,7 +28,7 @@ from aosp_plugin.backend.scanned import Holds, HostState, Scanned
 from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.binder.devices import preference, sets
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
-from aosp_plugin.binder.devices.scanner import BinderDevice
+from aosp_plugin.binder.devices.scanner import BinderDevice, driver_of
 from aosp_plugin.binder.devices.sets import DeviceSet, Layout, PhoneLayout, natural_sort
 from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver.host import Host
@@ -67,6 +67,8 @@ class BinderBackend(Backend):
         self.expected = expected_devices(resource)
         """The number of devices that the configuration orders; None if it orders none."""
         self.creates_devices = self.expected is not None
+        self.driver = ""
+        """The implementation of the driver, c or rust; empty before a scan has found out, and for other devices."""
         self.pre_start_required = resource.recreate is Recreate.ON_START and resource.api is Api.DEVICE_PLUGIN
         self._host = host
         self._resource = resource
@@ -147,6 +149,10 @@ class BinderBackend(Backend):
         devices = before.devices if unchanged else self._advertised(groups, problems, numa_nodes)
         self._scanned = scanned._replace(problems=problems, numa_nodes=numa_nodes, devices=devices)
         self._resets_done = resets
+        self.driver = self.driver or self._find_driver()
+
+    def _find_driver(self) -> str:
+        return driver_of(self._host, self._store.devices.values())
 
     def update_host(self) -> None:
         """Provision binder devices, retry failed recreations, and write the CDI spec. Raises BackendError."""

@@ -18,7 +18,7 @@ from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.offered_phones import ClaimedPhones
 from aosp_plugin.backend.parameters import Parameters, effective_parameters, require_free
 from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, driver_of, kind_of
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, kind_of
 from aosp_plugin.binder.devices.sets import DeviceSet, PhoneLayout, is_phone, last_number, natural_sort
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import HostError
@@ -53,16 +53,10 @@ class ClaimsBackend(BinderBackend):
         self.creates_devices = resource.provision is not None
         self._claimed = self._phones if isinstance(self._phones, ClaimedPhones) else None
         self._prepared: dict[str, Sequence[BinderDevice]] = {}
-        self._driver = ""
         self._kernel_version = kernel_version(os.uname().release)
 
-    def scan(self) -> None:
-        """Read the host; see ``BinderBackend``."""
-        super().scan()
-        if not self._driver:
-            self._driver = (
-                driver_of(self._host, self._store.devices.values()) if self._claimed is None else self._claimed.driver
-            )
+    def _find_driver(self) -> str:
+        return super()._find_driver() if self._claimed is None else self._claimed.driver
 
     def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
         """Mount those of the phones ``ids`` that have no binderfs; return what a container gets with each device.
@@ -126,7 +120,7 @@ class ClaimsBackend(BinderBackend):
         values: dict[str, bool | int | str | Version] = {"binderDevices": len(group.members)}
         if (number := last_number(device_id)) is not None:
             values["number"] = number
-        texts = {"driver": self._driver, "spreadDevice": os.path.basename(scanned.shared.spread.device(group.number))}
+        texts = {"driver": self.driver, "spreadDevice": os.path.basename(scanned.shared.spread.device(group.number))}
         values |= {name: text for name, text in texts.items() if 0 < len(text) <= _MAX_TEXT_LENGTH}
         if self._kernel_version:
             values["kernelVersion"] = Version(self._kernel_version)

@@ -38,6 +38,7 @@ def summary(report: document.Report, max_rows: int | None = DEFAULT_ROWS, now: f
     started = datetime.datetime.fromtimestamp(report.started).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     lines = [Line(f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}")]
     lines.append(Line(f"  SELinux: {_SELINUX[report.selinux]}"))
+    lines += [Line(f"  warning: {text}, see docs/hosts.md", color="yellow") for text in report.advisories]
     lines += _problems_of("", report, now)
     for resource in report.resources:
         lines += [Line(""), Line(f"{resource.name}: {_registration(resource, now)}", bold=True)]

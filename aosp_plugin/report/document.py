@@ -276,6 +276,8 @@ class Report(Struct, frozen=True, gc=False):
     selinux: bool | None = None
     """Whether the kernel has booted with SELinux, without which an unchanged Android finds no services; None if that is
     unknown."""
+    advisories: tuple[str, ...] = ()
+    """What is known to be wrong with the node's binder driver, and where that was reported."""
     process: ProcessReport | None = None
     """The process of the plugin."""
     last_reload: ReloadReport | None = None

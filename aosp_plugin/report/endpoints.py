@@ -6,12 +6,13 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import msgspec
 
 from aosp_plugin import __version__
+from aosp_plugin.binder.driver.advisories import advisories
 from aosp_plugin.binder.driver.host import has_selinux
 from aosp_plugin.config.keys import Config, status_address
 from aosp_plugin.framework.events.file_events import FileEvents
@@ -69,12 +70,19 @@ def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool]
             changes=status.changes,
             runbook_url=runbook_url,
             selinux=_selinux(),
+            advisories=_advisories({resource.backend.driver for resource in status.resources}),
             process=process,
             last_reload=status.last_reload,
         )
         return page.tagged("application/json", msgspec.json.encode(report))
 
     return answer
+
+
+def _advisories(drivers: Collection[str]) -> tuple[str, ...]:
+    release = os.uname().release
+    found = [advisory for driver in drivers for advisory in advisories(driver, release)]
+    return tuple(f"binder driver of Linux {release}: {each.effect} ({each.reports})" for each in found)
 
 
 def _selinux() -> bool | None:

@@ -18,8 +18,8 @@ from functools import partial
 from typing import NamedTuple
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.binder.devices.scanner import DriverKind, driver_kind
-from aosp_plugin.binder.driver.host import Host, has_selinux
+from aosp_plugin.binder.devices.scanner import main_kind
+from aosp_plugin.binder.driver.host import has_selinux
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.resource_server import ResourceServer
@@ -34,7 +34,6 @@ class Feature(NamedTuple):
 
     server: ResourceServer
     backend: BinderBackend
-    host: Host
 
 
 class FeatureFile:
@@ -101,15 +100,13 @@ class FeatureFile:
 
 def labels(feature: Feature, snapshot: Snapshot) -> list[str]:
     """Return the lines of a resource. Reads the host."""
-    found = driver_kind(feature.host, [each for group in feature.backend.binder_devices().values() for each in group])
-    if feature.server.driver is not None and not found.driver and snapshot.devices:  # no claim has a phone yet
-        driver = feature.backend.attributes(next(iter(snapshot.devices))).get("driver", "")
-        found = DriverKind(found.kind or "binderfs" * bool(driver), str(driver))
+    driver = feature.backend.driver if snapshot.devices else ""
+    kind = main_kind([each for group in feature.backend.binder_devices().values() for each in group])
     values = {
         "count": str(len(snapshot.devices)),
         "healthy": str(snapshot.healthy),
-        "kind": found.kind,
-        "driver": found.driver,
+        "kind": kind or "binderfs" * bool(driver),  # no claim has a phone yet
+        "driver": driver,
         "selinux": str(has_selinux()).lower(),
     }
     return [f"{feature.server.resource_name}.{name}={value}" for name, value in values.items() if value]

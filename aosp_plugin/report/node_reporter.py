@@ -84,9 +84,8 @@ class NodeReporter:
         if config.feature_file:
             from aosp_plugin.report.node_features import Feature, FeatureFile  # noqa: PLC0415 - as above
 
-            host = Host(config.host_root)
-            features = [Feature(server, backends[server.resource_name], host) for server in servers]
-            path = host.process_path(config.feature_file)
+            features = [Feature(server, backends[server.resource_name]) for server in servers]
+            path = Host(config.host_root).process_path(config.feature_file)
             self._outputs["feature_file"] = FeatureFile(path, features, self._worker)
 
     def work(self) -> list[Coroutine[None, None, None]]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
@@ -53,7 +52,7 @@ class Files:
         self.backend = binder_backend(devices.directory)
         self.inventory = Inventory()
         server: Any = SimpleNamespace(resource_name="aosp.io/binder", inventory=self.inventory, driver=None)
-        self.feature = Feature(server, self.backend, Host())
+        self.feature = Feature(server, self.backend)
 
     def scan(self) -> None:
         """Publish the devices as they are now."""
@@ -149,19 +148,12 @@ async def test_a_directory_that_is_missing_is_logged_once_and_used_later(
     ]
 
 
-def test_a_driver_whose_claims_have_no_phone_yet_is_named_by_its_attributes() -> None:
-    class Backend:
-        def binder_devices(self) -> dict[str, list[Any]]:
-            return {}
-
-        def attributes(self, _device_id: str) -> dict[str, str]:
-            return {"driver": "rust"}
-
+def test_a_driver_whose_claims_have_no_phone_yet_is_named() -> None:
     devices = [SimpleNamespace(id="phone0", healthy=True)]
     snapshot: Any = SimpleNamespace(devices=devices, healthy=1)
     server: Any = SimpleNamespace(resource_name="aosp.io/phone", driver=object())
-    backend: Any = Backend()
-    assert labels(Feature(server, backend, Host()), snapshot) == [
+    backend: Any = SimpleNamespace(binder_devices=dict, driver="rust")
+    assert labels(Feature(server, backend), snapshot) == [
         "aosp.io/phone.count=1",
         "aosp.io/phone.healthy=1",
         "aosp.io/phone.kind=binderfs",

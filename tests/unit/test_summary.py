@@ -67,6 +67,11 @@ def text_of(max_rows: int | None = 20, *, known: bool = True, **fields: Any) -> 
     return [line.text for line in summary(report, max_rows, NOW)][3:]
 
 
+def test_what_is_known_of_the_driver_is_a_warning() -> None:
+    lines = [line.text for line in summary(replace(NODE, advisories=("it is bad (report#1)",)), now=NOW)]
+    assert "  warning: it is bad (report#1), see docs/hosts.md" in lines
+
+
 def test_no_device_counts_as_allocated_or_free_while_allocations_are_unknown() -> None:
     lines = text_of(known=False, counts=replace(COUNTS, total=1, unhealthy=1))
     assert "  1 device: 0 healthy, 1 unhealthy, allocation unknown, 0 leaked" in lines

@@ -254,20 +254,10 @@ def kind_of(status: os.stat_result, driver: Driver) -> Kind:
     return Kind.CDEV if driver.owns(status.st_rdev) else Kind.STAND_IN
 
 
-class DriverKind(NamedTuple):
-    """Both are empty while they are unknown."""
-
-    kind: str
-    """binderfs, cdev, stand-in or file: the first of these that there is."""
-    driver: str
-    """The implementation of the driver, c or rust; empty for devices that are not binder."""
-
-
-def driver_kind(host: Host, devices: Collection[BinderDevice]) -> DriverKind:
-    """Return the kind of the devices, and their driver. Reads the host: for a worker thread."""
+def main_kind(devices: Collection[BinderDevice]) -> str:
+    """Return the kind of the devices: binderfs, cdev, stand-in or file, the first that there is; empty if none."""
     kinds = {device.kind for device in devices}
-    kind = next((kind for kind in _KINDS if kind in kinds), "")
-    return DriverKind(str(kind), driver_of(host, devices))
+    return str(next((kind for kind in _KINDS if kind in kinds), ""))
 
 
 def driver_of(host: Host, devices: Collection[BinderDevice]) -> str:

@@ -6,10 +6,12 @@ runtime spec as containerd does, and a process runs in a container of a real run
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.cli import status
 from tests.e2e.kernel import items_vandals
 from tests.e2e.kernel.containers import HOST_ID, check
 from tests.e2e.kernel.item import Item, for_each_runtime, item
@@ -37,6 +39,13 @@ async def ready(world: World) -> None:
     await checked_binder_nodes("create", "--count", str(COUNT))
     await world.serve()
     await world.healthy(COUNT)
+
+
+async def advised(_: World) -> None:
+    """The status of a host with the Rust driver has the reports of it, that of one with Debian's C driver has none."""
+    report = await asyncio.to_thread(status.fetch, "http://127.0.0.1:9478")
+    reports = "".join(report.advisories)
+    assert ("waydroid#2422" in reports, "CVE-" in reports) == (binderfs.implementation(BINDERFS) == "rust", False)
 
 
 async def own_devices(world: World, runtime: str) -> None:
@@ -155,6 +164,7 @@ async def _neighbour(world: World, name: str) -> str:
 
 ITEMS: Final[list[Item[World]]] = [
     item(ready),
+    item(advised),
     *for_each_runtime(own_devices, others_devices, forged, control),
     *items_vandals.SHARED,
     *for_each_runtime(user_namespace, runtimes=["runc"]),

@@ -45,6 +45,7 @@ _BINDERFS_PHONES: Final[list[Item[World]]] = [
 
 _CORE: Final[list[Item[World]]] = [
     item(items_containers.ready),
+    item(items_containers.advised),
     *for_each_runtime(
         items_containers.own_devices,
         items_containers.others_devices,
