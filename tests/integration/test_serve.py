@@ -94,7 +94,7 @@ async def test_reload_applies_a_changed_configuration_and_prints_the_outcome(
 )
 async def test_reload_signals_no_process_but_the_plugin(started: int, error: str) -> None:
     """Behind a forwarded port is a process of another host: the one with its ID here started at another time."""
-    process = await asyncio.create_subprocess_exec("sleep", "1000")
+    process = await asyncio.create_subprocess_exec("env", "--default-signal=HUP", "sleep", "1000")
     found = identify(process.pid)
     assert found is not None
     report = Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), ())
