@@ -22,6 +22,7 @@ from tests.e2e.kernel.items_binderfs_phones import COUNT
 from tests.e2e.kernel.operations import SHARED
 from tests.e2e.kernel.phones import ADMIN, NAMES, REDROID, phone_of
 from tests.e2e.kernel.world import DIRECTORY, until
+from tests.e2e.kubelet.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 async def profiled(world: World, runtime: str) -> None:
-    """With the profile, redroid's capabilities mount tmpfs, proc, sysfs, overlay; no binderfs, debugfs, tracefs."""
+    """With the profile, redroid's capabilities mount tmpfs or overlay; no binderfs or debugfs, and write no sysctl."""
     await _check(world, runtime, phones.profiled(), PHONE_PROFILE)
 
 
@@ -46,8 +47,19 @@ async def detached(world: World, runtime: str) -> None:
 
 
 async def without_profile(world: World, runtime: str) -> None:
-    """Counter-example: without a profile, the same container mounts a binderfs with logs, and debugfs."""
+    """Counter-example: without a profile, the same container mounts both, and can write sysctls of the host."""
     await _check(world, runtime, phones.without_profile(), "")
+
+
+async def in_own_cgroup(world: World, runtime: str) -> None:
+    """In a writable cgroup, it makes cgroups with the profile, opens no other phone, and keeps limits by nsdelegate."""
+    for delegated in (True, False):
+        option = "nsdelegate" if delegated else "memory_recursiveprot"  # of which one replaces the other
+        await asyncio.to_thread(run, "mount", "-o", f"remount,{option}", "cgroup2", "/sys/fs/cgroup")
+        neighbour = phone_of(await world.started(f"neighbour-{runtime}"))
+        expected = phones.in_own_cgroup(neighbour, delegated=delegated)
+        await _check(world, runtime, expected, PHONE_PROFILE)
+        await world.finish()
 
 
 async def used_up(world: World) -> None:
@@ -110,7 +122,7 @@ async def _check(
 ITEMS: Final[list[Item[World]]] = [
     item(items_binderfs_phones.unprepared),
     *for_each_runtime(profiled, profiled_in_namespace),
-    *for_each_runtime(detached, without_profile, runtimes=["runc"]),
+    *for_each_runtime(detached, in_own_cgroup, without_profile, runtimes=["runc"]),
     item(used_up),
     item(items_binderfs_phones.ended),
 ]

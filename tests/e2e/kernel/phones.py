@@ -290,6 +290,10 @@ def profiled() -> dict[str, str]:
         "bind /tmpfs /bound": "ok",
         "move /bound /moved": "EACCES",
         "umount /overlay": "ok",
+        **uncovered(),
+        **dict.fromkeys(_of_the_host(), "EACCES"),
+        # Rules for files have paths; only those for mounts hold at another one.
+        "open /proc2/sysrq-trigger": "ok",
     }
 
 
@@ -316,14 +320,45 @@ def detached(release: str) -> dict[str, str]:
     }
 
 
+def _of_the_host() -> tuple[str, ...]:
+    """Return the operations that open files of the whole host for writing."""
+    files = ("/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/sys/module/binder_linux/parameters/debug_mask")
+    return tuple(f"open {file}" for file in files)
+
+
+def uncovered() -> dict[str, str]:
+    """Return how CAP_SYS_ADMIN makes writable what the runtime has mounted read-only in /proc and /sys."""
+    read_only = {"open /proc/sys/kernel/modprobe": "EROFS"}
+    return read_only | {"umount /proc/sysrq-trigger": "ok", "umount /proc/sys": "ok", "configure /sys rw": "ok"}
+
+
+def in_own_cgroup(neighbour: str, *, delegated: bool) -> dict[str, str]:
+    """Return what a container can do in a writable cgroup, as ``cgroup_writable`` of containerd mounts it.
+
+    ``delegated`` is whether the host's cgroup file system has the option nsdelegate.
+    """
+    return {
+        "mkdir /sys/fs/cgroup/early": "EROFS",
+        "remount /sys/fs/cgroup": "ok",
+        "mkdir /sys/fs/cgroup/app": "ok",
+        "write /sys/fs/cgroup/app/cgroup.procs 0": "ok",
+        # The device cgroup of the parent holds.
+        mknod("/dev/copy", path(neighbour, NAMES[0])): "ok",
+        "open /dev/copy": "EPERM",
+        "write /sys/fs/cgroup/pids.max max": "EPERM" if delegated else "ok",
+    }
+
+
 def without_profile() -> dict[str, str]:
-    """Return what the same container can mount without a profile."""
+    """Return what the same container can do without a profile."""
     return {
         "mkdir /own": "ok",
         "mkdir /debug": "ok",
         "mount-logs /own": "ok",
         "see /own/binder_logs/state": "ok",
         "mount-as debugfs /debug -": "ok",
+        **uncovered(),
+        **dict.fromkeys(_of_the_host(), "ok"),
     }
 
 

@@ -181,6 +181,14 @@ static int do_unshare(char **operand)
 	return map < 0 || write(map, "0 0 1", 5) != 5 ? -1 : 0;
 }
 
+/* Writes to an existing file. */
+static int do_write(char **operand)
+{
+	int file = open(operand[0], O_WRONLY | O_CLOEXEC);
+
+	return file < 0 || write(file, operand[1], strlen(operand[1])) < 0 ? -1 : 0;
+}
+
 static int do_connect(char **operand)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(operand[1]))};
@@ -237,7 +245,7 @@ static const struct {
 	{"become", 1, do_become}, {"await", 1, do_await},     {"chown", 1, do_chown},   {"mkdir", 1, do_mkdir},
 	{"create", 1, do_create}, {"unshare", 0, do_unshare}, {"connect", 2, do_connect}, {"list", 1, do_list},
 	{"number", 1, do_number}, {"umount", 1, do_umount},   {"configure", 2, do_configure},
-	{"freeze", 1, do_freeze}, {"mount-logs", 1, do_mount_logs},
+	{"freeze", 1, do_freeze}, {"mount-logs", 1, do_mount_logs}, {"write", 2, do_write},
 	{"mount-as", 3, do_mount_as}, {"bind", 2, do_bind},   {"move", 2, do_move},
 	{"detach", 1, do_detach}, {"attach", 1, do_attach},
 };
