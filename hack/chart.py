@@ -53,7 +53,9 @@ def with_keys(schema: str) -> str:
     """Return values.schema.json with the keys of the plugin's configuration, and of the parameters of claims."""
     document = json.loads(schema)
     values = document["properties"]
-    values["config"] = {name: part for name, part in schemas.configuration().items() if name != "$schema"}
+    # The version is required of the whole, not of an entry of nodes, which has some of the keys.
+    left_out = {"$schema", "required"}
+    values["config"] = {name: part for name, part in schemas.configuration().items() if name not in left_out}
     # The chart adds these two, which are the same in all.
     added = {"apiVersion", "kind"}
     keys = {name: part for name, part in schemas.parameters()["properties"].items() if name not in added}

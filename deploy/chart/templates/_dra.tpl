@@ -1,17 +1,13 @@
 {{/* The resources with `api: dra`: name, and driver (phone.aosp.io of aosp.io/phone). */}}
 {{- define "aosp-device-plugin.drivers" -}}
-{{- $config := .Values.config -}}
-{{- $names := include "aosp-device-plugin.resourceNames" . | fromJsonArray -}}
 {{- $drivers := list -}}
-{{- range $number, $entry := default (list (dict)) $config.resources -}}
-{{- $api := get (ternary $entry $config (hasKey $entry "api")) "api" -}}
-{{- if eq (toString $api) "dra" -}}
-{{- $name := index $names $number -}}
-{{- $parts := splitn "/" 2 $name -}}
-{{- $drivers = append $drivers (dict "resource" $name "driver" (printf "%s.%s" $parts._1 $parts._0)) -}}
+{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
+{{- if eq (toString .api) "dra" -}}
+{{- $parts := splitn "/" 2 .resource_name -}}
+{{- $drivers = append $drivers (dict "resource" .resource_name "driver" (printf "%s.%s" $parts._1 $parts._0)) -}}
 {{- end -}}
 {{- end -}}
-{{- toJson $drivers -}}
+{{- uniq $drivers | toJson -}}
 {{- end }}
 
 {{/* "true" if a resource has `api: dra`. */}}
@@ -21,11 +17,11 @@
 
 {{/* The names of the other resources, which the device plugin serves. */}}
 {{- define "aosp-device-plugin.plainResources" -}}
-{{- $names := include "aosp-device-plugin.resourceNames" . | fromJsonArray -}}
-{{- range (include "aosp-device-plugin.drivers" . | fromJsonArray) -}}
-{{- $names = without $names .resource -}}
+{{- $names := list -}}
+{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
+{{- if ne (toString .api) "dra" -}}{{- $names = append $names .resource_name -}}{{- end -}}
 {{- end -}}
-{{- toJson $names -}}
+{{- uniq $names | toJson -}}
 {{- end }}
 
 {{/* Reject what DRA cannot work with. */}}

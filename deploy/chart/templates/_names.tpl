@@ -18,6 +18,9 @@
 {{- define "aosp-device-plugin.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "aosp-device-plugin.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- with .Kind }}
+aosp.io/nodes: {{ . }}
+{{- end }}
 {{- end }}
 
 {{/* `commonLabels`, in one line each; empty if there are none. */}}
@@ -74,30 +77,34 @@ Either use the chart of a release, or build the image with `make image`, and the
 See docs/deploy.md.
 {{- end }}
 
-{{/* The settings of each resource that require rights; an entry of resources overrides the top level. */}}
+{{/*
+The name of each resource, and its settings that require rights; an entry of resources overrides the top level. In the
+context of one kind of nodes its resources, otherwise those of all kinds.
+*/}}
 {{- define "aosp-device-plugin.resources" -}}
-{{- $config := .Values.config -}}
 {{- $settings := list -}}
+{{- range (include "aosp-device-plugin.kinds" . | fromJsonArray) -}}
+{{- $config := .Values.config -}}
 {{- range $entry := default (list (dict)) $config.resources -}}
 {{- $setting := dict -}}
-{{- range $key := list "api" "phones" "provision" "recreate" "verify" "device_list" -}}
+{{- range $key := list "resource_name" "api" "phones" "provision" "recreate" "verify" "device_list" -}}
 {{- $_ := set $setting $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
 {{- end -}}
-{{- $settings = append $settings $setting -}}
+{{- /* The plugin's default. */ -}}
+{{- $name := ternary "aosp.io/binder" "aosp.io/phone" (empty $setting.phones) -}}
+{{- $settings = append $settings (set $setting "resource_name" ($setting.resource_name | default $name)) -}}
+{{- end -}}
 {{- end -}}
 {{- toJson $settings -}}
 {{- end }}
 
-{{/* The names of the resources that pods request; the plugin's defaults depend on phones. */}}
+{{/* The names of the resources that pods request. */}}
 {{- define "aosp-device-plugin.resourceNames" -}}
-{{- $config := .Values.config -}}
 {{- $names := list -}}
-{{- range $entry := default (list (dict)) $config.resources -}}
-{{- $phones := get (ternary $entry $config (hasKey $entry "phones")) "phones" -}}
-{{- $name := get (ternary $entry $config (hasKey $entry "resource_name")) "resource_name" -}}
-{{- $names = append $names ($name | default (ternary "aosp.io/phone" "aosp.io/binder" (not (empty $phones)))) -}}
+{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
+{{- $names = append $names .resource_name -}}
 {{- end -}}
-{{- toJson $names -}}
+{{- uniq $names | toJson -}}
 {{- end }}
 
 {{/* "true" if a resource uses CDI names, whose spec files require a mount. */}}
@@ -127,49 +134,51 @@ See docs/deploy.md.
 {{/* Reject a configuration that requires rights or a mount that the pod would not have. */}}
 {{- define "aosp-device-plugin.check" -}}
 {{- $config := .Values.config -}}
+{{- $of := "" -}}
+{{- with .Kind -}}{{- $of = printf "entry %s of nodes: " . -}}{{- end -}}
 {{- $ours := dict "kubelet_dir" "kubelet.rootDir and kubelet.devicePluginsDir" "pod_resources_socket" "kubelet.rootDir" -}}
 {{- range $key, $value := merge $ours (dict "provisioned_by" "provision.mode") -}}
 {{- if hasKey $config $key -}}
-{{- fail (printf "config.%s depends on the rights and mounts of the pod: set %s instead" $key $value) -}}
+{{- fail (printf "%sconfig.%s depends on the rights and mounts of the pod: set %s instead" $of $key $value) -}}
 {{- end -}}
 {{- end -}}
 {{- $privileged := eq "true" (include "aosp-device-plugin.privileged" .) -}}
 {{- $enabled := "requires provision.enabled=true (docs/deploy.md)" -}}
 {{- $plugin := "requires a privileged plugin: provision.enabled=true and provision.mode=plugin (docs/deploy.md)" -}}
 {{- if and $config.leak_scan_interval (not $privileged) -}}
-{{- fail (printf "config.leak_scan_interval reads the host's processes and %s" $plugin) -}}
+{{- fail (printf "%sconfig.leak_scan_interval reads the host's processes and %s" $of $plugin) -}}
 {{- end -}}
 {{- $made := false -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
 {{- if or .phones .provision -}}{{- $made = true -}}{{- end -}}
 {{- end -}}
 {{- if and .Values.provision.enabled (ne .Values.provision.mode "plugin") (not $made) -}}
-{{- fail "provision.enabled=true has nothing to provision: set config.phones.count, or provision.enabled=false to allocate devices that the host has" -}}
+{{- fail (printf "%sprovision.enabled=true has nothing to provision: set config.phones.count, or provision.enabled=false to allocate devices that the host has" $of) -}}
 {{- end -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
 {{- if and .phones (not $.Values.provision.enabled) -}}
-{{- fail (printf "config.phones mounts file systems on the host and %s" $enabled) -}}
+{{- fail (printf "%sconfig.phones mounts file systems on the host and %s" $of $enabled) -}}
 {{- end -}}
 {{- if and .phones (eq (toString .api) "dra") (not $privileged) -}}
-{{- fail (printf "config.phones with api=dra mounts a file system for each claim and %s" $plugin) -}}
+{{- fail (printf "%sconfig.phones with api=dra mounts a file system for each claim and %s" $of $plugin) -}}
 {{- end -}}
 {{- if and .provision (not $.Values.provision.enabled) -}}
-{{- fail (printf "config.provision creates binder devices on the host and %s" $enabled) -}}
+{{- fail (printf "%sconfig.provision creates binder devices on the host and %s" $of $enabled) -}}
 {{- end -}}
 {{- $mounts := and .phones (include "aosp-device-plugin.provisioner" $) -}}
 {{- if and (eq (toString .recreate) "on-start") (not (or $privileged $mounts)) -}}
-{{- fail (printf "config.recreate=on-start creates binder devices on the host and %s" $plugin) -}}
+{{- fail (printf "%sconfig.recreate=on-start creates binder devices on the host and %s" $of $plugin) -}}
 {{- end -}}
 {{- if and (eq (toString .verify) "probe") (not $privileged) -}}
-{{- fail (printf "config.verify=probe opens binder devices of the host and %s" $plugin) -}}
+{{- fail (printf "%sconfig.verify=probe opens binder devices of the host and %s" $of $plugin) -}}
 {{- end -}}
 {{- $directory := dig "directory" "/run/aosp-binderfs/devices" (default dict .provision) -}}
 {{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}
-{{- fail (printf "config.provision.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $directory) -}}
+{{- fail (printf "%sconfig.provision.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $of $directory) -}}
 {{- end -}}
 {{- $directory := dig "directory" "/run/aosp-binderfs/phones" (default dict .phones) -}}
 {{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}
-{{- fail (printf "config.phones.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $directory) -}}
+{{- fail (printf "%sconfig.phones.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $of $directory) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.cluster import invariants, phones, plugin
+from tests.e2e.cluster import invariants, items_kubectl_phones, phones, plugin
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.plugin import PHONE
-from tests.e2e.cluster.scenes import PHONES, prepare
+from tests.e2e.cluster.scenes import PHONES, prepare, undisturbed
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -19,6 +19,31 @@ item = Items()
 
 APP: Final = "fleet"
 COUNT: Final = 8
+KIND: Final = "aosp.io/phones"
+
+
+@item("An upgrade to kinds of nodes: each has its number of phones")
+def kinds(cluster: Cluster) -> None:
+    """Phones run on. A node of no kind has no plugin."""
+    prepare(cluster)
+    small, large, other = cluster.machines
+    nodes = []
+    for machine, name, config in ((small, "small", {}), (large, "large", {"replicas": 2})):
+        cluster.kubectl("label", "node", machine.name, f"{KIND}={name}")
+        nodes.append({"name": name, "nodeSelector": {KIND: name}, "config": config})
+    phones.create(cluster, phones.deployment("web", 2, nodeSelector={KIND: "small"}))
+    with undisturbed(cluster, phones.wait_running(cluster, "web", 2)):
+        plugin.release(cluster, plugin.VALUES | {"nodes": nodes})
+        for machine, count in ((small, PHONES), (large, 2 * PHONES), (other, 0)):
+            plugin.wait_allocatable(cluster, machine, count)
+        tested = cluster.helm("test", plugin.NAME, f"--namespace={plugin.NAMESPACE}", "--timeout=60s")
+        assert tested.count("Phase:          Succeeded") == len(nodes), tested
+    rows = items_kubectl_phones.show(cluster).document["nodes"]
+    ready = {row["node"]: row["phones"] for row in rows if row["plugin"] == "ready"}
+    assert ready == {small.name: PHONES, large.name: 2 * PHONES}, f"{rows}"
+    phones.remove(cluster, "Deployment", "web")
+    cluster.kubectl("label", "node", "--all", f"{KIND}-")
+    plugin.uninstall(cluster)
 
 
 @item("Status and metrics of each node's plugin, read through the API server, agree with the Node objects")

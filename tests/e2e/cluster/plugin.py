@@ -50,12 +50,17 @@ def values(**config: Any) -> dict[str, Any]:
 
 def install(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str) -> None:
     """Install or upgrade the release, and wait until the plugin is rolled out."""
+    release(cluster, values, *options)
+    # Helm accepts maxUnavailable pods that are not ready, which is one on a single node.
+    until(lambda: _rolled_out(cluster), "all pods of the plugin are new and ready", seconds=4 * PATIENCE)
+
+
+def release(cluster: Cluster, values: dict[str, Any], *options: str) -> None:
+    """Install or upgrade the release."""
     path = cluster.directory / "values.json"
     path.write_text(json.dumps(values))
     words = ("upgrade", "--install", NAME, str(CHART), f"--namespace={NAMESPACE}", f"--values={path}")
     cluster.helm(*words, "--wait", "--timeout=120s", *options)
-    # Helm accepts maxUnavailable pods that are not ready, which is one on a single node.
-    until(lambda: _rolled_out(cluster), "all pods of the plugin are new and ready", seconds=4 * PATIENCE)
 
 
 def _rolled_out(cluster: Cluster) -> bool:

@@ -17,6 +17,7 @@ from tests.e2e.deploy import (
     items_chart,
     items_distributions,
     items_dra,
+    items_kinds,
     items_manifests,
     items_monitoring,
     items_node,
@@ -45,12 +46,13 @@ def _apparmor() -> None:
     packages.install(("apparmor",))
 
 
+MANIFESTS: Final = (items_manifests, items_chart, items_distributions, items_dra, items_kinds, items_node)
 MONITORING: Final = Group("the monitoring", (parts.promtool,), items_monitoring.ITEMS)
 GROUPS: Final = (
     Group(
         "the manifests",
         (parts.kustomize, parts.helm, parts.validator, parts.operator_crds),
-        (*items_manifests.ITEMS, *items_chart.ITEMS, *items_distributions.ITEMS, *items_dra.ITEMS, *items_node.ITEMS),
+        [item for module in MANIFESTS for item in module.ITEMS],
     ),
     Group("the AppArmor profile", (_apparmor,), (items_manifests.profile_is_parsed,)),
     MONITORING,

@@ -15,7 +15,7 @@ from hack.release import chart as release_chart
 from hack.release import source
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.items_dra import require_claim
-from tests.e2e.deploy.manifests import VALUES, accepted, charted, configuration, the
+from tests.e2e.deploy.manifests import VALUES, accepted, charted, configurations, the
 from tests.e2e.deploy.parts import CHART, DEPLOY, refuses, run
 
 
@@ -113,36 +113,24 @@ def init_container_provisions() -> None:
     writable = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
     assert writable == ["device-plugins"], writable
     assert {"name": "AOSP_PLUGIN_PROVISIONED_BY", "value": "command"} in container["env"], container["env"]
-    for variant in ("default", "privileged"):
-        pod = the("DaemonSet", charted(*VALUES[variant]))["spec"]["template"]["spec"]
-        assert "initContainers" not in pod, variant
-        assert "PROVISIONED_BY" not in str(pod), variant
-
-
-def leak_detection_gets_the_host_s_processes() -> None:
-    """The PID namespace of the host is for leak detection only."""
-    for values in ("privileged", "dra"):
-        for off in (False, True):
-            arguments = ("--set", "config.leak_scan_interval=0") if off else ()
-            pod = the("DaemonSet", charted(*VALUES[values], *arguments))["spec"]["template"]["spec"]
-            assert pod.get("hostPID", False) is not off, (values, off)
 
 
 def plugin_takes_configuration() -> None:
     """The plugin accepts each rendered configuration, with unchanged numbers."""
     for values in VALUES.values():
-        _loaded(*values)
-    large = _loaded("--set", "provision.enabled=true,config.provision.count=1000000,config.provision.max=1048576")
-    provision = large.resources[0].provision
+        for text in configurations(charted(*values)):
+            _loaded(text)
+    large = "provision.enabled=true,config.provision.count=1000000,config.provision.max=1048576"
+    provision = _loaded(configurations(charted("--set", large))[0]).resources[0].provision
     assert provision is not None, "provision is not set"
     assert (provision.count, provision.max) == (1_000_000, 1_048_576), provision
 
 
-def _loaded(*arguments: str) -> keys.Config:
-    """Return the plugin's configuration in the chart's ConfigMap."""
+def _loaded(text: str) -> keys.Config:
+    """Return the plugin's configuration in a file with this text."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "config.yaml")
-        path.write_text(configuration(charted(*arguments)))
+        path.write_text(text)
         return sources.load({}, {}, str(path))[0]
 
 
@@ -156,6 +144,8 @@ def changes_roll_out() -> None:
     assert template("--set", "podMonitor.interval=7s") == template()
 
 
+SURGE = "updateStrategy.rollingUpdate.maxSurge=1,updateStrategy.rollingUpdate.maxUnavailable=0"
+NODES = "nodes[0].name=a,nodes[0].nodeSelector.k=x"
 REFUSED = {
     "config.leak_scan_interval=300": "config.leak_scan_interval reads the host's processes and requires a privileged",
     "provision.enabled=true,config.leak_scan_interval=300": "provision.enabled=true and provision.mode=plugin",
@@ -178,7 +168,7 @@ REFUSED = {
     "provision.enabled=true,config.provision.count=3,config.provision.directory=/mnt/x": "is not in a volume",
     "config.version=v2": "value must be 'v1'",
     "config.api=dra,config.phones.count=3": "config.phones mounts file systems on the host and requires",
-    "config.api=dra,updateStrategy.rollingUpdate.maxSurge=1,updateStrategy.rollingUpdate.maxUnavailable=0": "choose 0",
+    f"config.api=dra,{SURGE}": "choose 0",
     "config.api=dra,dra.classes.aosp\\.io/phone.extendedResource=true": "dra.classes has aosp.io/phone, but no",
     "config.kubelet_dir=/data/kubelet/device-plugins": "set kubelet.rootDir and kubelet.devicePluginsDir instead",
     "config.pod_resources_socket=/x": "set kubelet.rootDir instead",
@@ -192,6 +182,12 @@ REFUSED = {
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
     "config.feature_file=labels": "at '/config/feature_file': 'labels' does not match pattern",
     "config.feature_file=/etc/shadow": "at '/config/feature_file': '/etc/shadow' does not match pattern",
+    "nodes[0].name=a": "at '/nodes/0': missing property 'nodeSelector'",
+    f"{NODES},nodes[1].name=a,nodes[1].nodeSelector.k=y": "nodes has two entries with the name a",
+    f"{NODES},nodes[1].name=b,nodes[1].nodeSelector.k=x": "nodes: a and b may select the same node",
+    f"{NODES},nodes[1].name=b,nodes[1].nodeSelector.l=x": "nodes: a and b may select the same node",
+    f"{NODES},nodes[0].config.phones.count=3": "entry a of nodes: config.phones mounts file systems on the host and",
+    f"{NODES},nodes[0].config.node_events=true": "entry a of nodes: the rights for node_events are those of all",
 }
 """Wrong values and Helm's messages."""
 
@@ -266,7 +262,6 @@ ITEMS = (
     image_is_required,
     selectors_select,
     init_container_provisions,
-    leak_detection_gets_the_host_s_processes,
     plugin_takes_configuration,
     changes_roll_out,
     values_are_checked,

@@ -12,7 +12,7 @@ from tests.e2e.deploy.manifests import (
     accepted,
     charted,
     comparable,
-    configuration,
+    configurations,
     differences,
     kustomized,
     policy_spec,
@@ -95,7 +95,7 @@ def _same(kustomize: list[dict[str, Any]], chart: list[dict[str, Any]]) -> None:
     assert left == right, "; ".join(differences(left, right))
     left, right = (policy_spec(accepted(manifests)) for manifests in (kustomize, chart))
     assert left == right, "; ".join(differences(left, right))
-    left, right = (yaml.safe_load(configuration(manifests)) for manifests in (kustomize, chart))
+    left, right = (yaml.safe_load(configurations(manifests)[0]) for manifests in (kustomize, chart))
     assert left == right, "; ".join(differences(left, right))
 
 

@@ -23,6 +23,7 @@ VALUES: Final = {
     "dra": ("--values", str(CHART / "ci" / "dra-values.yaml")),
     "node": ("--values", str(CHART / "ci" / "node-values.yaml")),
     "dra-found": ("--values", str(CHART / "ci" / "dra-found-values.yaml")),
+    "kinds": ("--values", str(CHART / "ci" / "kinds-values.yaml")),
 }
 """The values with which the chart is tested."""
 
@@ -135,12 +136,7 @@ def differences(left: Any, right: Any, path: str = "") -> list[str]:
     return [] if left == right else [f"{path}: {left} and {right}"]
 
 
-def configuration(manifests: Iterable[Manifest]) -> str:
-    """Return the text of the plugin's configuration file."""
-    (data,) = (
-        manifest["data"]
-        for manifest in manifests
-        if manifest["kind"] == "ConfigMap" and "config.yaml" in manifest["data"]
-    )
-    text: str = data["config.yaml"]
-    return text
+def configurations(manifests: Iterable[Manifest]) -> list[str]:
+    """Return the text of the configuration file of each kind of nodes."""
+    maps = [manifest["data"] for manifest in manifests if manifest["kind"] == "ConfigMap"]
+    return [data["config.yaml"] for data in maps if "config.yaml" in data]

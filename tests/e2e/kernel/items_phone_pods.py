@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from tests.e2e.deploy.manifests import configuration, the
+from tests.e2e.deploy.manifests import configurations, the
 from tests.e2e.deploy.parts import DEPLOY, run
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.item import Item, sentence
@@ -42,7 +42,7 @@ def start(before: PodWorld, kustomize: Path, name: str) -> PodWorld:
     directory.mkdir()
     plugin = AsPod(directory, before.node.kubelet, before.node.runtime, the("DaemonSet", manifests))
     # Seconds. The manifest has minutes.
-    plugin.configure(configuration(manifests).replace("leak_scan_interval: 300", "leak_scan_interval: 5"))
+    plugin.configure(configurations(manifests)[0].replace("leak_scan_interval: 300", "leak_scan_interval: 5"))
     node = Node(before.node.kubelet, before.node.runtime, plugin, resource=RESOURCE, devices=ALL, each=1)
     return PodWorld(node, plugin, before.probe)
 
