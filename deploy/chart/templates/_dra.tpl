@@ -36,6 +36,9 @@
 {{- end -}}
 {{- $names := list -}}
 {{- range $drivers -}}{{- $names = append $names .resource -}}{{- end -}}
+{{- if and .Values.hostNetwork (not (has $surge (list "0" "0%"))) -}}
+{{- fail (printf "updateStrategy.rollingUpdate.maxSurge=%s: with hostNetwork the new pod waits for the port of the old one; choose 0" $surge) -}}
+{{- end -}}
 {{- range $name, $class := .Values.dra.classes -}}
 {{- if not (has $name $names) -}}
 {{- fail (printf "dra.classes has %s, but no resource of that name has api: dra in config" $name) -}}

@@ -22,7 +22,7 @@ COUNT: Final = 8
 KIND: Final = "aosp.io/phones"
 
 
-@item("An upgrade to kinds of nodes: each has its number of phones")
+@item("An upgrade to kinds of nodes: each has its number of phones, also on a node without a network plugin")
 def kinds(cluster: Cluster) -> None:
     """Phones run on. A node of no kind has no plugin."""
     prepare(cluster)
@@ -32,10 +32,15 @@ def kinds(cluster: Cluster) -> None:
         cluster.kubectl("label", "node", machine.name, f"{KIND}={name}")
         nodes.append({"name": name, "nodeSelector": {KIND: name}, "config": config})
     phones.create(cluster, phones.deployment("web", 2, nodeSelector={KIND: "small"}))
+    network = large.directory / "runtime" / "cni" / "pods.conflist"
     with undisturbed(cluster, phones.wait_running(cluster, "web", 2)):
-        plugin.release(cluster, plugin.VALUES | {"nodes": nodes})
+        removed = network.rename(network.with_suffix(".removed"))
+        cluster.wait_node(large, ready=False)
+        plugin.release(cluster, plugin.VALUES | {"nodes": nodes, "hostNetwork": True})
         for machine, count in ((small, PHONES), (large, 2 * PHONES), (other, 0)):
             plugin.wait_allocatable(cluster, machine, count)
+        removed.rename(network)
+        cluster.wait_node(large)
         tested = cluster.helm("test", plugin.NAME, f"--namespace={plugin.NAMESPACE}", "--timeout=60s")
         assert tested.count("Phase:          Succeeded") == len(nodes), tested
     rows = items_kubectl_phones.show(cluster).document["nodes"]

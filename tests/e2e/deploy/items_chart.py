@@ -188,6 +188,7 @@ REFUSED = {
     f"{NODES},nodes[1].name=b,nodes[1].nodeSelector.l=x": "nodes: a and b may select the same node",
     f"{NODES},nodes[0].config.phones.count=3": "entry a of nodes: config.phones mounts file systems on the host and",
     f"{NODES},nodes[0].config.node_events=true": "entry a of nodes: the rights for node_events are those of all",
+    f"hostNetwork=true,{SURGE}": "with hostNetwork the new pod waits for the port of the old one; choose 0",
 }
 """Wrong values and Helm's messages."""
 
