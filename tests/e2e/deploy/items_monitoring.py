@@ -24,7 +24,9 @@ MONITORING: Final = DEPLOY / "monitoring"
 STATES: Final = HERE / "alerts.yaml"
 RESOURCE: Final = "aosp.io/binder"
 DEVICES: Final = 10
-_FIRING: Final = 'count by (alertname) (count by (alertname, node) (ALERTS{alertstate="firing"}))'
+_FIRING: Final = """group by (alertname) (ALERTS{alertstate="firing"}
+  unless ALERTS{node="", alertname!~"AospPlugin(Absent|DevicesNearlyUsedUp)"})"""
+"""The alerts that fire; an alert about a node counts only if it names the node."""
 
 
 def rules() -> None:
@@ -71,18 +73,18 @@ def require(states: dict[str, Any]) -> None:
 
 def _series(process: dict[str, Any], instance: str) -> list[dict[str, str]]:
     """Return the series of a process, whose keys that are no minutes name those that differ."""
-    begin, end = process.get("from", 0), process.get("to", 100)
+    begin, end, node = process.get("from", 0), process.get("to", 100), process.get("node", "n1")
     before = f"_x{begin - 1} " if begin else ""
-    unused = process.keys() - {"from", "to"}
+    unused = process.keys() - {"from", "to", "node"}
     found = []
     for sample in _healthy():
         counts = (sample.name, sample.labels.get("result")) == ("aosp_plugin_scans_total", "ok")
         values = f"0+1x{end - 1}" if counts else f"{sample.value}x{end - 1}"
-        for text in process.keys() - {"from", "to"}:
+        for text in process.keys() - {"from", "to", "node"}:
             if _is_named(sample, text):
                 values = process[text]
                 unused -= {text}
-        labels = {**sample.labels, "instance": instance, "node": "n1"}
+        labels = {**sample.labels, "instance": instance, "node": node}
         found.append({"series": series(sample.name, labels), "values": f"{before}{values} stale"})
     assert not unused, f"the plugin exposes no such series: {unused}"
     return found
