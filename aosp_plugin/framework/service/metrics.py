@@ -8,12 +8,15 @@ Importing prometheus_client takes 25 ms and 2 MB, mostly for its HTTP servers: `
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from aosp_plugin import __version__
@@ -232,6 +235,7 @@ class Metrics:
         )
         version = {(__version__, platform.python_version()): 1}
         yield StateGauge("build_info", "Version of the plugin and of Python; always 1.", version, ("version", "python"))
+        yield StateGauge("memory_limit_bytes", "Memory limit of the process's cgroup.", {(): memory_limit()}, ())
         known = dict.fromkeys(("", *self._reasons), 0)
         snapshots = {name: observer.snapshot for name, observer in self._observers.items()}
         devices = {
@@ -266,6 +270,14 @@ class Metrics:
         series = self._metrics[name].labels(*labels)
         if operation:
             getattr(series, operation)(value)
+
+
+def memory_limit(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return the memory limit of this process's cgroup in bytes: infinity for ``max``, and with cgroup v1."""
+    with contextlib.suppress(OSError, ValueError):
+        path = own.read_text(encoding="utf-8").rpartition("0::/")[2].strip()
+        return int((root / path / "memory.max").read_text(encoding="ascii"))
+    return math.inf
 
 
 class ResourceMetrics(Observer):

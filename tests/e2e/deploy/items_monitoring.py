@@ -79,7 +79,7 @@ def _series(process: dict[str, Any], instance: str) -> list[dict[str, str]]:
     found = []
     for sample in _healthy():
         counts = (sample.name, sample.labels.get("result")) == ("aosp_plugin_scans_total", "ok")
-        values = f"0+1x{end - 1}" if counts else f"{sample.value}x{end - 1}"
+        values = f"0+1x{end - 1}" if counts else f"{min(sample.value, 1e18)}x{end - 1}"  # +Inf has no notation
         for text in process.keys() - {"from", "to", "node"}:
             if _is_named(sample, text):
                 values = process[text]

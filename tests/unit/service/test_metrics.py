@@ -1,5 +1,6 @@
 """The metrics for Prometheus."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.observer import Repaired
-from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics
+from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics, memory_limit
 from aosp_plugin.report.leaks import Leaks
 from aosp_plugin.report.resource_report import LeakDetectionState
 from tests.reports import state_metrics
@@ -105,6 +106,15 @@ def test_leaks_are_absent_before_the_first_scan() -> None:
     assert value(metrics, "leaked_devices", resource=A) == 2
     assert value(metrics, "leaked_devices", resource=B) == 0
     assert value(metrics, "leak_unreadable_processes") == 4
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("268435456\n", 2**28), ("max\n", math.inf)])
+def test_memory_limit_is_that_of_the_cgroup(tmp_path: Path, limit: str, expected: float) -> None:
+    (tmp_path / "own").write_text("4:memory:/v1\n0::/a.slice\n")
+    (tmp_path / "a.slice").mkdir()
+    assert memory_limit(tmp_path / "own", tmp_path) == math.inf, "no such file, as with cgroup v1"
+    (tmp_path / "a.slice" / "memory.max").write_text(limit)
+    assert memory_limit(tmp_path / "own", tmp_path) == expected
 
 
 # -- events
@@ -223,7 +233,7 @@ def documented() -> Iterator[tuple[str, str, frozenset[str]]]:
 
 
 def test_documentation_lists_every_metric_and_label_value(complete: Metrics) -> None:
-    assert sorted(documented()) == sorted(exposed(complete))
+    assert sorted(documented()) == sorted(each for each in exposed(complete) if each[0].startswith("aosp_plugin_"))
     text = metrics_section()
     words = ("ok", "failed", "refused", "hung", *CODES, *get_args(LeakDetectionState), *get_args(Repaired))
     assert [word for word in words if f"`{word}`" not in text] == []
