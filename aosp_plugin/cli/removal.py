@@ -9,28 +9,22 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Mapping
 
 from aosp_plugin.binder.devices.sets import natural_sort, phone_number, replicated_id
 from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import Host, binder_parameters
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision.device_provisioner import provisioning
 from aosp_plugin.binder.provision.phone_mount import has_namespace_of_init, read_mount_table, require_propagation
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.config.keys import Config, Phones
-from aosp_plugin.config.values import Api
-from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import logs
-from aosp_plugin.framework.sockets import SocketDirectory, listener, socket_stem
+from aosp_plugin.framework.sockets import listener
 from aosp_plugin.report.leaks import sees_kernel_threads
 
 LOG = logging.getLogger(__name__)
-
-DIRECTORY = "/run/aosp-binderfs"
-"""What the default directories are in."""
 
 Uses = dict[str, str]
 """Why devices are in use, by ID."""
@@ -47,44 +41,34 @@ def remove(config: Config, *, surplus: bool) -> bool:
     all_removed = True
     for resource in config.resources:
         if resource.phones is not None:
-            kept = _remove_phones(host, resource.phones, uses[resource.resource_name], surplus=surplus)
+            kept = _remove_phones(host, resource.phones, uses[resource.scan_directory], surplus=surplus)
         elif resource.provision is not None and not surplus:
-            directory = resource.provision.directory
-            sharing = [each for each in config.resources if each.provision and each.provision.directory == directory]
-            of_all = {key: use for each in sharing for key, use in uses[each.resource_name].items()}
-            prefixes = tuple(each.device_prefix for each in sharing)
-            kept = _remove_binderfs(host, directory, of_all, prefixes)
+            kept = _remove_binderfs(host, resource.provision.directory, uses[resource.scan_directory])
         else:
             continue
-        for reason in dict.fromkeys(kept.values()):
-            devices = ",".join(name for name in kept if kept[name] == reason)
-            LOG.warning("not removed", extra={"resource": resource.resource_name, "devices": devices, "reason": reason})
-        LOG.info("removed", extra={"resource": resource.resource_name, "kept": len(kept)})
+        for name, reason in kept.items():
+            LOG.warning("not removed", extra={"resource": resource.resource_name, "device": name, "reason": reason})
         all_removed &= not kept
     return all_removed
 
 
 async def _uses(config: Config) -> dict[str, Uses]:
-    """Return which devices pods have or may get, by resource name. Raises HostError if that is unknown."""
-    replicas = {resource.resource_name: resource.replicas for resource in config.resources}
-    with contextlib.closing(PodResources(config.pod_resources_socket, replicas)) as pod_resources:
+    """Return which devices pods have or may get, by directory. Raises HostError if that is unknown."""
+    uses: dict[str, Uses] = {resource.scan_directory: {} for resource in config.resources}
+    names = {resource.resource_name for resource in config.resources}
+    with contextlib.closing(PodResources(config.pod_resources_socket, names)) as pod_resources:
         offered, allocations = await pod_resources.allocatable(), await pod_resources.query()
     problem = offered.problem or allocations.problem or ("" if allocations.pods_known else "it lists no pod")
     if problem:
         if on_host() and config.pod_resources_socket and listener(config.pod_resources_socket) is None:
-            return {name: {} for name in replicas}
+            return uses
         raise HostError(f"cannot find out from the kubelet which devices are in use: {problem}")
     for resource in config.resources:
-        if resource.api is Api.DRA:
-            driver = driver_name(resource.resource_name)
-            if SocketDirectory(config.plugins_registry, socket_stem(driver)).other_plugins():
-                raise HostError(f"the driver {driver} runs on this node, and may mount phones: uninstall it first")
-    uses: dict[str, Uses] = {}
-    for name, count in replicas.items():
+        name = resource.resource_name
         found = dict.fromkeys(offered.devices[name], "a plugin offers it to pods")
-        for device_id, (owner, *_) in allocations.owners[name].items():
-            found[device_id] = f"pod {owner.namespace}/{owner.name}"
-        uses[name] = {replicated_id(device_id, count) or device_id: use for device_id, use in found.items()}
+        found |= {key: f"pod {owner.namespace}/{owner.name}" for key, (owner, *_) in allocations.owners[name].items()}
+        for device_id, use in found.items():
+            uses[resource.scan_directory][replicated_id(device_id, resource.replicas) or device_id] = use
     return uses
 
 
@@ -94,45 +78,34 @@ def on_host() -> bool:
 
 
 def _remove_phones(host: Host, ordered: Phones, uses: Uses, *, surplus: bool) -> Uses:
-    """Unmount phones, and remove their directory when it is empty. Return why phones were kept. Raises HostError."""
+    """Unmount phones, and remove their directories. Return why phones were kept. Raises HostError."""
     provisioner = PhoneProvisioner(ordered.directory, host)
     first = ordered.count if surplus else 0
     phones = [phone for phone in natural_sort(provisioner.mounted()) if (phone_number(phone) or 0) >= first]
-    if phones:
-        provisioner.check()
     provisioner.survey()
     kept = {phone: uses[phone] for phone in phones if phone in uses}
     with provisioning("phones", host, ordered.directory) as directory:
-        _unmount(directory, provisioner.known(phones)["devices"], kept)
+        _unmount(host, directory, provisioner.known(phones)["devices"], kept)
     provisioner.remove([phone for phone in phones if phone not in kept], len(phones))
-    kept |= {phone: str(error) for phone, error in provisioner.obstacles.items()}
-    if not surplus and not kept:
-        _remove_directory(host, ordered.directory)
-    return kept
+    return kept | {phone: str(error) for phone, error in provisioner.obstacles.items()}
 
 
-def _remove_binderfs(host: Host, directory: str, uses: Uses, prefixes: tuple[str, ...]) -> Uses:
-    """Unmount a provisioned binderfs, and remove its directory. Return why devices were kept, and it with them.
-
-    It also stays if it has devices without one of the ``prefixes``, except those that the kernel creates at each mount.
-    Raises HostError.
-    """
-    kept = {**uses}
+def _remove_binderfs(host: Host, directory: str, kept: Uses) -> Uses:
+    """Unmount a provisioned binderfs as a whole. Return why it was kept. Raises HostError."""
     with provisioning("binder devices", host, directory) as path:
         mounted = binderfs.mount_at(path)
-        if mounted is not None:
-            require_propagation(path, read_mount_table(), in_container=host.process_path("/") != "/")
-            others = {*binderfs.device_names(path)}.difference(re.split("[,\n]", binder_parameters()))
-            kept |= {name: "it is not of this configuration" for name in others if not name.startswith(prefixes)}
-            if not kept:
-                _unmount(os.path.dirname(path), {os.path.basename(path): mounted.device}, kept)
-    if not kept:
-        _remove_directory(host, directory)
+        if mounted is not None and not kept:
+            _unmount(host, os.path.dirname(path), {os.path.basename(path): mounted.device}, kept)
     return kept
 
 
-def _unmount(directory: str, mounted: Mapping[str, int], kept: Uses) -> None:
-    """Unmount the file systems below a directory, by name and number (st_dev), and add to ``kept`` why some stay."""
+def _unmount(host: Host, directory: str, mounted: Mapping[str, int], kept: Uses) -> None:
+    """Unmount the file systems below a directory, by name and number (st_dev), and add to ``kept`` why some stay.
+
+    The directories stay: a container that has one as a volume would not see its successor. Raises HostError.
+    """
+    if mounted:
+        require_propagation(directory, read_mount_table(), in_container=host.process_path("/") != "/")
     holders = mounts.holders({device: name for name, device in mounted.items()})
     for name, device in mounted.items():
         if device in holders:
@@ -142,11 +115,3 @@ def _unmount(directory: str, mounted: Mapping[str, int], kept: Uses) -> None:
                 binderfs.unmount(f"{directory}/{name}")
             except HostError as error:
                 kept[name] = str(error)
-
-
-def _remove_directory(host: Host, directory: str) -> None:
-    """Remove a directory without phones or binderfs, and ``DIRECTORY`` above it, if they are empty and no volumes."""
-    with contextlib.suppress(OSError):  # an empty directory is no reason to fail
-        os.rmdir(host.process_path(host.resolve(directory)))
-        if os.path.dirname(directory) == DIRECTORY:
-            os.rmdir(host.process_path(DIRECTORY))

@@ -86,13 +86,7 @@ async def test_allocated_phones_are_reported_while_the_kubelet_knows_its_pods() 
 
 async def test_kubelet_is_not_asked_without_surplus_phones() -> None:
     backend = Backend(has_surplus=False)
-    backends = {PHONE: cast("BinderBackend", backend)}
-    kubelet = cast("PodResources", Kubelet([]))
-    task = asyncio.create_task(report_allocations(backends, kubelet, print, sleep=Pauses()))
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert not task.done()
-    task.cancel()
+    assert await report_once({PHONE: cast("BinderBackend", backend)}, cast("PodResources", Kubelet([])), print)
     assert backend.reports == []
 
 

@@ -14,8 +14,8 @@ MOUNTINFO = "/proc/self/mountinfo"
 BINDERFS = "binder"
 """The type of a binderfs in /proc/filesystems and the mount table, for the C driver and the Rust driver."""
 
-_ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
-"""Errors for the files of a process that has ended meanwhile."""
+_INVISIBLE = frozenset({errno.EACCES, errno.ENOENT, errno.ESRCH, errno.EINVAL})
+"""Errors for the files of a process that this one must not trace, or that has ended meanwhile."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -77,13 +77,15 @@ def holders(mounted: Mapping[int, str]) -> dict[int, int]:
             namespace = os.readlink(f"/proc/{pid}/ns/mnt")
             table = () if namespace in namespaces else parse(read_table(f"/proc/{pid}/mountinfo"))
         except OSError as error:
-            if error.errno not in _ENDED | {errno.EACCES}:
+            if error.errno not in _INVISIBLE:
                 raise
             continue
         namespaces.add(namespace)
         for mount in table:
-            place = mount.root, os.path.basename(mount.directory)
-            if mount.device in mounted and place != ("/", mounted[mount.device]):
+            if mount.device in mounted and (mount.root, os.path.basename(mount.directory)) != (
+                "/",
+                mounted[mount.device],
+            ):
                 found[mount.device] = int(pid)
     return found
 
