@@ -61,31 +61,26 @@ async def test_signal_stops_the_plugin(device_directory: DeviceDirectory, kubele
 async def test_reload_applies_a_changed_configuration_and_prints_the_outcome(
     device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str]
 ) -> None:
-    """The command finds the plugin by the configuration; each call has its own outcome."""
+    """Each call has its own outcome."""
     device_directory.add(0, 1)
-    address = f"listen: 127.0.0.1:{free_port()}"
-    file = write_config(address)
+    address = f"127.0.0.1:{free_port()}"
+    file = write_config(f"resource_name: {RESOURCE}")
 
-    async def reload() -> tuple[int, str, str]:
-        return await asyncio.to_thread(run_command, "reload", environment={"AOSP_PLUGIN_CONFIG": file})
+    async def reload(keys: str) -> tuple[int, str, str]:
+        write_config(keys)
+        return await asyncio.to_thread(run_command, "reload", "--url", f"http://{address}")
 
-    flags = ("--kubelet-dir", kubelet_dir, "--device-dir", str(device_directory.directory), "--verify", "file")
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        Serve(device_directory, kubelet_dir, *flags, "--config", file, usual_flags=False),
-    ):
+    flags = ("--config", file, "--listen", address)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags):
         await listed(kubelet, 2)
-        assert await reload() == (0, "configuration unchanged, devices scanned again\n", "")
-        write_config(f"{address}\nresource_name: example.com/other")
-        assert await reload() == (0, "configuration reloaded\n", "")
+        assert await reload("resource_name: example.com/other") == (0, "configuration reloaded\n", "")
         await listed(kubelet, 2, "example.com/other")
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
         assert len(sockets(kubelet_dir)) == 1
-        write_config(f"{address}\nshared_devices: [/usr]")
         error = "configuration reload rejected: shared_devices: /usr is a directory, not a device: use shared_mounts"
-        assert await reload() == (1, "", f"aosp-plugin: {error}\n")
-        write_config(f"{address}\nresource_name: example.com/other")
-        assert await reload() == (0, "configuration unchanged, devices scanned again\n", "")
+        assert await reload("shared_devices: [/usr]") == (1, "", f"aosp-plugin: {error}\n")
+        unchanged = "configuration unchanged, devices scanned again\n"
+        assert await reload("resource_name: example.com/other") == (0, unchanged, "")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ from aosp_plugin.binder.driver.advisories import advisories
         ("c", "6.1.0-10-amd64", ""),  # the number of a distribution
         ("rust", "6.18.9", "CVE-2026-43433, CVE-2026-43434; waydroid#2163, CVE-2026-23194; waydroid#2422"),
         ("rust", "6.18.10", "CVE-2026-43433, CVE-2026-43434; waydroid#2422"),
-        ("rust", "7.2.2-zen1-1-zen", "waydroid#2422"),
         ("rust", "7.0.0-14-generic", "waydroid#2422"),
-        ("", "6.18.1", ""),
         ("c", "unknown", ""),
     ],
 )
