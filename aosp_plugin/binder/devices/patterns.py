@@ -50,6 +50,7 @@ class PathSearch:
         self.directories: set[str] = set()
         """The directories to watch, as paths of this process."""
         self._followed: dict[str, str] = {}
+        """The paths of directories without links, by their paths."""
 
     def find(self, path: str) -> list[str]:
         """Return a path, which may not exist, or the files that match a pattern, in natural order.

@@ -217,8 +217,6 @@ CONFLICTS = [
             ("/dev/pts/*", "", "slice_devices: the container path '/dev/pts/[0-9]*' is not allowed: the container run"),
             ("/dev/loop*", "shared_devices: [/dev/loop7:/dev/x]", "slice_devices; F: shared_devices: '/dev/loop7' is"),
             ("/dev/loop*", "spread_devices: ['/dev/loop?']", "slice_devices; F: spread_devices: '/dev/loop?' is not"),
-            ("/dev/l*", "spread_devices: ['/dev/l*']", "slice_devices; F: spread_devices: '/dev/l*' is not allowed"),
-            ("/dev/l*", "container_paths: [/dev/l7]", "container_paths; F: slice_devices: the container paths '/dev/l"),
         )
     ),
     ("sets: {size: 3}\nslice_devices: [{path: /dev/aosp_binder*, count: 2}]", f"…{OWN_DEVICES} /dev/aosp_binderN"),
