@@ -83,6 +83,12 @@ def test_an_alert_links_to_its_heading_in_the_runbook(name: str) -> None:
     assert name in re.findall(r"^#+ (.+)$", RUNBOOK, flags=re.MULTILINE)
 
 
+def test_an_inhibited_alert_names_one_of_the_rules_for_alertmanager() -> None:
+    documented = re.findall(r"inhibited_by = (\w+)", (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8"))
+    assert {rule["labels"].get("inhibited_by") for rule in RULES.values()} == {None, *documented}
+    assert RULES.keys() >= set(documented)
+
+
 def test_every_alert_fires_in_a_state_of_make_test_deploy() -> None:
     states = yaml.safe_load((ROOT / "tests" / "e2e" / "deploy" / "alerts.yaml").read_text(encoding="utf-8"))
     fired = {alert for state in states.values() for alerts in state["alerts"].values() for alert in alerts}

@@ -25,7 +25,7 @@ STATES: Final = HERE / "alerts.yaml"
 RESOURCE: Final = "aosp.io/binder"
 DEVICES: Final = 10
 _FIRING: Final = """group by (alertname) (ALERTS{alertstate="firing"}
-  unless ALERTS{node="", alertname!~"AospPlugin(Absent|DevicesNearlyUsedUp)"})"""
+  unless ALERTS{node="", alertname!~"AospPlugin(Absent|DevicesNearlyUsedUp|Fleet.*)"})"""
 """The alerts that fire; an alert about a node counts only if it names the node."""
 
 
