@@ -124,7 +124,7 @@ def example_pods() -> dict[str, Any]:
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             if document.get("kind") == "Pod":
                 found[path.name] = document["spec"]
-            elif document.get("kind") == "StatefulSet":
+            elif document.get("kind") in {"StatefulSet", "Deployment"}:
                 found[path.name] = document["spec"]["template"]["spec"]
     return found
 
