@@ -1,8 +1,8 @@
 """``make chart``: write the derived files below deploy/.
 
-values.schema.json of the chart is written by hand, but for the plugin's configuration keys in it. A chart can read
-files of its own directory only, so alert rules, dashboard and NodeFeatureRule are copied there. The alert rules are
-also wrapped as a PrometheusRule for the Prometheus operator. Chart.yaml has the version of the source.
+values.schema.json of the chart is written by hand, but for the plugin's configuration keys and the names of the alerts
+in it. A chart can read files of its own directory only, so alert rules, dashboard and NodeFeatureRule are copied there.
+The alert rules are also wrapped as a PrometheusRule for the Prometheus operator. Chart.yaml has the source's version.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
+
+import yaml
 
 from aosp_plugin import __version__
 from hack import schemas, version
@@ -50,7 +52,7 @@ def _header(source: str) -> str:
 
 
 def with_keys(schema: str) -> str:
-    """Return values.schema.json with the keys of the plugin's configuration, and of the parameters of claims."""
+    """Return values.schema.json with the keys of the configuration and of the parameters of claims, and the alerts."""
     document = json.loads(schema)
     values = document["properties"]
     # The version is required of the whole, not of an entry of nodes, which has some of the keys.
@@ -61,6 +63,9 @@ def with_keys(schema: str) -> str:
     keys = {name: part for name, part in schemas.parameters()["properties"].items() if name not in added}
     device_class = values["dra"]["properties"]["classes"]["additionalProperties"]
     device_class["properties"]["parameters"]["properties"] = keys
+    (group,) = yaml.safe_load((DEPLOY / _RULES).read_text(encoding="utf-8"))["groups"]
+    disabled = {rule["alert"]: {"type": "boolean"} for rule in group["rules"]}
+    values["prometheusRule"]["properties"]["disabled"]["properties"] = disabled
     return json.dumps(document, indent=2) + "\n"
 
 

@@ -78,10 +78,10 @@ def image_is_required() -> None:
 
 def files_are_rendered() -> None:
     """Helm renders alert rules, dashboard, NodeFeatureRule and AppArmor profile, except for the runbook's address."""
+    rules = (DEPLOY / "monitoring" / "rules.yaml").read_text().replace("docs/runbook.md", "https://x")
+    plain = charted("--set", "prometheusRule.enabled=true,prometheusRule.runbook=https://x")
+    assert the("PrometheusRule", plain)["spec"] == yaml.safe_load(rules)
     rendered = charted(*VALUES["everything"])
-    rules = (DEPLOY / "monitoring" / "rules.yaml").read_text()
-    address = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())["prometheusRule"]["runbook"]
-    assert the("PrometheusRule", rendered)["spec"] == yaml.safe_load(rules.replace("docs/runbook.md", address))
     (dashboard,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-dashboard")]
     text = (DEPLOY / "monitoring" / "dashboard.json").read_text()
     assert dashboard["aosp-device-plugin.json"].strip() == text.strip()
@@ -89,6 +89,17 @@ def files_are_rendered() -> None:
     assert profile["aosp-phone"].strip() == (DEPLOY / "apparmor" / "aosp-phone").read_text().strip()
     rule = yaml.safe_load((DEPLOY / "nfd" / "nodefeaturerule.yaml").read_text())
     assert the("NodeFeatureRule", rendered)["spec"] == rule["spec"]
+
+
+def alerts_are_tuned() -> None:
+    """Values leave alerts out, and set thresholds, labels and annotations of the others."""
+    values = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())["prometheusRule"]
+    (group,) = the("PrometheusRule", charted(*VALUES["everything"]))["spec"]["groups"]
+    rules = {rule["alert"]: rule for rule in group["rules"]}
+    assert not values["disabled"].keys() & rules.keys()
+    for name, threshold in values["thresholds"].items():
+        assert f"> {threshold}" in rules[name]["expr"] or rules[name]["for"] == threshold, rules[name]
+    assert all("team" in rule["labels"] and "dashboard" in rule["annotations"] for rule in rules.values()), rules
 
 
 def selectors_select() -> None:
@@ -177,6 +188,7 @@ REFUSED = {
     "kubelet.rootDir=data": "at '/kubelet/rootDir'",
     "extraArgs[0]=status": "at '/extraArgs/0'",
     "port=0": "at '/port'",
+    "prometheusRule.disabled.AospPluginX=true": "additional properties 'AospPluginX' not allowed",
     "livenessProbe.exec.command=x": "additional properties 'exec' not allowed",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
@@ -259,6 +271,7 @@ ITEMS = (
     lint,
     values_are_rendered,
     files_are_rendered,
+    alerts_are_tuned,
     service_account_of_others,
     image_is_required,
     selectors_select,
