@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from aosp_plugin.framework.events.file_events import MountEvents
-from tests import hanging_fs, own_mounts
+from tests import own_mounts
 from tests.support import Clock, DeviceDirectory
 
 # Every run uses the same examples, without a deadline, and writes nothing into the checkout.
@@ -34,18 +34,6 @@ def short_directory() -> Iterator[Path]:
     """Return a directory with a path that is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="short-") as directory:
         yield Path(directory)
-
-
-@pytest.fixture
-def hanging_file_system(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[hanging_fs.HangingFileSystem]:
-    """Mount a FUSE file system that hangs on request, at ``tmp_path/hanging``.
-
-    ``tests/faults`` requires the rights for it; a fast test is skipped without them.
-    """
-    if not hanging_fs.available() and "faults" not in request.path.parts:
-        pytest.skip("mounts a FUSE file system, which requires root and /dev/fuse")
-    with hanging_fs.HangingFileSystem(tmp_path / "hanging") as file_system:
-        yield file_system
 
 
 @pytest.fixture

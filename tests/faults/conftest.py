@@ -1,8 +1,18 @@
-"""A test of this directory fails where the fast tests skip: without root, /dev/fuse, namespaces or strace."""
+"""A test of this directory fails where the fast tests skip: without root, namespaces or strace."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.faults.hanging_fs import HangingFileSystem
+
+
+@pytest.fixture
+def hanging_file_system(tmp_path: Path) -> Iterator[HangingFileSystem]:
+    """Mount a FUSE file system that hangs on request, at ``tmp_path/hanging``."""
+    with HangingFileSystem(tmp_path / "hanging") as file_system:
+        yield file_system
 
 
 @pytest.hookimpl(wrapper=True)

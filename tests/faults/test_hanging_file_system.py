@@ -1,6 +1,6 @@
 """A file system of the host that hangs, and a plugin process that must not hang with it.
 
-The file system is real (``tests.hanging_fs``), and so is the process. The kubelet's directory is never on it.
+The file system is real (``tests.faults.hanging_fs``), and so is the process. The kubelet's directory is never on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
-    from tests.hanging_fs import HangingFileSystem
+    from tests.faults.hanging_fs import HangingFileSystem
 
 OTHER = "aosp.io/hwbinder"
 ANSWER = 10.0

@@ -10,7 +10,7 @@ import pytest
 
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from kubelet_standin import Kubelet
-from tests.hanging_fs import HangingFileSystem, available
+from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import IN_LIFE, DeviceDirectory, listed, problem, ready, run
 
 SUFFERING, OTHER = "example.com/suffering", "example.com/other"
@@ -69,8 +69,6 @@ def kubelet_path(kubelet_dir: str) -> Iterator[tuple[HangingFileSystem, str]]:
 
     The path is short enough for a socket.
     """
-    if not available():
-        pytest.skip("mounts a FUSE file system, which requires root and /dev/fuse")
     with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/h") as file_system:
         os.symlink(kubelet_dir, f"{file_system.source}/plugins")
         yield file_system, f"{file_system.directory}/plugins"

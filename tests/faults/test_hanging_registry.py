@@ -11,7 +11,7 @@ import pytest
 
 from kubelet_standin import DraKubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
-from tests.hanging_fs import HangingFileSystem, available
+from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, until
 
 OTHER = "tablet.example.com"
@@ -23,8 +23,6 @@ SOON = PATIENT._replace(hang=0.2, safety=0.1)
 @pytest.fixture
 def registry(kubelet_dir: str) -> Iterator[tuple[HangingFileSystem, str]]:
     """Return a file system that hangs on request, and a path of the kubelet's directory that leads through it."""
-    if not available():
-        pytest.skip("mounts a FUSE file system, which requires root and /dev/fuse")
     with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/h") as file_system:
         os.symlink(kubelet_dir, f"{file_system.source}/r")
         yield file_system, f"{file_system.directory}/r"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
-from tests.hanging_fs import HangingFileSystem
+from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import (
     PATIENCE,
     RESOURCE,

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pytest
 
 from kubelet_standin import Kubelet
-from tests.hanging_fs import HangingFileSystem
+from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
 
 REJECTED = "configuration reload rejected, keeping the current configuration"

@@ -23,7 +23,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet
 from kubelet_standin.podresources_server import PodResources
-from tests.hanging_fs import HangingFileSystem, available
+from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, http_get, listed
 
 DOCUMENT = Path(__file__).with_name("signals.md").read_text(encoding="utf-8")
@@ -181,8 +181,6 @@ async def task_dies(node: Node) -> AsyncIterator[Plugin]:
 
 @contextlib.contextmanager
 def _hanging() -> Iterator[HangingFileSystem]:
-    if not available():
-        pytest.skip("mounts a FUSE file system, which requires root and /dev/fuse")
     with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/hanging") as files:
         yield files
 

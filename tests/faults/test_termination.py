@@ -12,7 +12,7 @@ import pytest
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Container, Kubelet, Pod
-from tests.hanging_fs import HangingFileSystem
+from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, DeviceDirectory, Serve, listed, sockets
 
 PROGRAM = """
