@@ -1,7 +1,7 @@
 """``python -m tests.e2e.deploy``: check deploy/ with the tools and the code that read it.
 
 Prints a line for each item; the exit code is 1 if an item failed. Tools are built once and cached. ``--items core``
-leaves out the monitoring, because promtool takes more time to build than everything else.
+leaves out the monitoring, because its tools take more time to build than everything else.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _apparmor() -> None:
 
 
 MANIFESTS: Final = (items_manifests, items_chart, items_distributions, items_dra, items_kinds, items_node)
-MONITORING: Final = Group("the monitoring", (parts.promtool,), items_monitoring.ITEMS)
+MONITORING: Final = Group("the monitoring", (parts.promtool, parts.dashboard_checker), items_monitoring.ITEMS)
 GROUPS: Final = (
     Group(
         "the manifests",

@@ -84,8 +84,9 @@ def _series(process: dict[str, Any], instance: str) -> list[dict[str, str]]:
             if _is_named(sample, text):
                 values = process[text]
                 unused -= {text}
-        labels = {**sample.labels, "instance": instance, "node": node}
-        found.append({"series": series(sample.name, labels), "values": f"{before}{values} stale"})
+        labels = {**sample.labels, "job": "plugin", "instance": instance, "node": node}
+        listed = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+        found.append({"series": f"{sample.name}{{{listed}}}", "values": f"{before}{values} stale"})
     assert not unused, f"the plugin exposes no such series: {unused}"
     return found
 
@@ -114,12 +115,6 @@ def _healthy() -> list[Sample]:
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
-def series(name: str, labels: dict[str, str]) -> str:
-    """Return a series as promtool writes it, with at least one label."""
-    listed = ", ".join(f'{label}="{value}"' for label, value in {"job": "plugin", **labels}.items())
-    return f"{name}{{{listed}}}"
-
-
 def names() -> None:
     """promtool accepts the metrics' names, units and help, and rejects a counter without _total."""
     metrics = Metrics()
@@ -134,7 +129,11 @@ def names() -> None:
 
 def dashboard() -> None:
     """promtool parses all expressions of the dashboard."""
-    expressions = _expressions(json.loads((MONITORING / "dashboard.json").read_text()))
+    panels = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
+    texts = [
+        target["expr"].replace("$__rate_interval", "5m") for panel in panels for target in panel.get("targets", ())
+    ]
+    expressions = [re.sub(r"\$\w+", ".*", text) for text in texts]
     assert len(expressions) > 30, f"{len(expressions)} expressions"
     recorded = [{"record": f"expression:{number}", "expr": text} for number, text in enumerate(expressions)]
     with tempfile.TemporaryDirectory() as directory:
@@ -143,14 +142,12 @@ def dashboard() -> None:
         run(parts.promtool(), "check", "rules", "--lint=none", str(path))
 
 
-def _expressions(part: Any) -> list[str]:
-    """Return every ``expr``, with Grafana's variables replaced."""
-    if isinstance(part, list):
-        return [text for item in part for text in _expressions(item)]
-    if not isinstance(part, dict):
-        return []
-    own = [re.sub(r"\$\w+", ".*", part["expr"].replace("$__rate_interval", "5m"))] if "expr" in part else []
-    return own + [text for value in part.values() for text in _expressions(value)]
+def dashboard_is_grafanas() -> None:
+    """Grafana's own types take the dashboard, and refuse a misspelled field."""
+    text = (MONITORING / "dashboard.json").read_text()
+    run(parts.dashboard_checker(), text=text)
+    wrong = text.replace('"fillOpacity"', '"fillOpacities"')
+    refuses(lambda: run(parts.dashboard_checker(), text=wrong), "unexpected field 'fillOpacities'")
 
 
-ITEMS = (rules, alerts, names, dashboard)
+ITEMS = (rules, alerts, names, dashboard, dashboard_is_grafanas)

@@ -98,6 +98,12 @@ def promtool() -> str:
         return str(golang.build("promtool", module, f"{path}/cmd/promtool") / "promtool")
 
 
+def dashboard_checker() -> str:
+    """Return the program that checks dashboards with Grafana's types."""
+    module = HERE / "dashboard"
+    return str(golang.build("dashboard", module, ".", sources=[module / "main.go"]) / "dashboard")
+
+
 def operator_crds() -> Path:
     """Return the directory of the Prometheus operator's CRDs."""
     module = f"github.com/prometheus-operator/prometheus-operator@{OPERATOR}"
