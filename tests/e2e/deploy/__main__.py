@@ -17,6 +17,7 @@ from tests.e2e.deploy import (
     items_chart,
     items_distributions,
     items_dra,
+    items_inhibition,
     items_kinds,
     items_manifests,
     items_monitoring,
@@ -47,7 +48,11 @@ def _apparmor() -> None:
 
 
 MANIFESTS: Final = (items_manifests, items_chart, items_distributions, items_dra, items_kinds, items_node)
-MONITORING: Final = Group("the monitoring", (parts.promtool, parts.dashboard_checker), items_monitoring.ITEMS)
+MONITORING: Final = Group(
+    "the monitoring",
+    (parts.helm, parts.promtool, parts.prometheus, parts.alertmanager, parts.dashboard_checker),
+    (*items_monitoring.ITEMS, items_inhibition.fleet_alert_inhibits),
+)
 GROUPS: Final = (
     Group(
         "the manifests",

@@ -27,6 +27,7 @@ KUBERNETES: Final = PROJECT / "tests" / "e2e" / "kubernetes"
 """The module of Kubernetes, Helm and kustomize: its go.mod pins the newest versions that Go 1.24 builds."""
 
 PROMETHEUS: Final = "v0.307.3"
+ALERTMANAGER: Final = "v0.28.1"
 OPERATOR: Final = "v0.85.0"
 """The Prometheus operator, whose CRDs are used."""
 
@@ -89,13 +90,28 @@ def validator() -> str:
 
 
 def promtool() -> str:
-    """Return promtool, built in a module of its own because it requires other versions than Kubernetes does."""
-    path = "github.com/prometheus/prometheus"
+    """Return promtool."""
+    return _of_prometheus("prometheus", PROMETHEUS, "promtool")
+
+
+def prometheus() -> str:
+    """Return Prometheus."""
+    return _of_prometheus("prometheus", PROMETHEUS, "prometheus")
+
+
+def alertmanager() -> str:
+    """Return Alertmanager."""
+    return _of_prometheus("alertmanager", ALERTMANAGER, "alertmanager")
+
+
+def _of_prometheus(repository: str, version: str, program: str) -> str:
+    """Return a program, built in a module of its own because it requires other versions than Kubernetes does."""
+    path = f"github.com/prometheus/{repository}"
     with tempfile.TemporaryDirectory() as directory:
         module = Path(directory)
-        (module / "go.mod").write_text(f"module tool\n\ngo 1.24.0\n\nrequire {path} {PROMETHEUS}\n")
+        (module / "go.mod").write_text(f"module tool\n\ngo 1.24.0\n\nrequire {path} {version}\n")
         (module / "go.sum").touch()
-        return str(golang.build("promtool", module, f"{path}/cmd/promtool") / "promtool")
+        return str(golang.build(program, module, f"{path}/cmd/{program}") / program)
 
 
 def dashboard_checker() -> str:
