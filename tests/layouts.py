@@ -1,8 +1,7 @@
 """Where Kubernetes distributions have the directories that the plugin mounts, according to their documents and sources.
 
 ``deploy/chart/distributions`` has a values file for each; its comments name the source of each fact. No distribution
-has been run: tests/unit/test_distributions.py and tests/e2e/deploy/items_distributions.py compare what the values
-render with these facts.
+has been run: tests/e2e/deploy/items_distributions.py compares what the values render with these facts.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ class Layout(NamedTuple):
     """Directories of the host in which no pod can create files."""
     selinux: str = ""
     """The type that the plugin requires without privilege, where SELinux is enforcing by default."""
-    types: tuple[str, ...] = ("container_device_plugin_t",)
-    """Types for device plugins of the distribution's SELinux policy."""
     note: str = ""
     """What else an operator has to know, in Markdown, for docs/compatibility.md."""
 
@@ -49,14 +46,12 @@ LAYOUTS: Final = (
         "Talos Linux",
         cdi=("/run/cdi",),
         read_only=("/etc", "/usr", "/opt"),
-        types=(),
         note="[no binder in its kernel](hosts.md#have-neither); only in `kube-system`",
     ),
     Layout(
         "bottlerocket",
         "Bottlerocket",
         read_only=("/etc", "/usr"),
-        types=(),
         note="[no binder in its kernel](hosts.md#have-neither)",
     ),
     Layout("eks", "EKS", note="[Ubuntu's AMIs](hosts.md#managed-kubernetes); not Fargate"),

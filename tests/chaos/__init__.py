@@ -19,9 +19,9 @@ Modules::
       kubelet       start, stop, crash and change of the kubelet
       streams       connections: the plugin's socket, streams, Register
       devices       binder devices that appear, disappear and are replaced
-      directories   the directories themselves: replaced, removed, mounted over
+      directories   the directories themselves: replaced, removed
       process       signals and configuration of the plugin
-      limits        exhausted resources: inotify, file descriptors, disk space, inodes
+      limits        exhausted resources of inotify
     invariants    what must hold after each step: a function each
     monitor       what must hold at every moment
     pods          containers that request devices between faults, and checks of their allocations
@@ -35,11 +35,11 @@ Modules::
     place         the namespaces of a run
     run           one seed from start to end
 
-A run happens in user, mount and network namespaces of its own (unshare), in which it may mount, create character
-devices with the number 0:0, limit inotify and take ports without effect on the rest of the machine. Without namespaces
-the devices are files, and the faults that require namespaces are skipped and listed.
+A run happens in user and network namespaces of its own (unshare), in which it may create character devices with the
+number 0:0, limit inotify and take ports without effect on the rest of the machine. Without namespaces the devices are
+files, and the faults that require namespaces are skipped and listed.
 
 What the simulated node has as well, and what needs no process to go wrong, is not here: claims, clocks, a host that
-hangs, a second plugin (``tests/simulation``), and files that are no devices (``tests/unit/binder/test_scanner.py``).
-A binderfs that is mounted again requires binder (``tests/e2e/kernel``).
+hangs, a second plugin (``tests/simulation``), full disks and no file descriptors (``tests/faults``), files that are no
+devices (``tests/unit/binder/test_scanner.py``), and a binderfs that is mounted again (``tests/e2e/kernel``).
 """

@@ -45,7 +45,7 @@ def chaos(
     seeds = seeds or (1 if explicit else len(setups.SETUPS))
     namespace = place.enter(sys.argv[1:])
     if not namespace:
-        missing = sorted(fault.name for fault in FAULTS.values() if fault.mounts)
+        missing = sorted(fault.name for fault in FAULTS.values() if fault.namespaces)
         click.echo(f"namespaces are not available; skipped faults: {', '.join(missing)}")
     tally: collections.Counter[str] = collections.Counter()
     failed = 0

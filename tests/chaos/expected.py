@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tests.chaos.files import DeviceDirectory
     from tests.chaos.setups import Served
@@ -52,8 +52,6 @@ class Model:
         self._last_seen: dict[str, float] = {}
         """When the plugin agreed last that a name exists."""
         self._may_have_forgotten = False
-        self.named_in_spec: Callable[[], Collection[str]] | None = None
-        """While the CDI spec cannot be written: what returns the devices in it. Others may be unhealthy."""
 
     def restarted(self) -> None:
         """Expect the plugin to remember nothing."""
@@ -86,10 +84,6 @@ class Model:
             device: _together([states.get(name, _NOTHING) for name in served.binder_devices_of(device)])
             for device in devices
         }
-        if self.named_in_spec is not None:
-            for device in devices - {*self.named_in_spec()}:
-                if expected[device].healthy is Answer.YES:
-                    expected[device] = expected[device]._replace(healthy=Answer.EITHER)
         return {identifier: expected[device] for device in devices for identifier in served.advertised(device)}
 
     def difference(self, served: Served, reported: Mapping[str, str]) -> str:

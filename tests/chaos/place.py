@@ -1,4 +1,4 @@
-"""The namespaces of a run, which keep mounts, limits and ports away from the rest of the machine."""
+"""The namespaces of a run, which keep limits and ports away from the rest of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 INSIDE = "AOSP_CHAOS_INSIDE"
 """The environment variable that is set inside the namespaces."""
 
-NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--net")
+NAMESPACES = ("unshare", "--user", "--map-root-user", "--net")
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
@@ -27,7 +27,7 @@ INOTIFY_LIMITS = "/proc/sys/user/max_inotify_"
 
 
 def enter(arguments: Sequence[str]) -> bool:
-    """Execute the program again in user, mount and network namespaces; return False if namespaces are not available."""
+    """Execute the program again in user and network namespaces; return False if namespaces are not available."""
     if INSIDE in os.environ:
         if os.environ[INSIDE]:
             _enable_loopback()
@@ -44,17 +44,6 @@ def _enable_loopback() -> None:
     with socket.socket() as interfaces:
         request = struct.pack("16sH22x", b"lo", IFF_UP)  # struct ifreq (linux/if.h)
         fcntl.ioctl(interfaces, SIOCSIFFLAGS, request)
-
-
-def mount(directory: str, options: str = "") -> None:
-    """Mount an empty file system over a directory."""
-    with_options = ["-o", options] if options else []
-    subprocess.run(["mount", "-t", "tmpfs", *with_options, "chaos", directory], check=True)
-
-
-def unmount(directory: str) -> None:
-    """Unmount a file system, even while it is in use."""
-    subprocess.run(["umount", "--lazy", directory], check=True)
 
 
 @contextlib.contextmanager

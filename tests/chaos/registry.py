@@ -45,7 +45,7 @@ class Fault:
     """The names of invariants that need not hold during the fault."""
     weight: int = 4
     """The relative frequency."""
-    mounts: bool = False
+    namespaces: bool = False
     """Whether the fault requires namespaces."""
 
 

@@ -39,11 +39,11 @@ async def run(
     setup = setups.of_seed(seed)
     behaviour = random.Random(seed).choice(list(Behaviour))  # noqa: S311 - repeatable, not secret
     wanted = [fault for fault in FAULTS.values() if any(text in fault.name for text in only)]
-    possible = [fault for fault in wanted if namespace or not fault.mounts]
+    possible = [fault for fault in wanted if namespace or not fault.namespaces]
     say(f"seed {seed}: {setup.name}, kubelet {behaviour.value}")
     number = 0
     steps_so_far: list[str] = []
-    async with create_world(setup, behaviour, seed, namespace=namespace) as world:
+    async with create_world(setup, behaviour, seed) as world:
         try:
             await settle(world)
             for number, step in enumerate(choice.plan(seed, steps, possible), 1):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from kubelet_standin import Behaviour, Kubelet
 from kubelet_standin.podresources_server import PodResources
-from tests.chaos import place
 from tests.chaos.expected import MISSING_DEVICE_TTL, Model
 from tests.chaos.files import DeviceDirectory
 from tests.chaos.monitor import Monitor
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 FIRST_DEVICES = range(24)
 FIRST_LINKS = range(100, 108)
 
-SPACE = "size=8m,nr_inodes=400"
-"""The options of the file systems that faults fill."""
-
 
 class World:
     """The state of one seed, with the operations that faults use."""
@@ -41,9 +37,8 @@ class World:
         self.setup = setup
         self.seed = seed
         self.plugins = os.path.join(root, "kubelet", "plugins")
-        """The kubelet's directory, below the mount point so that faults can move it."""
-        self.cdi_mount = os.path.join(root, "run")
-        self.cdi = os.path.join(self.cdi_mount, "cdi")
+        """The kubelet's directory, which faults can move."""
+        self.cdi = os.path.join(root, "cdi")
         self.port = free_port()
         self.devices = DeviceDirectory(
             os.path.join(root, "dev"), os.path.join(root, "targets"), [served.prefix for served in setup.served]
@@ -156,16 +151,11 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def create_world(setup: Setup, behaviour: Behaviour, seed: int, *, namespace: bool) -> AsyncIterator[World]:
+async def create_world(setup: Setup, behaviour: Behaviour, seed: int) -> AsyncIterator[World]:
     """Create a world for the context, and remove it afterwards."""
     root = tempfile.mkdtemp(prefix="chaos-", dir="/tmp")
     try:
-        if namespace:
-            place.mount(root)
-        for name in ("kubelet", "run"):
-            os.makedirs(os.path.join(root, name))
-            if namespace:
-                place.mount(os.path.join(root, name), SPACE)
+        os.mkdir(os.path.join(root, "kubelet"))
         state = World(root, setup, behaviour, seed)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(state.monitor.running())
@@ -173,6 +163,4 @@ async def create_world(setup: Setup, behaviour: Behaviour, seed: int, *, namespa
             await state.start()
             yield state
     finally:
-        if namespace:
-            place.unmount(root)
         await asyncio.to_thread(shutil.rmtree, root)

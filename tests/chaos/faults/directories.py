@@ -1,11 +1,10 @@
-"""Faults of directories: replaced, temporarily missing, mounted over."""
+"""Faults of directories: replaced, temporarily missing."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from tests.chaos import place
 from tests.chaos.files import make_device, remove
 from tests.chaos.registry import at_once, for_a_while
 
@@ -70,15 +69,3 @@ async def kubelet_directory_is_emptied(world: World, rng: random.Random) -> Asyn
         remove(os.path.join(world.plugins, name))
     yield
     await world.restart_kubelet()
-
-
-@for_a_while("directories", alone=True, weight=2, mounts=True)
-async def kubelet_directory_is_mounted_over(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """A file system is mounted over the kubelet's directory, and a kubelet runs there temporarily."""
-    await world.stop_kubelet()
-    place.mount(world.plugins)
-    await world.start_kubelet()
-    yield
-    await world.stop_kubelet()
-    place.unmount(world.plugins)
-    await world.start_kubelet()
