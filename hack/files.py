@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import tarfile
+import time
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,13 +29,22 @@ def write_checksums(directory: Path) -> None:
 
 
 def tar(files: Mapping[str, bytes], epoch: int) -> bytes:
-    """Return an archive of files by name, as of a time in seconds since 1970."""
+    """Return an archive of files by name, as of a time in seconds since 1970. Programs are executable."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mtime, info.mode = len(content), epoch, 0o644
+            info.size, info.mtime, info.mode = len(content), epoch, 0o755 if content.startswith(b"#!") else 0o644
             archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zipapp(files: Mapping[str, bytes], epoch: int) -> bytes:
+    """Return a program that is an archive of files by name, of which Python runs __main__.py."""
+    buffer = io.BytesIO(b"#!/usr/bin/env python3\n")
+    with zipfile.ZipFile(buffer, "a") as archive:
+        for name, content in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(name, time.gmtime(epoch)[:6]), content)
     return buffer.getvalue()
 
 

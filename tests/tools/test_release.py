@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
+import stat
 import subprocess
+import sys
 import tarfile
 import tomllib
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +20,7 @@ import yaml
 from hack import files
 from hack.image.build import ARCHITECTURES
 from hack.release import __main__ as command
-from hack.release import images, packages, source
+from hack.release import images, packages, single_file, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
 from hack.release.links import absolute
@@ -182,6 +187,38 @@ def test_the_layout_has_everything_that_the_index_names(tmp_path: Path) -> None:
         config = json.loads(blobs[manifest["digest"].removeprefix("sha256:")])["config"]
         assert config["digest"].removeprefix("sha256:") in blobs
     assert len(blobs) == 5
+
+
+COMMAND = """\
+import importlib.util
+def main():
+    print(__file__, importlib.util.find_spec("pytest"))
+"""
+
+
+def run_single_file(tmp_path: Path, target: str) -> subprocess.CompletedProcess[str]:
+    """Run a single file with a wheel for a Python, with a umask as in the unit."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("aosp_plugin/__init__.py", "")
+        archive.writestr("aosp_plugin/__main__.py", COMMAND)
+    path = tmp_path / "aosp-plugin"
+    path.write_bytes(single_file.program({target: {"plugin.whl": wheel.getvalue()}}, f"{tmp_path}/cache/1", 10**9))
+    return subprocess.run([sys.executable, path], umask=0o077, capture_output=True, text=True, check=False)  # noqa: S603
+
+
+def test_a_single_file_unpacks_itself_for_all_users_and_uses_no_package_of_the_host(tmp_path: Path) -> None:
+    done = run_single_file(tmp_path, f"{sys.implementation.cache_tag}-{os.uname().machine}")
+    (byte_code,) = tmp_path.glob("cache/1-*/*/aosp_plugin/__pycache__/__main__.*.pyc")
+    assert done.stdout.split() == [str(byte_code.parents[1] / "__main__.py"), "None"], done.stderr
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (byte_code, *byte_code.parents[:4])}
+    assert modes == {0o644, 0o755}
+
+
+def test_a_single_file_says_which_pythons_it_is_for(tmp_path: Path) -> None:
+    done = run_single_file(tmp_path, "cpython-299-x86_64")
+    assert done.returncode == 1
+    assert "runs with cpython-299-x86_64, but this is cpython-3" in done.stderr
 
 
 @pytest.mark.parametrize("distribution", packages.DISTRIBUTIONS)

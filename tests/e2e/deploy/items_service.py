@@ -101,9 +101,9 @@ def no_privileges(node: Node) -> None:
 
 
 def read_only(node: Node) -> None:
-    """systemd: the process can write to the directory of its socket, but not to /etc, /usr or the kubelet's files."""
+    """systemd: the process can write to its socket's directory, but not to its program, /etc or the kubelet's files."""
     script = 'for path; do if [ -w "$path" ]; then echo "$path"; fi; done'
-    paths = ("/etc", "/usr", str(KUBELET), "/sys/kernel", "/proc/sys/kernel", str(PLUGINS))
+    paths = ("/etc", "/usr", str(KUBELET), "/sys/kernel", "/proc/sys/kernel", "/var/cache/aosp-plugin", str(PLUGINS))
     output = run("nsenter", f"--target={node.pid()}", "--mount", "sh", "-c", script, "sh", *paths)
     assert output.split() == [str(PLUGINS)], f"writable: {output.split()}"
 

@@ -14,7 +14,7 @@ from tests.e2e.deploy.parts import DEPLOY, run
 SYSTEMD = DEPLOY / "systemd"
 UNIT: Final = "aosp-device-plugin.service"
 PHONES: Final = "aosp-phones.service"
-PROGRAM: Final = "/opt/aosp-device-plugin/bin/aosp-plugin"
+PROGRAM: Final = "/usr/local/bin/aosp-plugin"
 MOST_EXPOSED: Final = 2.0
 """The limit of `systemd-analyze security`, of 10. The service requires uid 0, /dev, /proc and a port."""
 

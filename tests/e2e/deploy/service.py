@@ -1,8 +1,8 @@
 """A systemd as process 1 of a sandbox, which runs the unit. ``items_service`` has the items.
 
-``python -m tests.e2e.deploy.service FILE`` is the sandbox's first process: it sets up the sandbox, starts the items
-in a child, which writes their results to FILE, and becomes systemd. A drop-in changes the unit's program to the
-checkout's, allows reading homes and /tmp, and shortens the watchdog.
+``python -m tests.e2e.deploy.service FILE PROGRAM`` is the sandbox's first process: it sets up the sandbox, starts
+the items in a child, which writes their results to FILE, and becomes systemd. The unit runs the single file that ``make
+release`` builds, with this Python. A drop-in allows reading homes and /tmp, and shortens the watchdog.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hack.release import single_file, source
 from tests.e2e.common import cache
 from tests.e2e.common.packages import MissingError
 from tests.e2e.common.report import say
@@ -53,7 +54,8 @@ def check(report: Report) -> None:
     # Not at the same time as tests/e2e/kubelet, which mounts file systems at the same paths.
     with cache.exclusive("sandbox"), tempfile.TemporaryDirectory() as directory, _clean_up():
         results, log = Path(directory, "results"), Path(directory, "log")
-        command = ("unshare", *_UNSHARE, "--propagation", "private", sys.executable, "-m", __name__, str(results))
+        arguments = (sys.executable, "-m", __name__, str(results), str(_program(Path(directory))))
+        command = ("unshare", *_UNSHARE, "--propagation", "private", *arguments)
         with log.open("wb") as out:
             process = subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
             try:
@@ -72,6 +74,12 @@ def check(report: Report) -> None:
             report.ok(title, seconds)
     if not messages or messages[-1][0]:
         report.not_ok("The items in the sandbox run to their end", f"no result after {len(messages)} items")
+
+
+def _program(directory: Path) -> Path:
+    """Build the single file for this version of Python."""
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={directory}", str(PROJECT))
+    return single_file.build(source.read(PROJECT), directory, [f"{sys.version_info.major}.{sys.version_info.minor}"])
 
 
 @contextlib.contextmanager
@@ -104,21 +112,21 @@ def _removed(path: Path) -> bool:
 
 def main() -> None:
     """Set up the sandbox, start the items, and become systemd."""
-    for path in ("/run", str(KUBELET)):
-        run("mount", "-t", "tmpfs", "tmpfs", path)
+    for path in ("/run", "/var/cache", str(KUBELET)):
+        run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", path)
     subprocess.run(("umount", "--recursive", "/sys/fs/cgroup"), check=False, capture_output=True)
     run("mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
     # As on a host, later mounts appear in the service's mount namespace.
     run("mount", "--make-rshared", "/")
     run("ip", "link", "set", "lo", "up")
-    _set_up()
+    _set_up(f"{sys.executable} {sys.argv[2]}")
     subprocess.Popen((sys.executable, "-m", "tests.e2e.deploy.items_service", sys.argv[1]), cwd=PROJECT)
     os.environ.update(container="sandbox", SYSTEMD_UNIT_PATH=str(_UNITS), SYSTEMD_PROC_CMDLINE="")
     os.execv(_MANAGER, (_MANAGER, "--system", "--unit=multi-user.target", "--log-target=console"))  # noqa: S606
 
 
-def _set_up() -> None:
-    """Create stand-ins, configuration, units and the kubelet's directory."""
+def _set_up(program: str) -> None:
+    """Create stand-ins, configuration, units with this program, and the kubelet's directory."""
     (KUBELET / "device-plugins").mkdir(mode=0o750)
     for path in (DEVICES, _UNITS / f"{UNIT}.d"):
         path.mkdir(parents=True)
@@ -129,17 +137,11 @@ def _set_up() -> None:
         wants = f"Wants={UNIT}\n" if name == "multi-user" else ""
         (_UNITS / f"{name}.target").write_text(f"[Unit]\nDefaultDependencies=no\n{wants}")
     text = (SYSTEMD / UNIT).read_text()
-    assert PROGRAM in text, f"the program is not {PROGRAM}"
+    for name, replacement in ((PROGRAM, program), ("/etc/aosp-plugin/config.yaml", str(_CONFIG))):
+        assert name in text, f"{name} is not in the unit"
+        text = text.replace(name, replacement)
     (_UNITS / UNIT).write_text(text)
-    settings = (
-        "ExecStart=",
-        f"ExecStart={sys.executable} -m aosp_plugin serve --config={_CONFIG}",
-        f"Environment=PYTHONPATH={PROJECT} PYTHONDONTWRITEBYTECODE=1",
-        "ProtectHome=read-only",
-        "PrivateTmp=no",
-        f"WatchdogSec={WATCHDOG}",
-    )
-    drop_in("sandbox.conf", "\n".join(("[Service]", *settings, "")))
+    drop_in("sandbox.conf", f"[Service]\nProtectHome=read-only\nPrivateTmp=no\nWatchdogSec={WATCHDOG}\n")
 
 
 def configure(keys: str = "") -> None:
