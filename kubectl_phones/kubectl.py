@@ -1,5 +1,6 @@
 """Lists of the API server by ``kubectl get --raw``: kubectl finds the cluster and authenticates, as for any command."""
 
+import json
 import shutil
 import subprocess
 import urllib.parse
@@ -7,15 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-import msgspec
-
 PAGE: Final = 2000
 """Objects of a request. A pod is some 6 kB of JSON, and many times that when it is decoded."""
-
-
-class _Page(msgspec.Struct):
-    metadata: dict[str, str | int]
-    items: list[msgspec.Raw]
+_ITEMS: Final = '"items":['
+"""What is before the objects of a page. The API server writes JSON without spaces, and a list's metadata first."""
 
 
 class KubectlError(Exception):
@@ -38,19 +34,29 @@ class Kubectl:
 
         The next page is read while the caller uses the objects of one, of which only one is decoded at a time.
         """
-        page: _Page | None = self._get(path, {**query, "limit": PAGE})
+        page: str | None = self._get(path, {**query, "limit": PAGE})
         with ThreadPoolExecutor(1) as executor:
             while page is not None:
-                more = {**query, "limit": PAGE, "continue": page.metadata.get("continue")}
+                head, _, items = page.partition(_ITEMS)
+                metadata = json.loads(f"{head}{_ITEMS}]}}")["metadata"]
+                more = {**query, "limit": PAGE, "continue": metadata.get("continue")}
                 following = executor.submit(self._get, path, more) if more["continue"] else None
-                yield from map(msgspec.json.decode, page.items)
+                yield from _objects(items)
                 page = following.result() if following else None
 
-    def _get(self, path: str, query: Mapping[str, Any]) -> _Page:
+    def _get(self, path: str, query: Mapping[str, Any]) -> str:
         url = f"{path}?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
         command = [self._program, "get", "--raw", url, *self._options]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603 - the user's kubectl
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
             raise KubectlError(lines[-1] if lines else f"kubectl: exit code {done.returncode}")
-        return msgspec.json.decode(done.stdout, type=_Page)
+        return done.stdout.decode()
+
+
+def _objects(items: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of the rest of a page, such as ``{},{}]}``."""
+    decoder, at = json.JSONDecoder(), 0
+    while items[at] != "]":
+        item, at = decoder.raw_decode(items, at + (items[at] == ","))
+        yield item

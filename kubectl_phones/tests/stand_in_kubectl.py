@@ -41,7 +41,8 @@ def main() -> None:
     values = dict(urllib.parse.parse_qsl(query))
     start, limit = int(values.get("continue", "0")), int(values["limit"])
     following = {"continue": str(start + limit)} if start + limit < len(content) else {}
-    sys.stdout.write(json.dumps({"kind": "List", "metadata": following, "items": content[start : start + limit]}))
+    page = {"kind": "List", "metadata": following, "items": content[start : start + limit]}
+    sys.stdout.write(json.dumps(page, separators=(",", ":")))
 
 
 if __name__ == "__main__":
