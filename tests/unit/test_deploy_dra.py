@@ -25,12 +25,6 @@ CONFIG, _ = sources.load({}, {}, str(DEPLOY / "dra/config.yaml"))
 (RESOURCE,) = CONFIG.resources
 DRIVER = driver_name(RESOURCE.resource_name)
 POD = documents("dra/daemonset.yaml")[0]["spec"]["template"]["spec"]
-ROLE, BINDING = documents("dra/rbac.yaml")
-(ACCOUNT,) = documents("base/serviceaccount.yaml")
-NAMESPACE = yaml.safe_load((DEPLOY / "base/kustomization.yaml").read_text(encoding="utf-8"))["namespace"]
-POLICY, POLICY_BINDING = documents("dra/policy.yaml")
-(CLASS,) = documents("dra/deviceclass.yaml")
-RULE_KEYS = {"apiGroups", "resources", "verbs"}
 
 
 def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> None:
@@ -39,21 +33,6 @@ def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> No
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in hosts}
     assert mounts == hosts
     assert set(mounts.values()) == {CONFIG.plugins_registry, CONFIG.driver_directory(DRIVER)}
-
-
-def test_the_service_account_has_exactly_the_rights_that_the_driver_uses() -> None:
-    rights = {
-        (*rule["apiGroups"], *rule["resources"]): rule["verbs"] for rule in ROLE["rules"] if rule.keys() == RULE_KEYS
-    }
-    assert rights == {
-        ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "delete"],
-        ("resource.k8s.io", "resourceclaims"): ["get"],
-        ("", "nodes"): ["get"],
-    }
-    assert len(ROLE["rules"]) == len(rights)
-    subject = {"name": ACCOUNT["metadata"]["name"], "namespace": NAMESPACE}
-    assert BINDING["subjects"] == [{"kind": "ServiceAccount"} | subject]
-    assert BINDING["roleRef"]["name"] == ROLE["metadata"]["name"]
 
 
 def test_the_policy_for_claims_knows_the_keys_of_the_parameters() -> None:
