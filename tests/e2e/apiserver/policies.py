@@ -55,8 +55,10 @@ _RIGHTS: Final = {
     "resourceslices": {"get", "list", "watch", "create", "update", "delete"},
     "resourceclaims": {"get"},
 }
-_EVERYONE_S: Final = frozenset({"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"})
-"""What all users may create."""
+_EVERYONE_S: Final = frozenset(
+    {"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "clustertrustbundles"}
+)
+"""What all users may create, and what all service accounts may read from Kubernetes 1.37 on."""
 
 
 @dataclass
