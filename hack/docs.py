@@ -13,6 +13,7 @@ from aosp_plugin.binder.driver.advisories import ADVISORIES
 from aosp_plugin.config import convert, keys
 from aosp_plugin.report.catalog import REASONS
 from hack import schemas
+from tests.reports import complete_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 HOSTS = ROOT / "docs" / "hosts.md"
+MONITORING = ROOT / "docs" / "monitoring.md"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 PARAMETERS = ROOT / "docs" / "phone-parameters.schema.json"
 STATUS = ROOT / "docs" / "status.schema.json"
@@ -33,6 +35,7 @@ def files() -> dict[Path, str]:
     return {
         CONFIGURATION: with_tables(CONFIGURATION, keys_by_title()),
         HOSTS: with_tables(HOSTS, {"known bad drivers": _advisories()}),
+        MONITORING: with_tables(MONITORING, {"metrics": _metrics()}),
         RUNBOOK: with_reasons(RUNBOOK.read_text(encoding="utf-8")),
         **{path: f"{text.decode()}\n" for path, text in texts.items()},
     }
@@ -73,6 +76,17 @@ def _advisories() -> str:
     """Return the table of the drivers that are known to be bad."""
     rows = [("driver", "since Linux", "fixed in", "what happens", "reported as"), ("---",) * 5]
     rows += [each._replace(fixed=each.fixed or "no version known") for each in ADVISORIES]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _metrics() -> str:
+    """Return the table of the plugin's metrics."""
+    rows = [("name", "type", "labels", "meaning"), ("---",) * 4]
+    for metric in complete_metrics().load().collect():
+        if metric.name.startswith("aosp_plugin_"):
+            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            labels = [f"`{label}`" for label in metric.samples[0].labels if label != "le"]
+            rows.append((f"`{name}`", metric.type, ", ".join(labels), metric.documentation))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.report.history import Since
@@ -50,3 +51,17 @@ def state_metrics(resource: str, leaks: Mapping[str, Leaks]) -> Metrics:
     pod_resources: Any = SimpleNamespace(allocated=lambda: {resource: 3})
     detector: Any = SimpleNamespace(latest=leaks, scanned=5.0, problem="")
     return Observation({resource: backend}, pod_resources, detector, polling=bool, clock=lambda: 10.0).metrics
+
+
+def complete_metrics() -> Metrics:
+    """Return the metrics of a process with a device plugin and a DRA driver, with a value in every series."""
+    leaks: Any = SimpleNamespace(leaked_devices=1, unreadable=0, incomplete=False, undecided=())
+    metrics = state_metrics("aosp.io/a", {"aosp.io/a": leaks, "aosp.io/b": leaks})
+    for resource in ("aosp.io/a", "aosp.io/b"):
+        observer = metrics.observer(resource)
+        observer.published(Snapshot(1, [Device("b0")]), None)
+        observer.confirmed(1)
+    metrics.observer("aosp.io/b", is_driver=True).api_request("GET", "resourceclaims", "200")
+    metrics.node_problem("events", 0)
+    metrics.node_request("create", "events", "201")
+    return metrics

@@ -107,21 +107,52 @@ class Observation:
         # The clock may have been set back since.
         age = {} if scanned is None else {(): max(0.0, self._clock() - scanned)}
         return [
-            StateGauge("devices_allocated", "Devices allocated to pods, in any state.", _by_label(allocated)),
-            StateGauge("devices_gone", "Devices allocated to pods that no longer exist.", _by_label(gone)),
-            StateGauge("devices_expected", "Devices that the configuration provisions.", _by_label(expected)),
+            StateGauge(
+                "devices_allocated",
+                "Devices allocated to pods, in any state; the same number as `allocated` in `/status`. Absent "
+                "while unknown.",
+                _by_label(allocated),
+            ),
+            StateGauge(
+                "devices_gone",
+                "Devices allocated to pods that no longer exist. They are not part of `aosp_plugin_devices`; "
+                "absent while unknown.",
+                _by_label(gone),
+            ),
+            StateGauge(
+                "devices_expected",
+                "Devices that `phones.count` or `provision.count` asks for; absent without these keys.",
+                _by_label(expected),
+            ),
             StateGauge(
                 "spread_devices",
-                "Devices, healthy or not, by their spread device.",
+                "Devices of the resource, healthy or not, by the one of `spread_devices` that they have; `device`"
+                " is its path. A lost one keeps its devices, which are then also counted in "
+                '`aosp_plugin_devices{reason="requirement-missing"}`. Absent without `spread_devices`.',
                 by_spread_device,
                 ("resource", "device"),
             ),
             StateGauge(
-                "leaked_devices", "Devices held open by a process outside the pods they belong to.", _by_label(leaked)
+                "leaked_devices",
+                "Binder devices held open by a process outside the pods they are allocated to; absent before the "
+                "first leak scan.",
+                _by_label(leaked),
             ),
-            StateGauge("leak_unreadable_processes", "Processes that leak detection could not inspect.", unreadable, ()),
-            StateGauge("leak_detection", "1 for the state of leak detection, else 0.", states, ("state",)),
-            StateGauge("leak_scan_age_seconds", "Time since the last leak scan ended.", age, ()),
+            StateGauge(
+                "leak_unreadable_processes",
+                "Processes that leak detection could not inspect; absent before the first leak scan.",
+                unreadable,
+                (),
+            ),
+            StateGauge(
+                "leak_detection",
+                "1 for the state of leak detection, else 0: `off`, `complete`, `pending` (no scan has ended yet),"
+                " `incomplete` (some processes could not be inspected, or attributed to a pod), `failing` (scans "
+                "fail or hang, so the result is outdated).",
+                states,
+                ("state",),
+            ),
+            StateGauge("leak_scan_age_seconds", "Time since the last leak scan ended; absent before.", age, ()),
         ]
 
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the process. ``docs/monitoring.md`` lists them.
+"""Prometheus metrics of the process. ``make docs`` writes them to ``docs/monitoring.md``.
 
 The observers count events as they happen. States, such as the devices, are read at each scrape. No series is per
 device, because a host may have tens of thousands.
@@ -56,72 +56,130 @@ class _Declared(NamedTuple):
 
 
 _OF_RESOURCES = (
-    _Declared("Counter", "allocations_total", "Allocate requests by gRPC status code.", {"code": CODES}),
     _Declared(
-        "Histogram", "allocation_duration_seconds", "Duration of Allocate requests.", buckets=_ALLOCATION_SECONDS
+        "Counter",
+        "allocations_total",
+        "Allocate requests by gRPC status code: `OK`, `INVALID_ARGUMENT`, `NOT_FOUND` (unknown device), "
+        "`FAILED_PRECONDITION` (unhealthy device), `INTERNAL` (the host failed), `UNKNOWN` (a bug of the "
+        "plugin), and those of a backend's own errors.",
+        {"code": CODES},
     ),
-    _Declared("Counter", "recreations_total", "PreStartContainer requests, which recreate devices.", _OK_OR_FAILED),
+    _Declared(
+        "Histogram",
+        "allocation_duration_seconds",
+        "Duration of Allocate requests, with any status code.",
+        buckets=_ALLOCATION_SECONDS,
+    ),
+    _Declared(
+        "Counter",
+        "recreations_total",
+        "PreStartContainer requests, which recreate devices: `ok`, `failed`.",
+        _OK_OR_FAILED,
+    ),
     _Declared(
         "Counter",
         "registrations_total",
-        "Attempts to register with the kubelet.",
+        "Attempts to register: `ok` (the kubelet has also opened a stream), `failed` (retried), `refused`"
+        " (permanently).",
         {"result": ("ok", "failed", "refused")},
     ),
-    _Declared("Gauge", "registered", "1 while the plugin is registered with the kubelet."),
+    _Declared("Gauge", "registered", "1 while the plugin is registered and the kubelet has an open stream, else 0."),
     _Declared("Counter", "kubelet_restarts_total", "Registrations with a restarted kubelet."),
-    _Declared("Counter", "lost_by_kubelet_total", "Registrations that ended because the kubelet had lost the devices."),
-    _Declared("Gauge", "other_plugins", "Other plugins of the resource on this node."),
-    _Declared("Gauge", "streams_open", "Open ListAndWatch streams."),
+    _Declared(
+        "Counter",
+        "lost_by_kubelet_total",
+        "Registrations that the plugin ended because the kubelet had lost the devices although its stream was open.",
+    ),
+    _Declared("Gauge", "other_plugins", "Other plugins of the same resource on this node."),
+    _Declared("Gauge", "streams_open", "Open ListAndWatch streams of the kubelet and of other clients."),
     _Declared("Counter", "messages_sent_total", "Device lists sent on ListAndWatch streams."),
-    _Declared("Gauge", "message_bytes", "Size of the device list that was sent last."),
+    _Declared("Gauge", "message_bytes", "Size of the device list that was sent last. The kubelet accepts 4 MiB."),
     _Declared(
         "Histogram",
         "update_latency_seconds",
-        "Time from a file event to the device list that contains it.",
+        "Time from the first file event of a change to the device list that contains it. The first list "
+        "of a stream and changes without a file event are not measured.",
         buckets=_UPDATE_SECONDS,
     ),
-    _Declared("Counter", "scans_total", "Device scans by result.", {"result": ("ok", "failed", "hung")}),
-    _Declared("Histogram", "scan_duration_seconds", "Duration of device scans.", buckets=_SCAN_SECONDS),
-    _Declared("Counter", "host_updates_total", "Updates of the host after device scans by result.", _OK_OR_FAILED),
+    _Declared(
+        "Counter",
+        "scans_total",
+        "Device scans: `ok`, `failed`, and `hung` when a scan has not returned for 10 s. A hanging scan "
+        "that returns also counts as `ok` or `failed`.",
+        {"result": ("ok", "failed", "hung")},
+    ),
+    _Declared(
+        "Histogram", "scan_duration_seconds", "Duration of device scans that have returned.", buckets=_SCAN_SECONDS
+    ),
+    _Declared(
+        "Counter",
+        "host_updates_total",
+        "Updates of the host after device scans, such as phones, CDI specs and provisioned devices: `ok`,"
+        " `failed` (retried).",
+        _OK_OR_FAILED,
+    ),
 )
 _OF_DRIVERS = (
-    _Declared("Counter", "claim_prepares_total", "Preparations of claims by result.", _OK_OR_FAILED),
     _Declared(
-        "Histogram", "claim_prepare_duration_seconds", "Duration of preparations of claims.", buckets=_CLAIM_SECONDS
+        "Counter",
+        "claim_prepares_total",
+        "Preparations of claims: `ok`, `failed`. A pod whose claim fails is tried again after 60 to 90 s.",
+        _OK_OR_FAILED,
     ),
-    _Declared("Counter", "claim_unprepares_total", "Unpreparations of claims by result.", _OK_OR_FAILED),
+    _Declared(
+        "Histogram",
+        "claim_prepare_duration_seconds",
+        "Duration of preparations, including waits for the API server and for a device of another claim.",
+        buckets=_CLAIM_SECONDS,
+    ),
+    _Declared(
+        "Counter",
+        "claim_unprepares_total",
+        "Unpreparations of claims by the kubelet: `ok`, `failed` (retried).",
+        _OK_OR_FAILED,
+    ),
     _Declared("Histogram", "claim_unprepare_duration_seconds", "Duration of unpreparations.", buckets=_CLAIM_SECONDS),
     _Declared(
         "Histogram",
         "claim_device_wait_seconds",
-        "Time that preparations waited for a device of another claim.",
+        "Time that preparations waited for a device that another claim still had.",
         buckets=_CLAIM_SECONDS,
     ),
-    _Declared("Gauge", "claims_prepared", "Claims that are prepared."),
-    _Declared("Gauge", "slices_wanted", "ResourceSlices that should exist."),
-    _Declared("Gauge", "slices_confirmed", "ResourceSlices that exist as they should."),
+    _Declared("Gauge", "claims_prepared", "Claims that are prepared on the node."),
+    _Declared("Gauge", "slices_wanted", "ResourceSlices that should exist for the node's devices."),
+    _Declared("Gauge", "slices_confirmed", "ResourceSlices of these that the API server has as they should be."),
     _Declared(
         "Counter",
         "slice_repairs_total",
-        "ResourceSlices that were written again after a change by another client.",
+        "ResourceSlices that the driver found `deleted` or `changed` by another client, and writes again."
+        " A kubelet deletes all ResourceSlices of its node when it starts, so repairs are expected then.",
         {"reason": ("deleted", "changed")},
     ),
     _Declared(
         "Counter",
         "claim_repairs_total",
-        "Repairs of claims, CDI specs and mounts.",
+        "Repairs by reconciliation: a `claim` that no longer exists was unprepared; a lost CDI `spec` or "
+        "`mount` was restored.",
         {"kind": get_args(Repaired), **_OK_OR_FAILED},
     ),
-    _Declared("Counter", "api_requests_total", "Requests to the API server by HTTP status.", _REQUEST),
+    _Declared(
+        "Counter", "api_requests_total", "Requests to the API server by HTTP status; `error` without one.", _REQUEST
+    ),
 )
 _OF_THE_NODE = (
     _Declared(
         "Gauge",
         "node_problem",
-        "1 while Events, the startup taint or the feature file cannot be written.",
+        "1 while the plugin cannot write its Events (`events`), remove the startup taint "
+        "(`startup_taint`) or write the feature file (`feature_file`), else 0; absent for what is off.",
         {"task": ()},
     ),
-    _Declared("Counter", "node_requests_total", "Requests to the API server about the Node by HTTP status.", _REQUEST),
+    _Declared(
+        "Counter",
+        "node_requests_total",
+        "Requests to the API server for Events and the startup taint by HTTP status; `error` without one.",
+        _REQUEST,
+    ),
 )
 
 
@@ -200,12 +258,12 @@ class Metrics:
             if self._registry is None:
                 library.disable_created_metrics()  # type: ignore[no-untyped-call] # a series for each time of creation
                 registry = library.CollectorRegistry()
+                registry.register(self)
                 for each in (*_OF_RESOURCES, *_OF_DRIVERS, *_OF_THE_NODE):
                     labels = each.labels if each in _OF_THE_NODE else ("resource", *each.labels)
                     create = partial(getattr(library, each.kind), f"aosp_plugin_{each.name}", each.help, labels)
                     options = {"buckets": each.buckets} if each.buckets else {}
                     self._metrics[each.name] = create(registry=registry, **options)
-                registry.register(self)
                 library.ProcessCollector(registry=registry)
                 self._registry = registry
                 for change in self._pending:
@@ -231,11 +289,21 @@ class Metrics:
 
     def _own_states(self) -> Iterator[StateGauge]:
         yield StateGauge(
-            "polling", "1 if inotify is unavailable and directories are polled.", {(): self._polling()}, ()
+            "polling",
+            "1 while inotify is unavailable and directories are polled every second, else 0.",
+            {(): self._polling()},
+            (),
         )
         version = {(__version__, platform.python_version()): 1}
-        yield StateGauge("build_info", "Version of the plugin and of Python; always 1.", version, ("version", "python"))
-        yield StateGauge("memory_limit_bytes", "Memory limit of the process's cgroup.", {(): memory_limit()}, ())
+        yield StateGauge(
+            "build_info", "Versions of the plugin and of Python; always 1.", version, ("version", "python")
+        )
+        yield StateGauge(
+            "memory_limit_bytes",
+            "Memory limit of the process's cgroup: `+Inf` without one, and with cgroup v1.",
+            {(): memory_limit()},
+            (),
+        )
         known = dict.fromkeys(("", *self._reasons), 0)
         snapshots = {name: observer.snapshot for name, observer in self._observers.items()}
         devices = {
@@ -244,16 +312,25 @@ class Metrics:
             for reason, count in {**known, **(snapshot.reasons if snapshot else {})}.items()
         }
         labels = ("resource", "health", "reason")
-        yield StateGauge("devices", "Devices in the kubelet's list by health.", devices, labels)
+        yield StateGauge(
+            "devices",
+            "Devices in the kubelet's list. `health` is `healthy`, with an empty `reason`, or `unhealthy`. "
+            "Every reason has a series from the start.",
+            devices,
+            labels,
+        )
         yield StateGauge(
             "devices_truncated",
-            "Devices missing in the kubelet's list because of its message size limit.",
+            "Devices missing in the kubelet's list because of its 4 MiB message limit. They are not part of "
+            "`aosp_plugin_devices`.",
             {(name,): snapshot.truncated if snapshot else 0 for name, snapshot in snapshots.items()},
         )
         allocatable = {(name,): each.allocatable for name, each in self._observers.items()}
         yield StateGauge(
             "kubelet_allocatable",
-            "Healthy devices that the kubelet has.",
+            "Healthy devices that the kubelet has, according to its podresources API; absent while unknown, "
+            "or while the kubelet has the devices of a plugin that registered later. A lower number than "
+            '`aosp_plugin_devices{health="healthy"}` means that the kubelet has lost devices.',
             {name: count for name, count in allocatable.items() if count is not None},
         )
 
