@@ -31,8 +31,9 @@ EXAMPLES = {
     "dra/parameters.yaml": ["DeviceClass", "ResourceClaimTemplate", "Pod"],
     "dra/phone.yaml": ["ResourceClaimTemplate", "Pod"],
     "dra/shared.yaml": ["ResourceClaim", "Pod", "Pod"],
+    "../remove.yaml": ["ConfigMap", "DaemonSet"],
 }
-"""The kinds of the objects in each example."""
+"""The kinds of the objects in each manifest that is used as it is."""
 POLICY_KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
