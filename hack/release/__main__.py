@@ -1,6 +1,6 @@
 """``python -m hack.release``: build a release, usually by ``make release``.
 
-The directory has the Python packages, the command as a single file, an image archive and a list of its contents for
+The directory has the Python packages, both commands as single files, an image archive and a list of its contents for
 each architecture, the chart, the release notes and SHA256SUMS. The same commit and the same arguments give the same
 files, byte for byte. CONTRIBUTING.md describes how a release is made.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hack.files import CHECKSUMS, sha256, write_checksums
 from hack.image.build import NAME
-from hack.release import images, notes, packages, single_file, source
+from hack.release import images, krew, notes, packages, single_file, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
 
@@ -54,6 +54,7 @@ def build(options: argparse.Namespace) -> None:
     os.environ["SOURCE_DATE_EPOCH"] = str(project.epoch)
     packages.build(project, output, options.source_url)
     single_file.build(project, output)
+    krew.build(project, output, options.source_url)
     archives = [] if options.without_images else images.build(project, output, options.image)
     digest = ""
     # Nodes do not know an image that was imported by the digest of an index.

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from aosp_plugin import __version__
 from hack import files
 from hack.image.build import ARCHITECTURES
 from hack.release import __main__ as command
-from hack.release import images, packages, single_file, source
+from hack.release import images, krew, packages, single_file, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
 from hack.release.links import absolute
@@ -219,6 +220,17 @@ def test_a_single_file_says_which_pythons_it_is_for(tmp_path: Path) -> None:
     done = run_single_file(tmp_path, "cpython-299-x86_64")
     assert done.returncode == 1
     assert "runs with cpython-299-x86_64, but this is cpython-3" in done.stderr
+
+
+def test_krew_gets_a_program_that_runs_and_its_checksum(output: Path) -> None:
+    krew.build(source.read(source.ROOT), output, URL)
+    (platform,) = yaml.safe_load((output / "phones.yaml").read_text())["spec"]["platforms"]
+    archive = output / platform["uri"].rpartition("/")[2]
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    with tarfile.open(archive) as packed_files:
+        packed_files.extractall(output, filter="data")
+    printed = subprocess.check_output([output / platform["bin"], "--version"], text=True)  # noqa: S603
+    assert printed == f"kubectl-phones {__version__}\n"
 
 
 @pytest.mark.parametrize("distribution", packages.DISTRIBUTIONS)
