@@ -42,6 +42,9 @@ def _metadata(chart: str, project: Project, image: str, digest: str, source_url:
     """Return Chart.yaml with the public repository, and with what Artifact Hub shows of a release."""
     if source_url:
         chart = _replace(chart, "\nkeywords:\n", f"\nhome: {source_url}\nsources:\n  - {source_url}\nkeywords:\n")
+        guide, issues = f"{source_url}/blob/v{project.version}/docs/deploy.md", f"{source_url}/issues"
+        links = f"    - name: documentation\n      url: {guide}\n    - name: support\n      url: {issues}\n"
+        chart = _replace(chart, _ANNOTATIONS, f"{_ANNOTATIONS}  artifacthub.io/links: |\n{links}")
     if "-rc." in project.version:
         chart = _replace(chart, _ANNOTATIONS, f'{_ANNOTATIONS}  artifacthub.io/prerelease: "true"\n')
     if not image.startswith("localhost/"):

@@ -170,6 +170,8 @@ def test_the_project_s_chart_can_be_packed(output: Path) -> None:
     assert chart["home"] == URL
     (listed,) = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
     assert listed["image"] == f"{IMAGE}@{DIGEST}"
+    links = yaml.safe_load(chart["annotations"]["artifacthub.io/links"])
+    assert [link["name"] for link in links] == ["documentation", "support"]
 
 
 def test_the_layout_has_everything_that_the_index_names(tmp_path: Path) -> None:
