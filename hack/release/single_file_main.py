@@ -24,7 +24,8 @@ def main() -> None:
         try:
             _unpack(archive, contents["wheels"][target], directory)
         except OSError as error:
-            sys.exit(f"aosp-plugin: cannot be unpacked: {error}; root does it with `aosp-plugin --version`")
+            if not os.path.isdir(directory):  # it is there if another process was faster
+                sys.exit(f"aosp-plugin: cannot be unpacked: {error}; root does it with `aosp-plugin --version`")
     library = os.path.dirname(os.__file__)
     sys.path[:] = [directory, library, os.path.join(library, "lib-dynload")]  # without packages of the host
     from aosp_plugin.__main__ import main as run
@@ -49,11 +50,7 @@ def _unpack(archive: str, wheels: "list[str]", directory: str) -> None:
                     files.extractall(unpacked)
             compileall.compile_dir(unpacked, quiet=2, stripdir=unpacked, prependdir=directory)
             os.sync()
-            try:
-                os.rename(unpacked, directory)
-            except OSError:
-                if not os.path.isdir(directory):  # it is there if another process was faster
-                    raise
+            os.rename(unpacked, directory)
     finally:
         os.umask(umask)
 
