@@ -139,14 +139,18 @@ class GuestMachine(Machine):
 
 
 class _GuestRuntime(Runtime):
-    """containerd in the guest."""
+    """containerd in the guest, with the handler of deploy/examples/tenant.yaml, which this machine's cgroups refuse."""
 
     def __init__(self, directory: Path, programs: Path, *, enter: Sequence[str], subnet: str) -> None:
         super().__init__(directory, programs, enter=enter, subnet=subnet)
         self._enter = enter
         # The environment of the host's program does not reach the guest.
         path = f"PATH={programs}:{_ENVIRONMENT['PATH']}"
-        command = [*enter, "env", path, str(programs / "containerd"), "--config", str(directory / "config.toml")]
+        file = directory / "config.toml"
+        # The example's lines are of version 3.
+        migrated = run(str(programs / "containerd"), "--config", str(file), "config", "migrate")
+        file.write_text(migrated + _handler().replace("SystemdCgroup = true", "SystemdCgroup = false"))
+        command = [*enter, "env", path, str(programs / "containerd"), "--config", str(file)]
         self.daemon = EnteredDaemon("containerd", command, directory / "containerd.log")
 
     def _serves_cri(self) -> bool:
@@ -155,6 +159,12 @@ class _GuestRuntime(Runtime):
     def _ctr(self, *words: str, seconds: float = SLOW) -> str:
         command = (self._client, "--address", self.socket, "--namespace", "k8s.io")
         return run(*self._enter, *command, *words, seconds=max(seconds, SLOW))
+
+
+def _handler() -> str:
+    """Return the lines for containerd in the comment of deploy/examples/tenant.yaml."""
+    lines = (PROJECT / "deploy/examples/tenant.yaml").read_text().splitlines(keepends=True)
+    return "".join(line.removeprefix("#     ") for line in lines if line.startswith("#     "))
 
 
 def _numa_node(number: int, memory: int) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.binder import (
     APP,
@@ -27,6 +29,8 @@ from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_rollout import restart_plugin
 from tests.e2e.cluster.plugin import PHONE
+from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.waiting import until
 
@@ -133,6 +137,31 @@ def _held(cluster: Cluster, name: str) -> list[str]:
     words = ("exec", f"--namespace={plugin.NAMESPACE}", own, "--", "aosp-plugin", "status", "--json")
     (report,) = json.loads(cluster.kubectl(*words, seconds=SLOW))["resources"]
     return sorted(device["id"] for device in report["devices"] if any(pod["name"] == name for pod in device["pods"]))
+
+
+@item("deploy/examples/tenant.yaml: by its RuntimeClass a phone makes cgroups, another pod does not; the quota holds")
+def tenant(cluster: Cluster) -> None:
+    """The node has no AppArmor, so that the phone runs without the profile of the example."""
+    machine = node(cluster)
+    install(cluster, values())
+    plugin.wait_allocatable(cluster, machine, COUNT, seconds=SLOW)
+    objects = list(yaml.safe_load_all((PROJECT / "deploy/examples/tenant.yaml").read_text()))
+    pod = objects[-1]["spec"]["template"]["spec"]
+    pod["containers"][0] |= {"image": BUSYBOX, "imagePullPolicy": "Never"}
+    del pod["containers"][0]["securityContext"]["appArmorProfile"]
+    cluster.kubectl("apply", "--filename=-", text=yaml.safe_dump_all(objects).replace("'20'", "'1'"))
+    phone, wait = ("--namespace=phones", "deployment/phone"), ("wait", f"--timeout={SLOW:.0f}s")
+    cluster.kubectl(*wait, "--for=condition=Available", *phone, seconds=SLOW)
+    made = "has cgroups of its own\ncan mount\n"
+    until(lambda: made in cluster.kubectl("logs", *phone), "the phone has a cgroup of its own", seconds=SLOW)
+    cluster.kubectl("scale", "--replicas=2", *phone)
+    cluster.kubectl(*wait, "--for=condition=ReplicaFailure", *phone, seconds=SLOW)
+    del pod["runtimeClassName"]
+    phones.create(cluster, {"kind": "Pod", "metadata": {"name": "plain", "labels": {"app": "plain"}}, "spec": pod})
+    phones.wait_running(cluster, "plain", 1, seconds=SLOW)
+    until(lambda: "Read-only file system" in cluster.kubectl("logs", "plain"), "it has none", seconds=SLOW)
+    phones.remove(cluster, "Pod", "plain", seconds=SLOW)
+    cluster.kubectl("delete", "namespace/phones", "runtimeclass/phone", seconds=SLOW)
 
 
 @item("the plugin and the node are removed")
