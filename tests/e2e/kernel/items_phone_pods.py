@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -48,11 +49,13 @@ def start(before: PodWorld, kustomize: Path, name: str) -> PodWorld:
 
 
 def phones_mounted(world: PodWorld) -> None:
-    """The pod mounts 120 phones, which are whole on the host, and advertises them; it is ready."""
+    """The pod mounts 120 phones, which are whole on the host, and advertises them; it is ready, and knows its limit."""
     world.plugin.start()
     world.node.wait_allocatable(ALL)
     phones.require_whole(ALL)
     until(lambda: world.plugin.status()["containerStatuses"][0]["ready"], "the pod is ready")
+    with urllib.request.urlopen(f"http://{world.plugin.status()['podIP']}:9478/metrics") as answer:
+        assert b"aosp_plugin_memory_limit_bytes 2.68435456e+08\n" in answer.read(), "another limit than the manifest's"
 
 
 def no_privileges(world: PodWorld) -> None:
