@@ -73,7 +73,7 @@ def stock(name: str, devices: Sequence[str], architecture: Architecture = AMD64)
 
 def _of_suite(name: str, architecture: Architecture) -> Kernel:
     """Return the kernel of a suite, and its module with binderfs."""
-    digest = key([BUILD, *_TOOLS, *architecture.build])
+    digest = key([BUILD, *_TOOLS, *architecture.build, *parts.MODULES])
     return Kernel(
         cached(f"linux-{name}-{architecture.debian}-{digest}", lambda path: _build(_SUITES[name], architecture, path))
     )

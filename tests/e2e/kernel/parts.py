@@ -35,10 +35,13 @@ PACKAGES: Final = (
 )
 """The packages that boot a guest, run containers in it, trace a process, and build a kernel module."""
 
-_MODULES: Final = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "veth", "bridge")
-"""The modules for the guest's root file system and for the pods' network."""
-NODE_MODULES: Final = ("virtio_net", "virtio_blk", "crc32c_generic", "ext4")
-"""The modules for a network device and a disk, which a node of a cluster has; ext4 requires the checksum."""
+MODULES: Final = (
+    *("virtio_pci", "9pnet_virtio", "9p", "overlay", "veth", "bridge"),
+    *("loop", "crc32c_generic", "ext4"),
+)
+"""The modules for the guest's root file system, for the pods' network, and for disks; ext4 requires the checksum."""
+NODE_MODULES: Final = ("virtio_net", "virtio_blk")
+"""The modules for a network device and a disk, which a node of a cluster has."""
 
 BINDER: Final = "binder_linux"
 
@@ -64,7 +67,7 @@ class Kernel(NamedTuple):
         files = {path.name.partition(".")[0]: path for path in self.directory.glob("*.ko*")}
         parameters = f"devices={','.join(devices)}"
         return [
-            *((files[name], "") for name in _order((*_MODULES, *more), files)),
+            *((files[name], "") for name in _order((*MODULES, *more), files)),
             (binder or files[BINDER], parameters),
         ]
 
@@ -81,7 +84,7 @@ def install(architecture: Architecture = AMD64) -> None:
 def kernel() -> Kernel:
     """Return Debian's kernel. Raises MissingError."""
     release, version = _release()
-    name = f"linux-{release}-{version}-{key([*_MODULES, *NODE_MODULES])}"
+    name = f"linux-{release}-{version}-{key([*MODULES, *NODE_MODULES])}"
     return Kernel(cached(name, lambda path: _unpack(f"linux-image-{release}={version}", path)))
 
 
@@ -154,7 +157,7 @@ def keep(whole: Path, directory: Path) -> None:
     files = {path.name.partition(".")[0].replace("-", "_"): path for path in whole.rglob("*.ko*")}
     if BINDER not in files:
         raise MissingError(f"this kernel has no module {BINDER}")
-    for name in _order((*_MODULES, *NODE_MODULES, BINDER), files):
+    for name in _order((*MODULES, *NODE_MODULES, BINDER), files):
         shutil.copy(files[name], directory / f"{name}.ko{'.xz' if files[name].suffix == '.xz' else ''}")
 
 

@@ -12,6 +12,7 @@
 #include <grp.h>
 #include <linux/android/binder.h>
 #include <linux/android/binderfs.h>
+#include <linux/loop.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -131,6 +132,20 @@ static int do_mknod(char **operand)
 	return mknod(operand[0], S_IFCHR | 0666, makedev(atoi(operand[1]), atoi(operand[2])));
 }
 
+static int do_mknod_block(char **operand)
+{
+	return mknod(operand[0], S_IFBLK | 0666, makedev(atoi(operand[1]), atoi(operand[2])));
+}
+
+/* Attaches an image to a loop device until its last use ends. */
+static int do_attach_image(char **operand)
+{
+	int device = open(operand[0], O_RDWR | O_CLOEXEC), image = open(operand[1], O_RDONLY | O_CLOEXEC);
+	struct loop_config config = {.fd = image, .info.lo_flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_READ_ONLY};
+
+	return device < 0 || image < 0 ? -1 : ioctl(device, LOOP_CONFIGURE, &config);
+}
+
 static int do_see(char **operand)
 {
 	struct stat seen;
@@ -206,6 +221,7 @@ static int do_mount_as(char **operand)
 {
 	return mount(operand[0], operand[1], operand[0], 0, strcmp(operand[2], "-") ? operand[2] : NULL);
 }
+static int do_mount_disk(char **operand) { return mount(operand[0], operand[1], "ext4", MS_RDONLY, NULL); }
 static int do_bind(char **operand) { return mount(operand[0], operand[1], NULL, MS_BIND, NULL); }
 static int do_move(char **operand) { return mount(operand[0], operand[1], NULL, MS_MOVE, NULL); }
 
@@ -247,7 +263,8 @@ static const struct {
 	{"number", 1, do_number}, {"umount", 1, do_umount},   {"configure", 2, do_configure},
 	{"freeze", 1, do_freeze}, {"mount-logs", 1, do_mount_logs}, {"write", 2, do_write},
 	{"mount-as", 3, do_mount_as}, {"bind", 2, do_bind},   {"move", 2, do_move},
-	{"detach", 1, do_detach}, {"attach", 1, do_attach},
+	{"detach", 1, do_detach}, {"attach", 1, do_attach},   {"mknod-block", 3, do_mknod_block},
+	{"attach-image", 2, do_attach_image},                 {"mount-disk", 2, do_mount_disk},
 };
 
 static int run_one(char **words)
