@@ -54,12 +54,12 @@ LAYOUTS: Final = (
         read_only=("/etc", "/usr"),
         note="[no binder in its kernel](hosts.md#have-neither)",
     ),
-    Layout("eks", "EKS", note="[Ubuntu's AMIs](hosts.md#managed-kubernetes); not Fargate"),
+    Layout("eks", "EKS", note="[Ubuntu's AMIs](hosts.md#have-binderfs); not Fargate"),
     Layout(
         "gke",
         "GKE Standard",
         read_only=("/usr", "/opt"),
-        note="[the node image Ubuntu](hosts.md#managed-kubernetes); not Autopilot",
+        note="[the node image Ubuntu](hosts.md#have-binderfs); not Autopilot",
     ),
     Layout(
         "openshift",
