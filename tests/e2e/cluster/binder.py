@@ -67,8 +67,8 @@ class BinderPhone:
         return self.execute(0, "/bin/busybox", "ls", DIRECTORY).strip()
 
 
-def node(cluster: Cluster) -> GuestMachine:
-    """Return the machine with the binder driver; boot it if there is none."""
+def node(cluster: Cluster, kind: type[GuestMachine] = GuestMachine) -> GuestMachine:
+    """Return the machine with the binder driver; boot one of this kind if there is none."""
     for machine in cluster.machines:
         if isinstance(machine, GuestMachine):
             return machine
@@ -78,7 +78,7 @@ def node(cluster: Cluster) -> GuestMachine:
     if not image.exists():
         tenants.assemble(files, parts.android)
         busybox_image(image, tree=files)
-    machine = GuestMachine(parts, cluster.control_plane, directory, [image, parts.image])
+    machine = kind(parts, cluster.control_plane, directory, [image, parts.image])
     cluster.machines.append(machine)
     machine.boot(cluster.control_plane.programs)
     cluster.wait_node(machine, seconds=SLOW)

@@ -38,7 +38,7 @@ _NUMBER: Final = 9
 """The machine's number, which gives it name and addresses; other machines count from 1."""
 _MEMORY: Final = 4096
 _DISK: Final = 8 << 30
-_ENVIRONMENT: Final = {
+ENVIRONMENT: Final = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     "PYTHONDONTWRITEBYTECODE": "1",
     "LC_ALL": "C.UTF-8",
@@ -64,8 +64,11 @@ class GuestMachine(Machine):
         run("ip", "route", "replace", self.subnet, "via", self.address)
         kept = ("/var/lib/kubelet", "/var/log", str(runtime / "root"))
         command = [sys.executable, "-m", "tests.e2e.cluster.guest_start", self.name, self.address, ADDRESS, *kept]
-        script = initrd.start_script(command, str(PROJECT), _ENVIRONMENT)
+        script = self._start_script(command)
         initrd.build(directory / "initrd", script, self._kernel.modules(parts.binder, more=NODE_MODULES))
+
+    def _start_script(self, command: Sequence[str]) -> str:
+        return initrd.start_script(command, str(PROJECT), ENVIRONMENT)
 
     def _make_disk(self, directory: Path, images: Sequence[Path]) -> None:
         """Make a disk with a containerd's root directory: in the guest, images would be unpacked for minutes."""
@@ -86,11 +89,7 @@ class GuestMachine(Machine):
 
     def boot(self, programs: Path, before_kubelet: Callable[[], object] = lambda: None) -> None:
         """Start the guest, containerd and the kubelet of the directory ``programs``, as in other machines."""
-        runtime = self.directory / "runtime"
-        self.runtime = _GuestRuntime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
-        self.use(programs)
-        self._start_guest()
-        until(lambda: self.run("true") == "", f"{self.name} runs commands", seconds=SLOW)
+        self._power_on(programs)
         self.runtime.start(seconds=SLOW)
         before_kubelet()
         self.start_kubelet()
@@ -114,6 +113,14 @@ class GuestMachine(Machine):
         run("ip", "link", "delete", self._device)
         shutil.rmtree(self.directory)
 
+    def _power_on(self, programs: Path) -> None:
+        """Start the guest, and wait until it runs commands."""
+        runtime = self.directory / "runtime"
+        self.runtime = GuestRuntime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
+        self.use(programs)
+        self._start_guest()
+        until(lambda: self.run("true") == "", f"{self.name} runs commands", seconds=SLOW)
+
     def _start_guest(self) -> None:
         half = _MEMORY // 2
         options = (
@@ -125,8 +132,8 @@ class GuestMachine(Machine):
         )
         directory = self.directory
         files = (self._kernel.image, directory / "initrd", directory / "console")
-        # Android's service managers ask the driver for the context of each caller.
-        guest = Guest(*files, _MEMORY, options, parameters="security=selinux")
+        # Android's service managers ask the driver for the context of each caller; udev must not rename the device.
+        guest = Guest(*files, _MEMORY, options, parameters="security=selinux net.ifnames=0")
         self._process = subprocess.Popen(
             guest.command(EMULATION),
             stdin=subprocess.DEVNULL,
@@ -138,20 +145,20 @@ class GuestMachine(Machine):
         threading.Thread(target=_print, args=(self._process.stdout,), daemon=True).start()
 
 
-class _GuestRuntime(Runtime):
+class GuestRuntime(Runtime):
     """containerd in the guest, with the handler of deploy/examples/tenant.yaml, which this machine's cgroups refuse."""
 
     def __init__(self, directory: Path, programs: Path, *, enter: Sequence[str], subnet: str) -> None:
         super().__init__(directory, programs, enter=enter, subnet=subnet)
         self._enter = enter
         # The environment of the host's program does not reach the guest.
-        path = f"PATH={programs}:{_ENVIRONMENT['PATH']}"
+        path = f"PATH={programs}:{ENVIRONMENT['PATH']}"
         file = directory / "config.toml"
         # The example's lines are of version 3.
         migrated = run(str(programs / "containerd"), "--config", str(file), "config", "migrate")
         file.write_text(migrated + _handler().replace("SystemdCgroup = true", "SystemdCgroup = false"))
-        command = [*enter, "env", path, str(programs / "containerd"), "--config", str(file)]
-        self.daemon = EnteredDaemon("containerd", command, directory / "containerd.log")
+        self.command = ["/usr/bin/env", path, str(programs / "containerd"), "--config", str(file)]
+        self.daemon = EnteredDaemon("containerd", [*enter, *self.command], directory / "containerd.log")
 
     def _serves_cri(self) -> bool:
         return run(*self._enter, sys.executable, "-c", _CRI, self.socket, seconds=SLOW) == ""

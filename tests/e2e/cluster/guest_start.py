@@ -1,7 +1,7 @@
 """The first program in a guest that is a node: mounts its disk, sets up its network, and runs commands for the host.
 
 ``python -m tests.e2e.cluster.guest_start NAME ADDRESS GATEWAY [DIRECTORY...]``: the directories are on the disk, so
-they survive a reboot; others are in memory.
+they survive a reboot; others are in memory. As process 1 it becomes systemd, and a child runs the commands.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.e2e.kubelet.processes import run
 
 LINK: Final = "eth0"
 DISK: Final = "/dev/vda"
+SYSTEMD: Final = "/lib/systemd/systemd"
 _STATE: Final = Path("/run/disk")
 
 
@@ -35,6 +36,8 @@ def main(name: str, address: str, gateway: str, *directories: str) -> None:
     run("ip", "address", "add", f"{address}/24", "dev", LINK)
     run("ip", "link", "set", LINK, "up")
     run("ip", "route", "add", "default", "via", gateway)
+    if os.getpid() == 1 and os.fork():
+        os.execv(SYSTEMD, (SYSTEMD, "--unit=multi-user.target"))  # noqa: S606
     Server(address).serve_forever()
 
 

@@ -73,28 +73,12 @@ def driver_replaced(cluster: Cluster) -> None:
     assert binder.mounted(machine, CLAIM_SOURCE) == before, f"before: {before}"
 
 
-@item("the node loses power and boots: the pods come back with their claims and fresh phones; then nothing is left")
-def rebooted(cluster: Cluster) -> None:
-    """The kubelet prepares the claims again, some a minute later: the driver's pod starts when the phones do."""
-    machine, found = binder.node(cluster), running(cluster)
-    machine.shut_down()
-    machine.boot(cluster.control_plane.programs)
-    old = {phone.container[0] for phone in found}
-
-    def back() -> bool:
-        return not old & {phone.container[0] for phone in running(cluster)}
-
-    until(back, "the API server shows the containers after the reboot", seconds=SLOW)
-    now = running(cluster)
-    assert {phone.name for phone in now} == {phone.name for phone in found}, "other pods run"
-    check_all(now)
-    phones.remove(cluster, "Deployment", APP, seconds=SLOW)
-    until(lambda: not left(machine), "nothing of claims is left", seconds=SLOW)
-
-
 @item("the driver and the node are removed")
 def removed(cluster: Cluster) -> None:
     """The group leaves the cluster as it was."""
+    machine = binder.node(cluster)
+    phones.remove(cluster, "Deployment", APP, seconds=SLOW)
+    until(lambda: not left(machine), "nothing of claims is left", seconds=SLOW)
     dra.remove(cluster)
     cluster.api.delete(dra.SLICES, fieldSelector=f"spec.driver={dra.DRIVER}")  # the kubelet ends before it does so
     binder.remove_node(cluster)

@@ -1,6 +1,7 @@
-"""A node that reboots with many phones.
+"""Items: reboots and restarts of a node, with each way to run the plugin.
 
-The machine loses power: its processes end at once, and what it had in memory is gone. The node is not drained before.
+They print the table in docs/runbook.md: the seconds until the phones run again, and the rejected pods. The node has
+systemd, and is a guest in QEMU; see :mod:`tests.e2e.cluster.systemd_guest`.
 """
 
 from __future__ import annotations
@@ -9,115 +10,165 @@ import json
 import re
 import shlex
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.e2e.cluster import held, phones, plugin
+from tests.e2e.cluster import binder, dra, held, phones, plugin
+from tests.e2e.cluster.binder import APP, COUNT
+from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.scenes import INSUFFICIENT, restore
+from tests.e2e.cluster.scenes import containers, restore
+from tests.e2e.cluster.systemd_guest import SystemdGuest
+from tests.e2e.common.report import say
+from tests.e2e.deploy.items_unit import PHONES, SYSTEMD, UNIT
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import EnteredDaemon
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.e2e.cluster.cluster import Cluster
 
 item = Items()
 
-COUNT: Final = 120
-_MANY: Final = 240.0
-"""Seconds within which 120 phones run; 60 on two free cores."""
-_REJECTED: Final = "UnexpectedAdmissionError"
+_MANY: Final = 120
+_LATER: Final = "later"
+"""The name of a Deployment of one phone."""
 
 
-def provide(cluster: Cluster) -> None:
-    """Create the binder devices of 120 phones, as a script does that runs when a host boots."""
-    cluster.machine.nodes("create", "--stand-ins", "--count", str(COUNT * plugin.SIZE))
+def _node(cluster: Cluster) -> SystemdGuest:
+    machine = binder.node(cluster, SystemdGuest)
+    assert isinstance(machine, SystemdGuest)
+    return machine
 
 
-def reboot(cluster: Cluster, before_kubelet: Callable[[], object] = lambda: None) -> None:
-    """Let the machine lose power and boot at once."""
-    cluster.machine.shut_down()
-    cluster.machine.boot(cluster.parts.kubernetes, before_kubelet)
+def _rejected(cluster: Cluster, app: str) -> int:
+    """Return how many pods of an app the kubelet has rejected, and delete them."""
+    failed = [pod for pod in phones.of(cluster, app) if pod["status"]["phase"] == "Failed"]
+    assert {pod["status"].get("reason") for pod in failed} <= {"UnexpectedAdmissionError"}, failed
+    cluster.api.delete(phones.collection("Pod"), fieldSelector="status.phase=Failed")
+    return len(failed)
 
 
-def wait_phones(cluster: Cluster) -> None:
-    """Wait until all phones run, each with devices of its own."""
-    phones.wait_running(cluster, "web", COUNT, seconds=_MANY)
-    until(lambda: len(held.holders(cluster.machine)) == COUNT, f"{COUNT} containers have devices", seconds=_MANY)
-    sizes = {len(devices) for _, devices in held.holders(cluster.machine)}
-    assert sizes == {plugin.SIZE}, sizes
-    assert not held.conflicts(cluster.machine), held.conflicts(cluster.machine)
+def _reboots(
+    cluster: Cluster, what: str, end: Callable[[], None], boot: Callable[[Path], None], count: int = COUNT
+) -> int:
+    """Reboot a node, wait until all phones run in new containers, and return how many pods were rejected."""
+    before = containers(phones.wait_running(cluster, APP, count, seconds=SLOW))
+    started = time.monotonic()
+    end()
+    ended = time.monotonic() - started
+    boot(cluster.control_plane.programs)
+
+    def again() -> bool:
+        pods = [pod for pod in phones.running(cluster, APP) if pod["status"]["containerStatuses"][0]["ready"]]
+        return len(pods) == count and not {*containers(pods).values()} & {*before.values()}
+
+    until(again, "all phones run in new containers", seconds=2 * SLOW)
+    seconds, rejected = time.monotonic() - started, _rejected(cluster, APP)
+    say(f"# {what}: {seconds:.0f} s, {rejected} pods rejected; the host's end took {ended:.0f} s of it")
+    same = containers(phones.running(cluster, APP)).keys() == before.keys()
+    assert same == (not rejected), f"{rejected} rejected; the same pods: {same}"
+    return rejected
 
 
-def pods_of(cluster: Cluster, phase: str) -> list[dict[str, Any]]:
-    """Return the phones in a phase."""
-    return cluster.api.list(phones.collection("Pod"), fieldSelector=f"status.phase={phase}")
+def _restarts(cluster: Cluster, column: str, unit: str, later: dict[str, Any]) -> None:
+    """Restart a unit: phones run on, and a new one runs."""
+    before = containers(phones.wait_running(cluster, APP, COUNT, seconds=SLOW))
+    started = time.monotonic()
+    _node(cluster).run("systemctl", "restart", unit, seconds=SLOW)
+    phones.create(cluster, later)
+    phones.wait_running(cluster, _LATER, 1, seconds=SLOW)
+    seconds, rejected = time.monotonic() - started, _rejected(cluster, _LATER)
+    say(f"# {column}, {unit} restart: phones run on; a new one after {seconds:.0f} s, {rejected} pods rejected")
+    assert containers(phones.of(cluster, APP)) == before, f"before: {before}"
+    phones.remove(cluster, "Deployment", _LATER, seconds=SLOW)
 
 
-@item("A reboot with 120 phones and late devices: phones are rejected and replaced, wait, and run with the devices")
-def devices_late(cluster: Cluster) -> None:
-    provide(cluster)
-    plugin.install(cluster)
-    plugin.wait_allocatable(cluster, cluster.machine, COUNT)
-    phones.create(cluster, phones.deployment("web", COUNT))
-    wait_phones(cluster)
-    before = phones.container_of(plugin.pod_on(cluster, cluster.machine))[1]
-    reboot(cluster)
-
-    def restarted() -> bool:
-        return phones.container_of(plugin.pod_on(cluster, cluster.machine))[1] > before
-
-    until(restarted, "the plugin runs again", seconds=2 * PATIENCE)
-    until(lambda: not pods_of(cluster, "Running"), "all phones are rejected or replaced", seconds=_MANY)
-    assert plugin.capacity(cluster, cluster.machine) == (0, 0)
-    (waiting, *_) = pods_of(cluster, "Pending")
-    assert INSUFFICIENT in phones.reason(waiting), phones.reason(waiting)
-    provide(cluster)
-    plugin.wait_allocatable(cluster, cluster.machine, COUNT)
-    wait_phones(cluster)
-    rejected = pods_of(cluster, "Failed")
-    assert {pod["status"].get("reason") for pod in rejected} == {_REJECTED}, rejected
-    assert len(rejected) <= COUNT, "replacements were rejected too"
-    phones.remove(cluster, "Deployment", "web")
+def _measure(cluster: Cluster, column: str, controller: Callable[[str, int], dict[str, Any]]) -> list[int]:
+    """Fill a column of the table, and return how many pods each reboot rejected; ``controller`` makes Deployments."""
+    machine, rejected = _node(cluster), []
+    phones.create(cluster, controller(APP, COUNT))
+    for how, end in (("power loss", machine.shut_down), ("clean reboot", machine.end_in_order)):
+        rejected.append(_reboots(cluster, f"{column}, {how}", end, machine.boot))
+        if machine.host_plugin:
+            _check_order(machine)
+    for unit in ("containerd", "kubelet"):
+        _restarts(cluster, column, unit, controller(_LATER, 1))
+    phones.remove(cluster, "Deployment", APP, seconds=SLOW)
+    return rejected
 
 
 def _start_service(cluster: Cluster) -> EnteredDaemon:
-    """Start the plugin as a process of the machine, and wait for it as deploy/systemd has the kubelet do."""
+    """Make devices and start the plugin on the first machine, and wait for it as deploy/systemd has the kubelet do."""
     config, machine = cluster.directory / "host-plugin.json", cluster.machine
+    machine.nodes("create", "--stand-ins", "--count", str(_MANY * plugin.SIZE))
     config.write_text(json.dumps(plugin.VALUES["config"]))
     command = [*machine.enter(), sys.executable, "-m", "aosp_plugin", "serve", f"--config={config}"]
     daemon = EnteredDaemon("plugin", command, cluster.directory / "plugin.log", {"PYTHONPATH": str(PROJECT)})
     daemon.start()
-    (line,) = re.findall(r"(?m)^ExecStartPre=-(.*)$", (PROJECT / "deploy/systemd/kubelet.conf").read_text())
+    (line,) = re.findall(r"(?m)^ExecStartPre=-(.*)$", (SYSTEMD / "kubelet.conf").read_text())
     machine.run(*shlex.split(line))
     return daemon
 
 
-@item("A reboot of a host whose plugin is a service that the kubelet waits for: all 120 phones run again")
-def plugin_as_service(cluster: Cluster) -> None:
-    plugin.uninstall(cluster)
-    host_plugin = _start_service(cluster)
+@item("120 phones without emulation, a kubelet that waits for the plugin: the same pods run after a power loss")
+def many(cluster: Cluster) -> None:
+    machine, started = cluster.machine, [_start_service(cluster)]
+
+    def boot(programs: Path) -> None:
+        machine.boot(programs, lambda: started.append(_start_service(cluster)))
+
     try:
-        provide(cluster)
-        plugin.wait_allocatable(cluster, cluster.machine, COUNT)
-        phones.create(cluster, phones.deployment("web", COUNT))
-        wait_phones(cluster)
-        uids = {pod["metadata"]["uid"] for pod in pods_of(cluster, "Running")}
-
-        def boot_script() -> None:
-            provide(cluster)
-            nonlocal host_plugin
-            host_plugin = _start_service(cluster)
-
-        reboot(cluster, boot_script)
-        until(lambda: len(held.holders(cluster.machine)) == COUNT, "120 containers have devices", seconds=_MANY)
-        wait_phones(cluster)
-        assert {pod["metadata"]["uid"] for pod in pods_of(cluster, "Running")} == uids, "phones were replaced"
-        assert not pods_of(cluster, "Failed")
-        phones.remove(cluster, "Deployment", "web")
+        phones.create(cluster, phones.deployment(APP, _MANY))
+        assert _reboots(cluster, f"{_MANY} phones, power loss", machine.shut_down, boot, _MANY) == 0
+        assert len(held.holders(machine)) == _MANY
+        assert not held.conflicts(machine), held.conflicts(machine)
+        phones.remove(cluster, "Deployment", APP)
     finally:
-        host_plugin.end()
-    cluster.machine.nodes("delete")
+        started[-1].end()
+    machine.nodes("delete")
     restore(cluster)
+
+
+def _check_order(machine: SystemdGuest) -> None:
+    """Check that phones were mounted before plugin and kubelet started, and that the kubelet waited for the plugin."""
+    mounted, started = machine.moment(PHONES, "ActiveEnter"), machine.moment(UNIT, "InactiveExit")
+    waits, kubelet = machine.moment("kubelet", "InactiveExit"), machine.moment("kubelet", "ActiveEnter")
+    say(f"# phones mounted {mounted:.1f}, plugin {started:.1f}, kubelet waits {waits:.1f}, runs {kubelet:.1f} s")
+    assert 0 < mounted <= min(started, waits), "the phones are late"
+    assert started < kubelet, "the plugin is late"
+    assert len(binder.mounted(machine)) == COUNT + 1, binder.mounted(machine)
+
+
+@item("DRA: after a reboot the same pods run with fresh phones; a restart disturbs none")
+def driver(cluster: Cluster) -> None:
+    machine = _node(cluster)
+    binder.install(cluster, binder.values(api="dra", phones={"count": COUNT + 1}))
+    dra.create(cluster, dra.template(dra.TEMPLATE, dra.request()))
+    dra.wait_published(cluster, machine, COUNT + 1, seconds=SLOW)
+    assert _measure(cluster, "DRA", dra.deployment) == [0, 0]
+    dra.remove(cluster)
+
+
+@item("The DaemonSet: a reboot rejects all phones; a restart disturbs none")
+def daemon_set(cluster: Cluster) -> None:
+    _node(cluster)
+    binder.install(cluster, binder.values(phones={"count": COUNT + 1}))
+    assert min(_measure(cluster, "DaemonSet", phones.deployment)) >= COUNT
+    plugin.uninstall(cluster)
+
+
+@item(
+    "The units of deploy/systemd: at each boot phones are mounted before the kubelet starts, which waits for the plugin"
+)
+def units(cluster: Cluster) -> None:
+    """How many pods are rejected is only printed: an emulated plugin may register too late."""
+    machine = _node(cluster)
+    machine.host_plugin = f"phones: {{count: {COUNT + 1}}}\nprovisioned_by: command\n"
+    machine.end_in_order()
+    machine.boot(cluster.control_plane.programs)
+    _measure(cluster, "units", phones.deployment)
+    binder.remove_node(cluster)

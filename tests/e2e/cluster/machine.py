@@ -89,28 +89,12 @@ class Machine:
 
     def use(self, programs: Path) -> None:
         """Use the kubelet of another directory from its next start on, for an upgrade. No kubelet may be running."""
-        config = self.directory / "kubelet.yaml"
-        kubeconfig = self.directory / "kubelet.kubeconfig"
-        labels = ",".join(f"{name}={value}" for name, value in self.labels.items())
-        self.kubelet = EnteredDaemon(
-            "kubelet",
-            [
-                *self.enter(),
-                str(programs / "kubelet"),
-                f"--config={config}",
-                f"--kubeconfig={kubeconfig}",
-                f"--cert-dir={self.directory}/pki",
-                f"--hostname-override={self.name}",
-                f"--node-ip={self.address}",
-                f"--node-labels={labels}",
-                "--v=2",
-            ],
-            self.directory / "kubelet.log",
-        )
+        command = [*self.enter(), *self._kubelet_command(programs)]
+        self.kubelet: Daemon = EnteredDaemon("kubelet", command, self.directory / "kubelet.log")
 
     def start_kubelet(self) -> None:
         """Write the configuration and start the kubelet; it registers the Node object if that does not exist."""
-        (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(self.configuration))
+        self._configure_kubelet()
         self.kubelet.start()
 
     def enter(self) -> list[str]:
@@ -147,6 +131,22 @@ class Machine:
     @property
     def _device(self) -> str:
         return f"veth-{self.name}"
+
+    def _kubelet_command(self, programs: Path) -> list[str]:
+        labels = ",".join(f"{name}={value}" for name, value in self.labels.items())
+        return [
+            str(programs / "kubelet"),
+            f"--config={self.directory}/kubelet.yaml",
+            f"--kubeconfig={self.directory}/kubelet.kubeconfig",
+            f"--cert-dir={self.directory}/pki",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self.address}",
+            f"--node-labels={labels}",
+            "--v=2",
+        ]
+
+    def _configure_kubelet(self) -> None:
+        (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(self.configuration))
 
     def _enter_namespaces(self) -> None:
         module = ("-m", "tests.e2e.cluster.boot")

@@ -66,10 +66,10 @@ GROUPS: Final[Sequence[Group]] = (
     ),
     Group("node-objects", "Events, a taint and labels of the Node", items_node_objects.item.all),
     Group("rollout", "rolling updates of the plugin", items_rollout.item.all),
-    Group("reboot", "a node that reboots", items_reboot.item.all),
     Group("binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, binder=True),
     Group("quickstart", "the page that leads to a first phone", items_quickstart.item.all, binder=True),
     Group("dra-binder", "claims on a real binder driver", items_dra_binder.item.all, binder=True),
+    Group("reboot", "a node with systemd that reboots", items_reboot.item.all, binder=True),
     # Groups with several machines come last: later groups keep them.
     Group("failures", "each fault once, and several at once", items_failures.items, machines=3),
     Group("fleet", "what three nodes report of their phones", items_fleet.item.all, machines=3),
