@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from tests.e2e.cluster import phones, plugin
+from tests.e2e.cluster import documented, leftovers, phones, plugin
 from tests.e2e.cluster.binder import (
     APP,
     COUNT,
@@ -29,6 +29,7 @@ from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_rollout import restart_plugin
 from tests.e2e.cluster.plugin import PHONE
+from tests.e2e.kernel.phones import DIRECTORY
 from tests.e2e.kubelet.archive import BUSYBOX
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.pods import container
@@ -40,6 +41,28 @@ if TYPE_CHECKING:
 item = Items()
 
 _NUMA: Final = {"0-1": 0, "2-3": 1}
+
+
+@item("after helm uninstall and the page's commands, the host and its Node object are as before the installation")
+def undone(cluster: Cluster) -> None:
+    """A phone that a pod has stays mounted until the pod has ended."""
+    machine = node(cluster)
+    before = leftovers.record(cluster, machine)
+    install(cluster, values("provisioner"))
+    plugin.wait_allocatable(cluster, machine, COUNT, seconds=SLOW)
+    phones.create(cluster, phones.pod(APP))
+    phones.wait_running(cluster, APP, 1, seconds=SLOW)
+    plugin.uninstall(cluster)
+    documented.shell(cluster, documented.command("kubectl apply -f deploy/remove.yaml"))
+    until(lambda: len(mounted(machine)) == 1, "only the phone of the pod is left", seconds=SLOW)
+    phones.remove(cluster, "Pod", APP, seconds=SLOW)
+    for start in (
+        "kubectl -n kube-system rollout status daemonset/aosp-remove",
+        "kubectl delete -f deploy/remove.yaml",
+    ):
+        documented.shell(cluster, documented.command(start), seconds=2 * SLOW)
+    mine = {"/run/aosp-binderfs", DIRECTORY, f"capacity {PHONE}=0", f"allocatable {PHONE}=0"}
+    leftovers.require_as_before(cluster, machine, before, mine)
 
 
 @item("the privileged chart on a node with a real binder driver: Android's software works in each restricted pod")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import plugin
+from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.guest import SLOW
+from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ _DIRECTORIES: Final = (
     "/var/run/cdi",
     "/run/aosp-binderfs",
 )
+_OF_OTHERS: Final = "^/run/(containerd|disk|netns|pods-network)(/|$)|_pods_state$|/kubelet_internal_checkpoint$"
+"""Files of containerd, the network plugin and the guest's disk, and those that a kubelet has since its first pod."""
 _KUBELET: Final = frozenset({"kubelet.sock", "kubelet_internal_checkpoint"})
 """The kubelet's own files in its plugin directory."""
 
@@ -45,3 +50,25 @@ def require_none(cluster: Cluster) -> None:
     for machine in cluster.machines:
         left = files(machine)
         assert not left, f"on {machine.name}: {left}"
+
+
+def record(cluster: Cluster, machine: Machine) -> set[str]:
+    """Return files and all mounts of a machine, and what its Node object says about it, as lines."""
+    files = f"find -H /etc /run /var/lib/kubelet /var/run/cdi 2>/dev/null | grep -Ev '{_OF_OTHERS}'"
+    lines = machine.run("sh", "-c", f"{files}; awk '{{print $2, $3, $1}}' /proc/mounts", seconds=SLOW).splitlines()
+    node = cluster.api.get(f"{CORE}/nodes/{machine.name}")
+    fields = {name: node["metadata"].get(name, {}) for name in ("labels", "annotations")}
+    fields |= {name: node["status"][name] for name in ("capacity", "allocatable")}
+    return {*lines, *(f"{name} {key}={value}" for name, found in fields.items() for key, value in found.items())}
+
+
+def require_as_before(cluster: Cluster, machine: Machine, before: set[str], documented: set[str]) -> None:
+    """Check and print what was added since a record. The kubelet has the capacity of a resource for 5 minutes."""
+
+    def as_documented() -> bool:
+        found = record(cluster, machine) ^ before
+        assert found == documented, "; ".join(sorted(found ^ documented))
+        return True
+
+    until(as_documented, "files, mounts and the Node object are as before", seconds=2 * SLOW)
+    say("\n# ".join(["# Added since before the installation, and nothing else:", *sorted(documented)]))
