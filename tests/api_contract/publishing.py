@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -122,45 +121,6 @@ def _owner(found: dict[str, Any]) -> str:
     return str(reference["uid"])
 
 
-@check("What a kubelet wipes is back at once.")
-async def wiped(server: Server) -> None:
-    async with publishing(server, "wiped") as running:
-        await running.publish(phones(360))
-        for _ in range(3):
-            version = (await running.client.list(SLICES)).resource_version
-            async with watching(running.client, running.node, version) as events:
-                deleted: list[float] = []
-                created: list[float] = []
-                wipe = asyncio.create_task(delete_collection(running.client, f"spec.nodeName={running.node}"))
-                while len(created) < 6:
-                    event = await next_change(events)
-                    (deleted if event.type == "DELETED" else created).append(time.monotonic())
-                await wipe
-            assert len(deleted) == 6
-            gap, wipe_took = (created[-1] - deleted[0]) * 1000, (deleted[-1] - deleted[0]) * 1000
-            say(
-                f"# six slices of 360 devices, deleted within {wipe_took:.0f} ms: back {gap:.0f} ms after the first one"
-            )
-            await running.fine()
-        assert not running.publisher.problem, running.publisher.problem
-
-
-@check("What another client changes in a slice is repaired; its labels stay.")
-async def edited(server: Server) -> None:
-    async with publishing(server, "edited") as running:
-        await running.publish(phones(3))
-        (found,) = await running.slices()
-        path = protocol.object_path(SLICES, found["metadata"]["name"])
-        found = await running.client.get(path)
-        found["spec"]["devices"].pop()
-        found["metadata"] |= {"labels": {"team": "a"}, "ownerReferences": []}
-        await running.client.update(path, found)
-        slices = await running.until(lambda slices: len(devices_of(slices)) == 3)
-        assert slices[0]["metadata"]["labels"] == {"team": "a"}
-        assert slices[0]["metadata"]["ownerReferences"]
-        await running.fine()
-
-
 @check("At rest, nothing is written, whatever reason there is to look.")
 async def at_rest(server: Server) -> None:
     def attributes(device: str) -> dict[str, bool | int | str]:
@@ -241,14 +201,3 @@ async def odd_names(server: Server) -> None:
     ]
     async with publishing(server, "odd-names", lambda _: dict(reversed(odd.items()))) as running:
         await running.publish([Device(each, "of a \u00fc-reason: " * 9 if each == "7" else "") for each in ids])
-
-
-@check("Slices that are no longer wanted are deleted.")
-async def obsolete(server: Server) -> None:
-    async with publishing(server, "obsolete") as running:
-        await running.publish(phones(200))
-        assert len(await running.slices()) == 4
-        await running.publish(phones(1))
-        await running.until(lambda slices: len(slices) == 1)
-        running.publisher.withhold("a test")
-        await running.until(lambda slices: not devices_of(slices) and len(slices) == 1)
