@@ -17,7 +17,7 @@ from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.errors import WorkerTimeoutError
-from kubelet_standin import Behaviour, Kubelet
+from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, PATIENCE, listed, problem, ready, run
 
 if TYPE_CHECKING:
@@ -186,40 +186,6 @@ async def test_scan_after_the_first_update_of_the_host_may_fail(things: LockedTh
             await listed(kubelet, 2, RESOURCE)
             await ready(plugin)
     assert fragile.scans > 2
-
-
-async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
-    things: LockedThings, kubelet_dir: str, tmp_path: Path
-) -> None:
-    """The plugin even registers again with a new kubelet meanwhile."""
-    other_directory = tmp_path / "others"
-    other_directory.mkdir()
-    others = ListedDevices(
-        "example.com/other",
-        lambda: [f"/dev/{name}" for name in os.listdir(other_directory)],
-        directories=[str(other_directory)],
-    )
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)
-    async with (
-        Kubelet(kubelet_dir, behaviour=Behaviour.OLD) as kubelet,
-        run(plugin),
-        run(DevicePlugin(others, kubelet_dir=kubelet_dir, timings=IN_LIFE)) as other,
-    ):
-        await listed(kubelet, 2, RESOURCE)
-        async with locked_by_another_process(things.lock("scan")) as release:
-            (things._directory / "thing2").touch()
-            await problem(plugin, "device scan has been hanging for")
-            assert plugin.registered
-            await kubelet.restart()
-            await listed(kubelet, 2, RESOURCE)
-            async with connected(kubelet) as stub:
-                await stub.GetDevicePluginOptions(pb.Empty(), timeout=PATIENCE)
-            (other_directory / "a").touch()
-            await listed(kubelet, 1, "example.com/other")
-            await ready(other)
-            release()
-        await listed(kubelet, 3, RESOURCE)
-        await ready(plugin)
 
 
 async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(

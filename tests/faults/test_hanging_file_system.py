@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 import pytest
@@ -72,14 +72,6 @@ class Host(NamedTuple):
         Path(self.hanging.source, name).touch()
         (self.devices.directory / name).symlink_to(f"{self.hanging.directory}/{name}")
 
-    def add_thing(self, name: str) -> None:
-        """Add a file to the file system that can hang."""
-        Path(self.hanging.source, name).touch()
-
-    def open_thing(self, name: str) -> IO[bytes]:
-        """Open a file on the file system that can hang."""
-        return open(f"{self.hanging.directory}/{name}", "rb")
-
     @contextlib.asynccontextmanager
     async def stub(self) -> AsyncIterator[DevicePluginAsyncStub]:
         """Connect to the plugin as another client than the kubelet."""
@@ -92,11 +84,6 @@ class Host(NamedTuple):
     async def kubelet_has(self, devices: dict[str, str], resource: str = RESOURCE) -> None:
         """Wait until the kubelet has exactly these devices with their health."""
         await self.kubelet.wait_for(lambda kubelet: kubelet.resource(resource).devices == devices)
-
-    async def metrics_until(self, line: str) -> None:
-        """Wait until /metrics has a line."""
-        while line not in (await http_get(self.port, "/metrics"))[2]:
-            pass
 
     async def other_resource_goes_on(self) -> None:
         """Add a device to the other resource, and wait until the kubelet has it."""
@@ -225,9 +212,6 @@ async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
         serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0
         assert "close timed out" in "".join(serve.log)
-
-
-# -- the list function of another backend
 
 
 async def until_written(file: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM ends a process whatever hangs in it: a worker thread, the event loop, an exit handler, standard error."""
+"""SIGTERM ends a process whatever hangs in it: a worker thread or the event loop."""
 
 import asyncio
 import os
@@ -37,14 +37,7 @@ class Thing(ListedDevices):
         if what == "loop":
             os.stat(directory)
 
-    def close(self):
-        if what == "close":
-            os.stat(directory)
-
 def list_devices():
-    if what == "stderr":
-        while True:
-            sys.stderr.write("x" * 1024)
     if what == "list":
         os.listdir(directory)
     return ["/dev/thing"]
@@ -53,13 +46,11 @@ serve(Thing("example.com/thing", list_devices, directories=()), kubelet_dir=kube
 """
 
 
-async def start(
-    tmp_path: Path, kubelet_dir: str, what: str, directory: str, stderr: int = asyncio.subprocess.PIPE
-) -> asyncio.subprocess.Process:
+async def start(tmp_path: Path, kubelet_dir: str, what: str, directory: str) -> asyncio.subprocess.Process:
     """Run the program; ``what`` hangs in it if the directory does."""
     (tmp_path / "plugin.py").write_text(PROGRAM)
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, str(tmp_path / "plugin.py"), kubelet_dir, what, directory), stderr=stderr
+        *(sys.executable, str(tmp_path / "plugin.py"), kubelet_dir, what, directory), stderr=asyncio.subprocess.PIPE
     )
 
 

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_standin import Behaviour, Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.support import RESOURCE, DeviceDirectory, Serve, listed
 
-NEW = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.NEW])
-BEFORE_NEW = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.OLD, Behaviour.BUGGY])
 TAKEN_OVER = "INFO later plugin of the resource has taken over"
 FOUND, GONE = "another plugin of the resource is running", "no other plugin of the resource is running"
 
