@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.e2e.kubelet.items import Items
-from tests.e2e.kubelet.node import ALL, COUNT, create_devices, names, remove_devices
+from tests.e2e.kubelet.node import ALL, create_devices, names, remove_devices
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.versions import HEALTH
 from tests.e2e.kubelet.waiting import holds, until
@@ -15,17 +15,6 @@ if TYPE_CHECKING:
 
 item = Items()
 ignored = Items()
-
-
-@item("New binder devices become allocatable; deleted, they are no longer so, but still count as capacity")
-def appear(node: Node) -> None:
-    node.wait_allocatable(ALL)
-    create_devices(COUNT + 2)
-    node.wait_allocatable(ALL | names(COUNT, COUNT + 1))
-    assert node.status() == (COUNT + 2, COUNT + 2), f"capacity and allocatable: {node.status()}"
-    remove_devices(COUNT, COUNT + 1)
-    node.wait_allocatable(ALL)
-    assert node.status() == (COUNT + 2, COUNT), f"capacity and allocatable: {node.status()}"
 
 
 @item("The binder device of a running pod is deleted and created again: not allocatable meanwhile; the pod runs on")

@@ -81,17 +81,3 @@ def incomplete(node: Node) -> None:
 def _second_of(phone: Placed) -> int:
     """Return the number of the second binder device of a pod's phone."""
     return int(min(phone.held()).removeprefix(PREFIX)) + 1
-
-
-@item("A container that restarts while the plugin is stopped has the same phone: the kubelet has cached the answer")
-def away(node: Node) -> None:
-    with node.running_with(1) as pod:
-        before = pod.view()
-        node.stop_plugin()
-        pod.restart_container()
-        after = pod.view()
-        assert (after.binder_devices, after.bound) == (before.binder_devices, before.bound), (
-            f"{after}, before: {before}"
-        )
-        node.plugin.start()
-        node.wait_allocatable(PHONES)

@@ -9,7 +9,7 @@ from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_pods import REGISTRATIONS
 from tests.e2e.kubelet.node import ALL, COUNT
 from tests.e2e.kubelet.plugins import sockets
-from tests.e2e.kubelet.pods import RESOURCE, container
+from tests.e2e.kubelet.pods import RESOURCE
 from tests.e2e.kubelet.waiting import holds, until
 
 if TYPE_CHECKING:
@@ -70,19 +70,6 @@ def plugin_killed(node: Node) -> None:
     _keeping(node, event)
 
 
-@item("Kubelet and plugin are killed at the same time: pods keep running with their devices")
-def both_killed(node: Node) -> None:
-    plugin = node.plugin.identity()
-
-    def event() -> None:
-        node.kubelet.stop(signal.SIGKILL)
-        node.plugin.interrupt(signal.SIGKILL)
-        node.kubelet.start()
-        until(lambda: node.plugin.identity() != plugin, "another plugin runs")
-
-    _keeping(node, event)
-
-
 @item("The container runtime restarts: pods keep running with their devices")
 def runtime_restarts(node: Node) -> None:
     _keeping(node, node.runtime.restart)
@@ -109,19 +96,6 @@ def kubelet_restarts_meanwhile(node: Node) -> None:
         until(lambda phone=phone, then=then: _state(phone) == then, f"{phone.name} is unchanged")  # type: ignore[misc]
     assert not node.kubelet.allocatable(RESOURCE), "nothing is allocatable"
     holds(lambda: [_state(phone) for phone in phones] == before, "the pods are unchanged", seconds=3)
-
-
-@item("The plugin starts again: all devices are allocatable, pods keep theirs, and a new pod gets others")
-def plugin_back(node: Node) -> None:
-    phones = node.phones
-    before = [_state(phone) for phone in phones]
-    node.stop_plugin()
-    node.plugin.start()
-    node.wait_allocatable(ALL)
-    assert [_state(phone) for phone in phones] == before, "the pods are unchanged"
-    with node.running(container("main", 2)) as pod:
-        taken = set().union(*(phone.held() for phone in phones))
-        assert not pod.view().binder_devices & taken, f"{pod.view().binder_devices} of {taken}"
 
 
 @item("The node reboots and the plugin starts late: the kubelet rejects old pods; new pods run")

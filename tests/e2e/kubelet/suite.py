@@ -106,7 +106,7 @@ CHAPTERS: Final = (
     Chapter(
         "phones",
         "a phone is a set of three binder devices",
-        [_FIRST, *_AT_PATHS, *items_phones.item.named("two_phones", "away"), *_COMMON, *_END],
+        [_FIRST, *_AT_PATHS, *items_phones.item.named("two_phones"), *_COMMON, *_END],
         items_phones.CONFIGURATION,
     ),
     Chapter(
