@@ -308,9 +308,9 @@ def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedD
     return host.prepare(wanted, lambda: None)
 
 
-async def prepared_devices(claims: Claims, claim: ClaimReference, seconds: float = PATIENCE) -> list[PreparedDevice]:
+async def prepared_devices(claims: Claims, claim: ClaimReference) -> list[PreparedDevice]:
     """Prepare a claim, which has to succeed."""
-    return list(await claims.prepare(claim, seconds))
+    return list(await claims.prepare(claim, PATIENCE))
 
 
 async def refusal(claims: Claims, claim: ClaimReference, seconds: float = PATIENCE) -> str:
@@ -320,12 +320,12 @@ async def refusal(claims: Claims, claim: ClaimReference, seconds: float = PATIEN
     return str(refused.value)
 
 
-async def unprepare(claims: Claims, *uids: str, seconds: float = PATIENCE) -> dict[str, str]:
+async def unprepare(claims: Claims, *uids: str) -> dict[str, str]:
     """Unprepare claims; return the error of each."""
     errors = dict.fromkeys(uids, "")
     for uid in uids:
         try:
-            await claims.unprepare(reference(uid), seconds)
+            await claims.unprepare(reference(uid), PATIENCE)
         except (OSError, PluginError) as error:
             errors[uid] = str(error)
     return errors

@@ -97,17 +97,15 @@ class Driver:
 
 
 @contextlib.asynccontextmanager
-async def running_driver(
-    directory: str, *, name: str = DRIVER, timings: Timings = PATIENT, files: FileEvents | None = None
-) -> AsyncIterator[Driver]:
+async def running_driver(directory: str, *, name: str = DRIVER, timings: Timings = PATIENT) -> AsyncIterator[Driver]:
     """Run a driver inside the context."""
-    own_files = files or FileEvents(timings)
+    files = FileEvents(timings)
     stop, handler, events = Stop(timings), Handler(), Events()
     service = KubeletService(
         name,
         directory,
         cast("Claims", handler),
-        files=own_files.subscribe(),
+        files=files.subscribe(),
         stop=stop,
         observer=events,
         timings=timings,
@@ -119,8 +117,7 @@ async def running_driver(
         stop.request()
         await running
         await service.close()
-        if files is None:
-            own_files.close()
+        files.close()
 
 
 def pod(name: str, *claims: str, driver: str = DRIVER) -> DraPod:

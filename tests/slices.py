@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.publisher import SlicePublisher
-from aosp_plugin.framework.dra.slices import Attributes
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.timings import Timings
@@ -69,7 +68,6 @@ class Publishing:
         self,
         server: ApiServer,
         client: ApiClient,
-        attributes: Attributes,
         timings: Timings,
     ) -> None:
         self.server = server
@@ -81,7 +79,7 @@ class Publishing:
             DRIVER,
             NODE,
             self.inventory,
-            attributes,
+            lambda _: {},
             self.stop,
             self.observer,
             timings=timings,
@@ -166,17 +164,14 @@ async def publishing(
     server: ApiServer,
     devices: Sequence[Device] | None = None,
     *,
-    attributes: Attributes = lambda _: {},
     timings: Timings = WATCH_ONLY,
-    limits: ApiLimits = DEFAULT_LIMITS,
     client_type: type[ApiClient] = ApiClient,
-    node: bool = True,
 ) -> AsyncIterator[Publishing]:
     """Run a publisher; with ``devices``, its slices are confirmed. Its error is raised on exit."""
-    if node and server.objects.find(NODE_PATH) is None:
+    if server.objects.find(NODE_PATH) is None:
         server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-    async with client_type(Credentials(server.url), limits=limits) as client:
-        running = Publishing(server, client, attributes, timings)
+    async with client_type(Credentials(server.url)) as client:
+        running = Publishing(server, client, timings)
         task = asyncio.create_task(running.publisher.run())
         try:
             if devices is not None:

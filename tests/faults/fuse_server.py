@@ -30,8 +30,7 @@ NOT_AWAITED: Final = {"release", "releasedir"}
 class Gate:
     """Lets operations pass, or holds them, or fails those of a name."""
 
-    def __init__(self, *, killable: bool) -> None:
-        self._killable = killable
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._hang: object = None
         self._failing = ("", 0)
@@ -49,7 +48,7 @@ class Gate:
                 return
             self._waiting += 1
             self._changed.notify_all()
-            while self._hang is hang and not (self._killable and _killed(thread)):
+            while self._hang is hang and not _killed(thread):
                 self._changed.wait(POLL)
             self._waiting -= 1
             if self._hang is hang:
@@ -176,9 +175,9 @@ def _obey(gate: Gate, directory: str) -> None:
     os._exit(0)
 
 
-def main(directory: str, source: str, killable: str) -> None:
+def main(directory: str, source: str) -> None:
     """Serve until standard input ends. The kernel caches neither names nor attributes nor pages."""
-    gate = Gate(killable=killable == "1")
+    gate = Gate()
     threading.Thread(target=_obey, args=(gate, directory), daemon=True).start()
     uncached = {"attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0, "direct_io": True, "use_ino": True}
     options = {"allow_other": True, "default_permissions": True}

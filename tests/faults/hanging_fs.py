@@ -6,8 +6,7 @@ devices with their numbers. The test changes ``source`` at any time, also during
 nor attributes, so every stat reaches the server. Locks stay in the kernel.
 
 During a hang each call waits, as with a network file system whose server is gone: signals do not end it, except one
-that kills the process. With ``killable=False`` not even SIGKILL does (state D), as with a server that holds requests in
-its hands: such a process stays until the hang ends. Requires root, /dev/fuse and libfuse 3.
+that kills the process. Requires root, /dev/fuse and libfuse 3.
 """
 
 import asyncio
@@ -25,19 +24,18 @@ SERVER = os.path.join(os.path.dirname(__file__), "fuse_server.py")
 class HangingFileSystem:
     """A mount of the file system; a context manager. Each call returns after the server has acted on it."""
 
-    def __init__(self, directory: str | os.PathLike[str], *, killable: bool = True) -> None:
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
         """Mount at ``directory``, which is created; ``source`` is next to it."""
         self.directory = os.fspath(directory)
         """The mount point."""
         self.source = f"{self.directory}.source"
         """The directory with the contents. Accessing it never hangs."""
-        self._killable = killable
         self._server: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         for directory in (self.directory, self.source):
             os.makedirs(directory, exist_ok=True)
-        command = [sys.executable, "-I", SERVER, self.directory, self.source, str(int(self._killable))]
+        command = [sys.executable, "-I", SERVER, self.directory, self.source]
         self._server = subprocess.Popen(  # noqa: S603 - our own
             command,
             stdin=subprocess.PIPE,
@@ -85,10 +83,9 @@ class HangingFileSystem:
         """Return the number of requests that wait for an answer: one for each thread that hangs."""
         return self._command("waiting")
 
-    async def until_waiting(self, count: int = 1) -> None:
-        """Wait until at least this many requests wait."""
-        waiting = await asyncio.to_thread(self._command, f"await {count}")
-        assert waiting >= count, f"{waiting} requests wait instead of {count}"
+    async def until_waiting(self) -> None:
+        """Wait until a request waits."""
+        assert await asyncio.to_thread(self._command, "await 1"), "no request waits"
 
     async def until_failed(self, count: int) -> None:
         """Wait until at least this many requests have failed since ``fail``."""

@@ -81,9 +81,9 @@ class Host(NamedTuple):
         async with grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
             yield DevicePluginStub(channel)
 
-    async def kubelet_has(self, devices: dict[str, str], resource: str = RESOURCE) -> None:
+    async def kubelet_has(self, devices: dict[str, str]) -> None:
         """Wait until the kubelet has exactly these devices with their health."""
-        await self.kubelet.wait_for(lambda kubelet: kubelet.resource(resource).devices == devices)
+        await self.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).devices == devices)
 
     async def other_resource_goes_on(self) -> None:
         """Add a device to the other resource, and wait until the kubelet has it."""

@@ -28,9 +28,9 @@ def registry(kubelet_dir: str) -> Iterator[tuple[HangingFileSystem, str]]:
         yield file_system, f"{file_system.directory}/r"
 
 
-async def connected(kubelet: DraKubelet, driver: Driver, name: str = DRIVER) -> None:
+async def connected(kubelet: DraKubelet, driver: Driver) -> None:
     """Wait until the kubelet has registered the driver."""
-    await kubelet.wait_for(lambda k: k.connected(name) and driver.service.registered, PATIENCE)
+    await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
 
 
 async def test_registered_driver_answers_during_a_hang(

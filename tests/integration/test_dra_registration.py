@@ -24,9 +24,9 @@ def kubelet_at(registry: str, version: DraVersion = DraVersion.V1_37) -> DraKube
     return DraKubelet(registry, version=version, timings=FAST_KUBELET)
 
 
-async def connected(kubelet: DraKubelet, driver: Driver, name: str = DRIVER) -> None:
+async def connected(kubelet: DraKubelet, driver: Driver) -> None:
     """Wait until the kubelet has registered the driver's current socket, and the driver knows."""
-    await kubelet.wait_for(lambda k: k.connected(name) and driver.service.registered, PATIENCE)
+    await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
     assert driver.service.problem == ""
 
 

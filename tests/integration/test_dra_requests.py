@@ -16,19 +16,19 @@ from aosp_plugin.framework.dra.claims import DeviceHealth
 from aosp_plugin.framework.errors import PluginError
 from kubelet_standin import DraKubelet, DraVersion
 from kubelet_standin.dra_kubelet import ClaimsError
-from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
+from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
 from tests.support import PATIENCE
 
 
 @contextlib.asynccontextmanager
 async def registered(
-    directory: str, version: DraVersion = DraVersion.V1_37, *, call: float = PATIENCE, period: float = 10.0
+    directory: str, version: DraVersion = DraVersion.V1_37, *, call: float = PATIENCE
 ) -> AsyncIterator[tuple[DraKubelet, Driver]]:
     """Run a kubelet and a driver that it has registered; ``call`` is the kubelet's deadline for requests."""
     timings = FAST_KUBELET._replace(call=call)
     async with (
         DraKubelet(directory, version=version, timings=timings, watch_health=True) as kubelet,
-        running_driver(directory, timings=PATIENT._replace(health_period=period)) as driver,
+        running_driver(directory) as driver,
     ):
         await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
         yield kubelet, driver
@@ -42,10 +42,7 @@ async def connection(directory: str, driver: Driver) -> AsyncIterator[grpc.aio.C
 
 
 def prepare(
-    channel: grpc.aio.Channel,
-    *names: str,
-    timeout: float | None = None,
-    service: str = CLAIM_SERVICES[0],
+    channel: grpc.aio.Channel, *names: str, service: str = CLAIM_SERVICES[0]
 ) -> grpc.aio.UnaryUnaryCall[pb.NodePrepareResourcesRequest, pb.NodePrepareResourcesResponse]:
     """Call NodePrepareResources for claims."""
     claims = [pb.Claim(namespace="default", name=name, uid=f"uid-{name}") for name in names]
@@ -53,7 +50,7 @@ def prepare(
         f"/{service}/NodePrepareResources",
         request_serializer=pb.NodePrepareResourcesRequest.SerializeToString,
         response_deserializer=pb.NodePrepareResourcesResponse.FromString,
-    )(pb.NodePrepareResourcesRequest(claims=claims), timeout=timeout)
+    )(pb.NodePrepareResourcesRequest(claims=claims))
 
 
 @pytest.mark.parametrize("service", CLAIM_SERVICES)

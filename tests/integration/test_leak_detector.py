@@ -52,8 +52,8 @@ async def holding(path: Path) -> AsyncIterator[int]:
         await process.communicate(b"")
 
 
-def write_checkpoint(directory: str, data: bytes, name: str = CHECKPOINT) -> None:
-    Path(directory, name).write_bytes(data)
+def write_checkpoint(directory: str, data: bytes) -> None:
+    Path(directory, CHECKPOINT).write_bytes(data)
 
 
 def claims_checkpoint(pod: str) -> bytes:

@@ -159,10 +159,10 @@ async def kubelet(kubelet_dir: str) -> AsyncIterator[Kubelet]:
 
 
 @contextlib.asynccontextmanager
-async def stub(kubelet: Kubelet, resource: str = RESOURCE) -> AsyncIterator[DevicePluginAsyncStub]:
+async def stub(kubelet: Kubelet) -> AsyncIterator[DevicePluginAsyncStub]:
     """Connect to the plugin directly."""
-    endpoints = [each.endpoint for each in kubelet.registrations if each.resource_name == resource]
-    async with grpc.aio.insecure_channel(f"unix:{os.path.join(kubelet.directory, endpoints[-1])}") as channel:
+    path = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         yield DevicePluginStub(channel)
 
 

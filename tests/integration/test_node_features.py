@@ -14,7 +14,7 @@ import pytest
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
+from aosp_plugin.framework.timings import Backoff
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.node_features import Feature, FeatureFile, labels
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
@@ -60,7 +60,7 @@ class Files:
         self.inventory.publish(self.backend.devices())
 
     @contextlib.asynccontextmanager
-    async def written(self, timings: Timings = DEFAULT) -> AsyncIterator[None]:
+    async def written(self) -> AsyncIterator[None]:
         """Keep the file current."""
 
         def changed(_task: str, count: int) -> None:
@@ -68,7 +68,7 @@ class Files:
             self.checked.set()
 
         with contextlib.closing(Worker("feature file")) as worker:
-            file = FeatureFile(str(self.path), [self.feature], worker, timings=timings, clock=self.clock)
+            file = FeatureFile(str(self.path), [self.feature], worker, clock=self.clock)
             backoff = Backoff(first=0.01, cap=0.02)
             work = keep_written("feature_file", file, changed, interval=0.01, backoff=backoff)
             async with background_task(keep_observed([file], 0.01)), background_task(work):

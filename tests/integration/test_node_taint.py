@@ -95,10 +95,10 @@ class Node:
             f"{NODE}/status", {"metadata": {"name": "worker"}, "status": {"allocatable": {RESOURCE: allocatable}}}
         )
 
-    async def asked(self, times: int = 2) -> None:
-        """Wait until the plugin has read the Node some times more."""
+    async def asked(self) -> None:
+        """Wait until the plugin has read the Node twice more."""
         before = self.api.count("get", "nodes")
-        await self.api.wait_for(lambda server: server.count("get", "nodes") >= before + times)
+        await self.api.wait_for(lambda server: server.count("get", "nodes") >= before + 2)
 
 
 @contextlib.asynccontextmanager

@@ -39,7 +39,7 @@ class Node:
         }
         server.objects.create(protocol.NODES, body)
 
-    def plugin(self, *, address: bool = True, **keys: Any) -> ServeHere:
+    def plugin(self, **keys: Any) -> ServeHere:
         """Write the configuration with these keys, and return the plugin; it knows the API server by its address."""
         config = {
             "version": "v1",
@@ -54,7 +54,7 @@ class Node:
         }
         path = self.directory / "config.yaml"
         path.write_text(yaml.safe_dump(config))
-        environment = {**(self.server.environment if address else {}), "NODE_NAME": "worker"}
+        environment = {**self.server.environment, "NODE_NAME": "worker"}
         kubelet_dir = str(self.kubelet.directory)
         return ServeHere(self.devices, kubelet_dir, f"--config={path}", environment=environment, usual_flags=False)
 

@@ -146,12 +146,12 @@ def test_an_example_pod_requests_a_phone_s_devices_without_privilege(pod: dict[s
     assert not any("hostPath" in volume for volume in pod.get("volumes", []))
 
 
-def unit(name: str, section: str = "Service") -> dict[str, str]:
-    """Return the settings in a section of a unit file; of a repeated name, the last value."""
+def unit(name: str) -> dict[str, str]:
+    """Return the settings of the service in a unit file; of a repeated name, the last value."""
     parser = configparser.ConfigParser(interpolation=None, strict=False, delimiters="=", comment_prefixes="#")
     parser.optionxform = str  # type: ignore[assignment,method-assign] # names are case-sensitive
     parser.read_string((DEPLOY / "systemd" / name).read_text(encoding="utf-8"))
-    return dict(parser[section])
+    return dict(parser["Service"])
 
 
 def test_process_ends_by_itself_before_it_is_killed() -> None:

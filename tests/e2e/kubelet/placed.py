@@ -78,8 +78,8 @@ class Placed:
         phase: str = self.status["phase"]
         return phase
 
-    def restart_container(self, name: str = "main") -> None:
+    def restart_container(self) -> None:
         """Kill the container's first process, and wait until a new container runs."""
-        before = self.container_id(name)
+        before = self.container_id()
         self._node.runtime.signal(before, signal.SIGKILL)
-        until(lambda: self.container_id(name) != before, f"container {name} of {self.name} runs again")
+        until(lambda: self.container_id() != before, f"the container of {self.name} runs again")

@@ -55,20 +55,14 @@ def unhealthy_by_reason(resource: str) -> dict[str, int]:
 class AsProcess:
     """``aosp-plugin serve`` as a process of the host."""
 
-    def __init__(
-        self, directory: Path, text: str, *, patience: float = 5, environment: dict[str, str] | None = None
-    ) -> None:
-        """Write the configuration to a directory, which gets the log too; ``patience``: seconds until it has ended.
-
-        ``environment`` is added to that of this process.
-        """
+    def __init__(self, directory: Path, text: str) -> None:
+        """Write the configuration to a directory, which gets the log too."""
         directory.mkdir()
         self._config = directory / "config.yaml"
         self.configure(text)
-        self._patience = patience
         program = Path(sys.executable).with_name("aosp-plugin")
         command = [str(program), "serve", f"--config={self._config}"]
-        self._daemon = Daemon("plugin", command, directory / "plugin.log", environment)
+        self._daemon = Daemon("plugin", command, directory / "plugin.log")
 
     def configure(self, text: str) -> None:
         """Write the configuration for the next start."""
@@ -80,7 +74,7 @@ class AsProcess:
 
     def stop(self) -> None:
         """Stop the plugin, and check that it exits with 0 and removes its socket."""
-        code = self._daemon.end(signal.SIGTERM, seconds=self._patience)
+        code = self._daemon.end(signal.SIGTERM, seconds=5)
         assert code == 0, f"the plugin's exit code is {code}"
         assert not sockets(), f"the plugin left {sockets()}"
 

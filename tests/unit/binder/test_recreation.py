@@ -70,9 +70,9 @@ class Place:
         """Recreate a1, or another device."""
         recreate_device(device or self.device(), self.host)
 
-    def inode(self, name: str = "a1") -> int:
-        """Return the inode, which differs between a device and its replacement."""
-        return (self.run / name).lstat().st_ino
+    def inode(self) -> int:
+        """Return the inode of a1, which differs between a device and its replacement."""
+        return (self.run / "a1").lstat().st_ino
 
     def names(self) -> set[str]:
         """Return the binder devices of the binderfs."""

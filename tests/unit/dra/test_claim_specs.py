@@ -23,10 +23,10 @@ UID = "1a9af5f0-0c39-4ebb-9d29-6fa7b8f44b4d"
 EDITS = ContainerEdits([DeviceNode("/run/phones/1/binder", "/dev/binder")])
 
 
-def record(*ids: str, content: Any = None, uid: str = UID) -> ClaimRecord:
+def record(*ids: str, content: Any = None) -> ClaimRecord:
     devices = tuple(DeviceRecord(each, "node/00000", each) for each in ids)
     parameters = () if content is None else (ClaimParameters("claim", content),)
-    return ClaimRecord(uid, "default", "claim", (RequestRecord("phone/fast", devices, parameters),))
+    return ClaimRecord(UID, "default", "claim", (RequestRecord("phone/fast", devices, parameters),))
 
 
 def specs(directory: Path, boot: str = "boot") -> ClaimSpecs:
