@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import faulthandler
-import itertools
 import os
 import sys
 
@@ -23,7 +22,6 @@ from tests.chaos.run import FailedError, run
     "--seeds", type=int, help="The number of consecutive seeds.  [default: 1 with --seed, else one per setup]"
 )
 @click.option("--steps", default=12, show_default=True, help="The number of steps of each seed.")
-@click.option("--faults", "fault_count", type=int, help="Run seeds until this many faults have happened.")
 @click.option("--only", default="", help="Select only faults whose names contain one of these texts: a,b,c.")
 @click.option("--list", "listing", is_flag=True, help="Print the faults and the checks.")
 @click.pass_context
@@ -33,7 +31,6 @@ def chaos(
     seed: int,
     seeds: int | None,
     steps: int,
-    fault_count: int | None,
     only: str,
     listing: bool,
 ) -> None:
@@ -49,15 +46,12 @@ def chaos(
         click.echo(f"namespaces are not available; skipped faults: {', '.join(missing)}")
     tally: collections.Counter[str] = collections.Counter()
     failed = 0
-    numbers = itertools.count(seed) if fault_count else range(seed, seed + seeds)
-    for number in numbers:
+    for number in range(seed, seed + seeds):
         try:
             asyncio.run(run(number, steps, tally, only=only.split(","), namespace=namespace))
         except FailedError as error:
             failed += 1
             click.echo(error)
-        if fault_count and tally.total() >= fault_count:
-            break
     for name, count in tally.most_common():
         click.echo(f"{count:6} {name}")
     if failed:

@@ -1,14 +1,12 @@
-"""What must hold at every moment, not only after a step: the process answers probes and feeds systemd's watchdog."""
+"""What must hold at every moment, not only after a step: the process answers probes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
-import time
 from typing import TYPE_CHECKING
 
+from aosp_plugin.framework.aio import background_task
 from tests.chaos.registry import ViolationError
 
 if TYPE_CHECKING:
@@ -22,9 +20,6 @@ INTERVAL = 0.1
 ANSWER = 10.0
 """Seconds after which a request without an answer has failed. They are many, because the machine is busy."""
 
-WATCHDOG = 10.0
-"""The timeout of systemd's watchdog in seconds. systemd kills a service that is silent for longer."""
-
 
 class Monitor:
     """Watches the process of a world. The first violation stays until it is raised."""
@@ -32,17 +27,8 @@ class Monitor:
     def __init__(self, world: World) -> None:
         self._world = world
         self._violation = ""
-        self._fed = time.monotonic()
         self._started = 0
         self._answered = False
-        self.notify_socket = os.path.join(world.root, "notify")
-        self.ready = False
-        """Whether the process has sent READY=1."""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables by which systemd asks a service for notifications."""
-        return {"NOTIFY_SOCKET": self.notify_socket, "WATCHDOG_USEC": str(int(WATCHDOG * 1e6))}
 
     def check(self) -> None:
         """Raise ViolationError if something was wrong at any time so far."""
@@ -52,40 +38,16 @@ class Monitor:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch while the context lasts."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
-            notified.bind(self.notify_socket)
-            notified.setblocking(False)  # noqa: FBT003 - the only argument
-            loop = asyncio.get_running_loop()
-            loop.add_reader(notified, self._receive, notified)
-            task = asyncio.create_task(self._watch())
-            try:
-                yield
-            finally:
-                loop.remove_reader(notified)
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-
-    def _receive(self, notified: socket.socket) -> None:
-        lines = notified.recv(4096).decode().splitlines()
-        self.ready |= "READY=1" in lines
-        if "WATCHDOG=1" in lines:
-            self._fed = time.monotonic()
+        async with background_task(self._watch()):
+            yield
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
             plugin = self._world.plugin
             if plugin.starts != self._started:
-                self._started, self._answered, self.ready, self._fed = plugin.starts, False, False, time.monotonic()
-            if plugin.stopped or plugin.ending or plugin.ended is not None:
-                self._fed = time.monotonic()
-                continue
-            if time.monotonic() - self._fed > WATCHDOG:
-                await asyncio.sleep(INTERVAL)  # the message may wait, because this loop was busy
-                if time.monotonic() - self._fed > WATCHDOG and not plugin.stopped:
-                    self._violation = self._violation or f"no WATCHDOG=1 for {time.monotonic() - self._fed:.1f} s"
-            if not plugin.unresponsive:
+                self._started, self._answered = plugin.starts, False
+            if not (plugin.ending or plugin.ended is not None or plugin.unresponsive):
                 await self._probe()
 
     async def _probe(self) -> None:

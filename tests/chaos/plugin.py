@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import psutil
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 END = 6.0
 """Seconds after which a signal that ends the process has failed: it promises two, and the machine is busy."""
@@ -37,10 +32,9 @@ class Figures(NamedTuple):
 class Plugin:
     """``aosp-plugin serve`` with a configuration file, one process after another."""
 
-    def __init__(self, configuration: str, log: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, configuration: str, log: str) -> None:
         self._command = [sys.executable, "-m", "aosp_plugin", "serve", "--config", configuration]
         self._log = log
-        self._environment = {**os.environ, **environment}
         self._process: asyncio.subprocess.Process | None = None
         self.starts = 0
         self.unresponsive = False
@@ -56,7 +50,7 @@ class Plugin:
         """Start a process, after the previous one has ended."""
         with open(self._log, "ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, env=self._environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.starts += 1
         self.unresponsive = self.stopped = self.ending = False

@@ -50,7 +50,7 @@ class World:
         self.monitor = Monitor(self)
         self._pod_resources = PodResources(self.kubelet, os.path.join(root, "podresources.sock"))
         self._configuration = os.path.join(root, "config.yaml")
-        self.plugin = Plugin(self._configuration, os.path.join(root, "log"), self.monitor.environment)
+        self.plugin = Plugin(self._configuration, os.path.join(root, "log"))
         self._keys: dict[str, Any] = {}
 
     async def start(self) -> None:

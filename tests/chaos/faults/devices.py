@@ -28,13 +28,6 @@ def devices_disappear(world: World, rng: random.Random) -> None:
         world.devices.remove(name)
 
 
-@at_once("devices", weight=2)
-def all_devices_disappear(world: World, rng: random.Random) -> None:
-    """All devices are deleted."""
-    for name in world.devices.names():
-        world.devices.remove(name)
-
-
 @at_once("devices")
 def devices_are_recreated(world: World, rng: random.Random) -> None:
     """Some devices are deleted and created again at once."""

@@ -31,13 +31,6 @@ async def kubelet_restarts_without_cleaning(world: World, rng: random.Random) ->
 
 
 @at_once("kubelet")
-async def kubelet_restarts_thrice(world: World, rng: random.Random) -> None:
-    """The kubelet is killed and restarts three times in a row, as in a crash loop."""
-    for _ in range(3):
-        await kubelet_restarts(world, rng)
-
-
-@at_once("kubelet")
 async def kubelet_of_another_version(world: World, rng: random.Random) -> None:
     """A kubelet of another version replaces the kubelet, without its state."""
     if world.kubelet_runs:

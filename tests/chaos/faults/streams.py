@@ -42,19 +42,6 @@ async def foreign_streams(world: World, rng: random.Random) -> AsyncIterator[Non
         yield
 
 
-@at_once("kubelet")
-async def foreign_streams_flood(world: World, rng: random.Random) -> None:
-    """Another client opens some hundred ListAndWatch streams, and ends each at once or after the first message."""
-    for name in _registered(world):
-        async with _client(world, name) as stub:
-            for _ in range(rng.randint(50, 300)):
-                call = stub.ListAndWatch(pb.Empty(), timeout=5)
-                if rng.random() < 0.3:
-                    with contextlib.suppress(grpc.aio.AioRpcError):
-                        await call.read()
-                call.cancel()
-
-
 def _registered(world: World) -> list[str]:
     """Return the endpoint of each resource that is registered, unless the plugin cannot answer."""
     if world.plugin.unresponsive:
