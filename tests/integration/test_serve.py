@@ -146,6 +146,22 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
             assert await serve.finish() == 0
 
 
+async def test_page_and_status_are_not_at_the_address_of_metrics_and_probes(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """Other pods reach the latter: names of pods and command lines of processes are not answered to them."""
+    public, private = free_port(), free_port()
+    flags = ("--listen", f"127.0.0.1:{public}", "--status-listen", f"127.0.0.1:{private}")
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
+        await listed(kubelet, 0)
+        await serve.logged("registered")
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert (await http_get(public, path))[0] == 200
+        for path in ("/", "/status", "/page/main.js"):
+            assert (await http_get(public, path))[0] == 404
+            assert (await http_get(private, path))[0] == 200
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "error"),
     [

@@ -71,7 +71,7 @@ CORE: Final[dict[str, AbstractSet[str]]] = {
         *("kubelet_restarts", "plugin_killed", "device_vanishes", "health", "ends"),
     },
     "pod": {
-        *("registers", "ready", "no_privileges", "file_systems", "no_devices", "own_devices", "ends"),
+        *("registers", "ready", "exposure", "no_privileges", "file_systems", "no_devices", "own_devices", "ends"),
         *("content", "programs"),
     },
     "phones": {"registers", "three_paths", "second_phone", "incomplete", "ends"},
