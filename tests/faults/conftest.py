@@ -1,4 +1,4 @@
-"""A test of this directory fails where the fast tests skip: without root, namespaces or strace."""
+"""A test of this directory fails where the fast tests skip: without root."""
 
 from collections.abc import Generator, Iterator
 from pathlib import Path

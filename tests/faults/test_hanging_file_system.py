@@ -134,8 +134,15 @@ async def probes(host: Host) -> list[int]:
 
 
 async def test_devices_stay_as_they_are_and_nothing_else_changes(host: Host) -> None:
-    """Every RPC and endpoint answers, /readyz says what hangs, and the other resource notices nothing."""
+    """Every RPC and endpoint answers, /readyz says what hangs, and the other resource notices nothing.
+
+    What a container gets besides its device is on the file system, too: requests are answered from memory.
+    """
     host.add_hanging(1)
+    shared, gpu = f"{host.hanging.directory}/shared", f"{host.hanging.directory}/gpu0"
+    os.mkdir(f"{host.hanging.source}/shared")
+    os.symlink("/dev/null", f"{host.hanging.source}/gpu0")
+    host.configure(shared_mounts=[f"{shared}:/shared"], spread_devices=[f"{host.hanging.directory}/gpu*"])
     async with host.serve() as serve:
         await host.kubelet_has(ALL)
         await host.other_resource_goes_on()
@@ -145,8 +152,10 @@ async def test_devices_stay_as_they_are_and_nothing_else_changes(host: Host) -> 
         async with host.stub() as stub:
             assert await first_message(stub) == ALL
             assert await prefer(stub, "aosp_binder0", "aosp_binder1") == ["aosp_binder0"]
-            assert (await allocate(stub, "aosp_binder0")).devices
-            assert (await allocate(stub, "aosp_binder1")).devices
+            for device in ALL:
+                container = await allocate(stub, device)
+                assert [mount.host_path for mount in container.mounts] == [shared]
+                assert [node.host_path for node in container.devices][1:] == [gpu]
             await host.other_resource_goes_on()
             await serve.logged("device scan is hanging")
             assert await probes(host) == [200, 503, 200, 200]

@@ -2,15 +2,12 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.support import run_command
-
-CHECKOUT = Path(__file__).parents[2]
 
 
 class Done(NamedTuple):
@@ -24,12 +21,6 @@ class Done(NamedTuple):
 def run(*arguments: str) -> Done:
     """Run ``aosp-plugin nodes`` to its end, in this process."""
     return Done(*run_command("nodes", *arguments))
-
-
-def start(command: list[str]) -> Done:
-    """Run a command to its end."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)  # noqa: S603
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
