@@ -184,3 +184,18 @@ async def test_error_at_startup_is_one_line(
     (line,) = [line for line in log.splitlines() if line.startswith("aosp-plugin: ")]
     assert error in line
     assert "Traceback" not in log
+
+
+async def test_binder_device_of_two_resources_through_a_link_is_an_error(
+    device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str]
+) -> None:
+    device_directory.add(4)
+    link = device_directory.directory / "sidecar_binder7"
+    link.symlink_to("aosp_binder4")
+    sidecar = "{resource_name: aosp.io/sidecar, device_prefix: sidecar_binder}"
+    file = write_config(f"resources: [{{resource_name: aosp.io/phone}}, {sidecar}]")
+    async with Serve(device_directory, kubelet_dir, "--config", file) as serve:
+        line = await serve.logged("belongs to both")
+        assert f"{link} ({device_directory.directory}/aosp_binder4 of aosp.io/phone)" in line
+        assert "aosp.io/phone and aosp.io/sidecar" in line
+        assert await serve.finish() == 2
