@@ -14,7 +14,7 @@ DEFAULT_ROWS = 20
 
 _SELINUX: Final = {
     True: "yes, as an unchanged Android requires",
-    False: "no; an unchanged Android finds none of its services on this node, see docs/hosts.md",
+    False: "no; an unchanged Android finds no services here, redroid does not need it: see docs/hosts.md",
     None: "unknown; an unchanged Android requires it, see docs/hosts.md",
 }
 

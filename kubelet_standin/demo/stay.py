@@ -165,7 +165,7 @@ class _Demo:
             f"\nThe plugin, a stand-in kubelet and {len(self._phones)} stand-in phones, whose pods come and go "
             f"(--seed {self._seed}).\n"
             f"  page      http://{self._address}/\n"
-            f"  terminal  aosp-plugin status --url http://{self._address}\n"
+            f"  terminal  {sys.executable} -m aosp_plugin status --url http://{self._address}\n"
             f"  metrics   http://{self._address}/metrics\n"
             f"  config    {self._configuration}"
         )
