@@ -28,7 +28,7 @@ class DraNode:
     def __init__(self, directory: Path, server: ApiServer, version: DraVersion = DraVersion.V1_37) -> None:
         self.directory = directory
         self.server = server
-        self.node_uid = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})["metadata"]["uid"]
+        server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
         self.kubelet = DraKubelet(directory / "registry", version=version, timings=FAST_KUBELET, wipe=self._wipe)
 
     async def _wipe(self, driver: str) -> None:

@@ -51,7 +51,6 @@ class Kubelet:
         self.pod_resources = pod_resources
         self._changed = threading.Condition()
         self._messages: list[Listed] = []
-        self._registered_at = 0.0
         self._resource = self._endpoint = ""
         self._queries = 0
         self._channel: grpc.Channel | None = None
@@ -104,16 +103,15 @@ class Kubelet:
 
     def _reset(self) -> None:
         with self._changed:
-            self._messages, self._registered_at, self._queries = [], 0.0, 0
+            self._messages, self._queries = [], 0
 
     def _register(self, request: pb.RegisterRequest, _context: grpc.ServicerContext) -> pb.Empty:
-        arrived = time.perf_counter()
         channel = grpc.insecure_channel(f"unix:{os.path.join(self.directory, request.endpoint)}", OPTIONS)
         grpc.channel_ready_future(channel).result(10)
         self._channel = channel
         threading.Thread(target=self._list_and_watch, args=(channel,), daemon=True).start()
         with self._changed:
-            self._registered_at, self._resource = arrived, request.resource_name
+            self._resource = request.resource_name
             self._endpoint = os.path.join(self.directory, request.endpoint)
             self._changed.notify_all()
         return pb.Empty()
@@ -143,13 +141,6 @@ class Kubelet:
         """All messages since the start."""
         with self._changed:
             return list(self._messages)
-
-    def registered(self) -> float:
-        """Wait until a plugin has registered; return the time. Raises TimeoutError."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._registered_at, PATIENCE):
-                raise TimeoutError("no plugin has registered")
-            return self._registered_at
 
     def listed(self, matches: Callable[[Sequence[pb.Device]], bool]) -> Listed:
         """Wait for a message whose devices match, from the newest one on. Raises TimeoutError."""

@@ -1,9 +1,9 @@
 # ruff: noqa: D102, ARG002 - the methods of Tree have the names and arguments of libfuse's operations
 """The server of ``hanging_fs``, a program: a directory as a file system, and commands over standard input.
 
-``hang``, ``fail OPERATION ERRNO`` and ``release`` change how operations are treated, ``waiting`` asks for the number of
-those that wait, or that have failed, and ``await N`` is answered when there are N. The answer to each command is a line
-with that number. When standard input ends, the program does, and the kernel fails the calls that wait.
+``hang``, ``fail OPERATION ERRNO`` and ``release`` change how operations are treated, and ``await N`` is answered when N
+of them wait or have failed. The answer to each command is a line with that number. When standard input ends, the
+program does, and the kernel fails the calls that wait.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Gate:
         with self._changed:
             if command == "await":
                 self._changed.wait_for(lambda: self._waiting + self._failed >= int(argument), PATIENCE)
-            elif command != "waiting":
+            else:
                 self._hang = object() if command == "hang" else None
                 self._failing, self._failed = (argument, int(error)), 0
                 self._changed.notify_all()

@@ -79,10 +79,6 @@ class HangingFileSystem:
         finally:
             self.release()
 
-    def waiting(self) -> int:
-        """Return the number of requests that wait for an answer: one for each thread that hangs."""
-        return self._command("waiting")
-
     async def until_waiting(self) -> None:
         """Wait until a request waits."""
         assert await asyncio.to_thread(self._command, "await 1"), "no request waits"

@@ -61,10 +61,10 @@ class Host(NamedTuple):
         ]
         self.config.write_text(yaml.safe_dump({**common, "resources": resources}))
 
-    def serve(self, environment: dict[str, str] | None = None) -> Serve:
+    def serve(self) -> Serve:
         """Return the process; it is not started yet."""
         arguments = ["--config", str(self.config)]
-        return Serve(self.devices, self.kubelet.directory, *arguments, usual_flags=False, environment=environment)
+        return Serve(self.devices, self.kubelet.directory, *arguments, usual_flags=False)
 
     def add_hanging(self, number: int) -> None:
         """Add a device that is a link into the file system that can hang."""

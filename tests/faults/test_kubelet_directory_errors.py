@@ -84,15 +84,14 @@ async def test_device_plugin_registers_beside_a_stale_socket(
 
 
 @each_error
-@pytest.mark.parametrize("call", ["getattr"])
 async def test_device_plugin_stays_registered_during_an_error(
-    device_directory: DeviceDirectory, file_system: HangingFileSystem, directory: str, call: str, error: int
+    device_directory: DeviceDirectory, file_system: HangingFileSystem, directory: str, error: int
 ) -> None:
     device_directory.add(0)
     async with Kubelet(directory) as kubelet, running(device_directory, directory, timings=OFTEN) as plugin:
         await listed(kubelet, 1)
         await ready(plugin)
-        file_system.fail(call, error)
+        file_system.fail("getattr", error)
         await file_system.until_failed(5)
         assert not plugin.unready
         device_directory.add(1)
