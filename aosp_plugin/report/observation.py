@@ -109,33 +109,22 @@ class Observation:
         return [
             StateGauge(
                 "devices_allocated",
-                "Devices allocated to pods, in any state; the same number as `allocated` in `/status`. Absent "
-                "while unknown.",
+                "Devices allocated to pods, in any state, as `allocated` in `/status`; absent while unknown.",
                 _by_label(allocated),
             ),
             StateGauge(
-                "devices_gone",
-                "Devices allocated to pods that no longer exist. They are not part of `aosp_plugin_devices`; "
-                "absent while unknown.",
-                _by_label(gone),
+                "devices_gone", "Devices allocated to pods that no longer exist; absent while unknown.", _by_label(gone)
             ),
-            StateGauge(
-                "devices_expected",
-                "Devices that `phones.count` or `provision.count` asks for; absent without these keys.",
-                _by_label(expected),
-            ),
+            StateGauge("devices_expected", "`phones.count` or `provision.count`; absent without.", _by_label(expected)),
             StateGauge(
                 "spread_devices",
-                "Devices of the resource, healthy or not, by the one of `spread_devices` that they have; `device`"
-                " is its path. A lost one keeps its devices, which are then also counted in "
-                '`aosp_plugin_devices{reason="requirement-missing"}`. Absent without `spread_devices`.',
+                "Devices, healthy or not, by the path of their spread device, which may be lost; absent without any.",
                 by_spread_device,
                 ("resource", "device"),
             ),
             StateGauge(
                 "leaked_devices",
-                "Binder devices held open by a process outside the pods they are allocated to; absent before the "
-                "first leak scan.",
+                "Binder devices that a process outside their pods holds open; absent before the first leak scan.",
                 _by_label(leaked),
             ),
             StateGauge(
@@ -146,9 +135,8 @@ class Observation:
             ),
             StateGauge(
                 "leak_detection",
-                "1 for the state of leak detection, else 0: `off`, `complete`, `pending` (no scan has ended yet),"
-                " `incomplete` (some processes could not be inspected, or attributed to a pod), `failing` (scans "
-                "fail or hang, so the result is outdated).",
+                "1 for the state of leak detection, else 0: `off`, `complete`, `pending` (no scan has ended yet), "
+                "`incomplete` (processes are unreadable, or of an unknown pod), `failing` (the result is outdated).",
                 states,
                 ("state",),
             ),

@@ -65,22 +65,13 @@ _OF_RESOURCES = (
         {"code": CODES},
     ),
     _Declared(
-        "Histogram",
-        "allocation_duration_seconds",
-        "Duration of Allocate requests, with any status code.",
-        buckets=_ALLOCATION_SECONDS,
+        "Histogram", "allocation_duration_seconds", "Duration of Allocate requests.", buckets=_ALLOCATION_SECONDS
     ),
-    _Declared(
-        "Counter",
-        "recreations_total",
-        "PreStartContainer requests, which recreate devices: `ok`, `failed`.",
-        _OK_OR_FAILED,
-    ),
+    _Declared("Counter", "recreations_total", "Recreations by PreStartContainer: `ok`, `failed`.", _OK_OR_FAILED),
     _Declared(
         "Counter",
         "registrations_total",
-        "Attempts to register: `ok` (the kubelet has also opened a stream), `failed` (retried), `refused`"
-        " (permanently).",
+        "Attempts to register: `ok` (the kubelet has opened a stream, too), `failed` (retried), `refused` (for good).",
         {"result": ("ok", "failed", "refused")},
     ),
     _Declared("Gauge", "registered", "1 while the plugin is registered and the kubelet has an open stream, else 0."),
@@ -97,25 +88,20 @@ _OF_RESOURCES = (
     _Declared(
         "Histogram",
         "update_latency_seconds",
-        "Time from the first file event of a change to the device list that contains it. The first list "
-        "of a stream and changes without a file event are not measured.",
+        "Time from the first file event of a change to the device list with it. Others are not measured.",
         buckets=_UPDATE_SECONDS,
     ),
     _Declared(
         "Counter",
         "scans_total",
-        "Device scans: `ok`, `failed`, and `hung` when a scan has not returned for 10 s. A hanging scan "
-        "that returns also counts as `ok` or `failed`.",
+        "Device scans: `ok`, `failed`; `hung` after 10 s, and also one of the others if it returns.",
         {"result": ("ok", "failed", "hung")},
     ),
-    _Declared(
-        "Histogram", "scan_duration_seconds", "Duration of device scans that have returned.", buckets=_SCAN_SECONDS
-    ),
+    _Declared("Histogram", "scan_duration_seconds", "Duration of scans that have returned.", buckets=_SCAN_SECONDS),
     _Declared(
         "Counter",
         "host_updates_total",
-        "Updates of the host after device scans, such as phones, CDI specs and provisioned devices: `ok`,"
-        " `failed` (retried).",
+        "Updates of phones, CDI specs and provisioned devices after scans: `ok`, `failed` (retried).",
         _OK_OR_FAILED,
     ),
 )
@@ -132,18 +118,10 @@ _OF_DRIVERS = (
         "Duration of preparations, including waits for the API server and for a device of another claim.",
         buckets=_CLAIM_SECONDS,
     ),
-    _Declared(
-        "Counter",
-        "claim_unprepares_total",
-        "Unpreparations of claims by the kubelet: `ok`, `failed` (retried).",
-        _OK_OR_FAILED,
-    ),
+    _Declared("Counter", "claim_unprepares_total", "Unpreparations: `ok`, `failed` (retried).", _OK_OR_FAILED),
     _Declared("Histogram", "claim_unprepare_duration_seconds", "Duration of unpreparations.", buckets=_CLAIM_SECONDS),
     _Declared(
-        "Histogram",
-        "claim_device_wait_seconds",
-        "Time that preparations waited for a device that another claim still had.",
-        buckets=_CLAIM_SECONDS,
+        "Histogram", "claim_device_wait_seconds", "Waits for a device that another claim had.", buckets=_CLAIM_SECONDS
     ),
     _Declared("Gauge", "claims_prepared", "Claims that are prepared on the node."),
     _Declared("Gauge", "slices_wanted", "ResourceSlices that should exist for the node's devices."),
@@ -151,33 +129,28 @@ _OF_DRIVERS = (
     _Declared(
         "Counter",
         "slice_repairs_total",
-        "ResourceSlices that the driver found `deleted` or `changed` by another client, and writes again."
-        " A kubelet deletes all ResourceSlices of its node when it starts, so repairs are expected then.",
+        "ResourceSlices written again: others have `changed` or `deleted` them, as each kubelet does when it starts.",
         {"reason": ("deleted", "changed")},
     ),
     _Declared(
         "Counter",
         "claim_repairs_total",
-        "Repairs by reconciliation: a `claim` that no longer exists was unprepared; a lost CDI `spec` or "
-        "`mount` was restored.",
+        "Repairs: a `claim` that no longer exists was unprepared; a lost CDI `spec` or `mount` was restored.",
         {"kind": get_args(Repaired), **_OK_OR_FAILED},
     ),
-    _Declared(
-        "Counter", "api_requests_total", "Requests to the API server by HTTP status; `error` without one.", _REQUEST
-    ),
+    _Declared("Counter", "api_requests_total", "Requests to the API server by HTTP status, or `error`.", _REQUEST),
 )
 _OF_THE_NODE = (
     _Declared(
         "Gauge",
         "node_problem",
-        "1 while the plugin cannot write its Events (`events`), remove the startup taint "
-        "(`startup_taint`) or write the feature file (`feature_file`), else 0; absent for what is off.",
+        "1 while the plugin fails at `events`, `startup_taint` or `feature_file`, else 0; absent for what is off.",
         {"task": ()},
     ),
     _Declared(
         "Counter",
         "node_requests_total",
-        "Requests to the API server for Events and the startup taint by HTTP status; `error` without one.",
+        "Requests for Events and the startup taint by HTTP status, or `error`.",
         _REQUEST,
     ),
 )
@@ -289,21 +262,11 @@ class Metrics:
 
     def _own_states(self) -> Iterator[StateGauge]:
         yield StateGauge(
-            "polling",
-            "1 while inotify is unavailable and directories are polled every second, else 0.",
-            {(): self._polling()},
-            (),
+            "polling", "1 while inotify is unavailable and directories are polled, else 0.", {(): self._polling()}, ()
         )
         version = {(__version__, platform.python_version()): 1}
-        yield StateGauge(
-            "build_info", "Versions of the plugin and of Python; always 1.", version, ("version", "python")
-        )
-        yield StateGauge(
-            "memory_limit_bytes",
-            "Memory limit of the process's cgroup: `+Inf` without one, and with cgroup v1.",
-            {(): memory_limit()},
-            (),
-        )
+        yield StateGauge("build_info", "Version of the plugin and of Python; always 1.", version, ("version", "python"))
+        yield StateGauge("memory_limit_bytes", "Memory limit in cgroup v2, else `+Inf`.", {(): memory_limit()}, ())
         known = dict.fromkeys(("", *self._reasons), 0)
         snapshots = {name: observer.snapshot for name, observer in self._observers.items()}
         devices = {
@@ -311,26 +274,22 @@ class Metrics:
             for name, snapshot in snapshots.items()
             for reason, count in {**known, **(snapshot.reasons if snapshot else {})}.items()
         }
-        labels = ("resource", "health", "reason")
         yield StateGauge(
             "devices",
-            "Devices in the kubelet's list. `health` is `healthy`, with an empty `reason`, or `unhealthy`. "
-            "Every reason has a series from the start.",
+            "Devices in the kubelet's list: `healthy`, or `unhealthy` with a reason. Every reason has a series.",
             devices,
-            labels,
+            ("resource", "health", "reason"),
         )
         yield StateGauge(
             "devices_truncated",
-            "Devices missing in the kubelet's list because of its 4 MiB message limit. They are not part of "
-            "`aosp_plugin_devices`.",
+            "Devices that the kubelet's list has no room for: its limit is 4 MiB. `aosp_plugin_devices` lacks them.",
             {(name,): snapshot.truncated if snapshot else 0 for name, snapshot in snapshots.items()},
         )
         allocatable = {(name,): each.allocatable for name, each in self._observers.items()}
         yield StateGauge(
             "kubelet_allocatable",
-            "Healthy devices that the kubelet has, according to its podresources API; absent while unknown, "
-            "or while the kubelet has the devices of a plugin that registered later. A lower number than "
-            '`aosp_plugin_devices{health="healthy"}` means that the kubelet has lost devices.',
+            "Healthy devices that the kubelet has, according to podresources: fewer than the plugin's if it has "
+            "lost some; absent while unknown, and while it has those of another plugin.",
             {name: count for name, count in allocatable.items() if count is not None},
         )
 
