@@ -102,14 +102,6 @@ class Tree(Operations):  # type: ignore[misc]  # mfusepy has no types
         os.chmod(self._path(path), mode & 0o7777)
         return 0
 
-    def chown(self, path: str, uid: int, gid: int) -> int:
-        os.lchown(self._path(path), uid, gid)
-        return 0
-
-    def truncate(self, path: str, length: int, fh: int | None = None) -> int:
-        os.truncate(self._path(path), length)
-        return 0
-
     def readlink(self, path: str) -> str:
         return os.readlink(self._path(path))
 

@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 SERVER = os.path.join(os.path.dirname(__file__), "fuse_server.py")
@@ -47,16 +46,11 @@ class HangingFileSystem:
         self._answer()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Fail all calls that wait, and unmount."""
         assert self._server
-        assert self._server.stdin
-        assert self._server.stdout
-        self._server.stdin.close()
-        self._server.wait()
-        self._server.stdout.close()
+        with self._server:
+            pass  # closes its standard input, and waits for its end
 
     def hang(self) -> None:
         """Answer no request from now on."""
