@@ -22,15 +22,21 @@ from tests.e2e.kubelet.waiting import until
 from tests.support import free_port
 
 NODES: Final = ("n1", "n2", "n3")
+OTHER: Final = "n4"
+"""A node with another resource."""
+_GONE: Final = {"alertname": "AospPluginGone", "node": "n5", "inhibited_by": "AospPluginFleetNotRegistered"}
 _AT_ONCE: Final = ("--set", "prometheusRule.thresholds.AospPluginNotRegistered=0s")
 
 
 def fleet_alert_inhibits() -> None:
-    """Alertmanager mutes the alerts of plugins without a kubelet with monitoring.md's rules, and only with them."""
+    """Alertmanager mutes the alerts of plugins without a kubelet with monitoring.md's rules, and only with them.
+
+    It mutes those of the fleet's resource, and of plugins that are gone, but not those of other resources.
+    """
     document = (PROJECT / "docs" / "monitoring.md").read_text()
     rules = yaml.safe_load(textwrap.dedent(document[document.index("    inhibit_rules:") :].split("\n\n")[0]))
     managers: dict[str, tuple[dict[str, Any], str]] = {"with rules": (rules, "suppressed"), "without": ({}, "active")}
-    at = {name: f"127.0.0.1:{free_port()}" for name in (*NODES, *managers, "prometheus")}
+    at = {name: f"127.0.0.1:{free_port()}" for name in (*NODES, OTHER, *managers, "prometheus")}
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
 
         def start(name: str, *command: str, **files: object) -> None:
@@ -46,11 +52,12 @@ def fleet_alert_inhibits() -> None:
         plugin = (sys.executable, "-m", "aosp_plugin", "serve", "--device-dir={}", "--kubelet-dir={}")
         for name in NODES:
             start(name, *plugin, f"--listen={at[name]}")
+        start(OTHER, *plugin, f"--listen={at[OTHER]}", "--resource-name=aosp.io/other")
         manager = (parts.alertmanager(), "--config.file={}/config", "--storage.path={}")
         for name, (inhibiting, _) in managers.items():
             config = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}], **inhibiting}
             start(name, *manager, "--cluster.listen-address=", f"--web.listen-address={at[name]}", config=config)
-        plugins = [{"targets": [at[name]], "labels": {"node": name}} for name in NODES]
+        plugins = [{"targets": [at[name]], "labels": {"node": name}} for name in (*NODES, OTHER)]
         start(
             "prometheus",
             parts.prometheus(),
@@ -69,7 +76,16 @@ def fleet_alert_inhibits() -> None:
         for name, (_, state) in managers.items():
             fleet = ("AospPluginFleetNotRegistered", None, "active")
             single = {("AospPluginNotRegistered", node, state) for node in NODES}
-            until(partial(_has, at[name], {fleet, *single}), f"alerts {name}")
+            others = {("AospPluginNotRegistered", OTHER, "active"), ("AospPluginGone", "n5", state)}
+            until(partial(_add, at[name], _GONE), f"Alertmanager {name}")
+            until(partial(_has, at[name], {fleet, *single, *others}), f"alerts {name}")
+
+
+def _add(address: str, labels: dict[str, str]) -> bool:
+    """Send an alert to Alertmanager."""
+    body, headers = json.dumps([{"labels": labels}]).encode(), {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(f"http://{address}/api/v2/alerts", body, headers)).close()
+    return True
 
 
 def _has(address: str, expected: set[tuple[str, str | None, str]]) -> bool:

@@ -95,13 +95,11 @@ def _is_named(sample: Sample, text: str) -> bool:
     """Return whether a text has the sample's name and some of its labels."""
     name, _, selector = text.partition("{")
     labels = dict(re.findall(r'(\w+)="([^"]*)"', selector))
-    return sample.name == f"aosp_plugin_{name}".replace("aosp_plugin_process_", "process_") and (
-        labels.items() <= sample.labels.items()
-    )
+    return sample.name.removeprefix("aosp_plugin_") == name and labels.items() <= sample.labels.items()
 
 
 def _healthy() -> list[Sample]:
-    """Return what the plugin exposes with healthy devices, for both APIs."""
+    """Return what the plugin exposes with healthy devices, for both APIs, and what Prometheus adds."""
     metrics = state_metrics(RESOURCE, {RESOURCE: Leaks((), (), frozenset(), ())})
     observer = metrics.observer(RESOURCE, is_driver=True)
     observer.published(Snapshot(1, [Device(f"aosp_binder{number}") for number in range(DEVICES)]), None)
@@ -112,7 +110,8 @@ def _healthy() -> list[Sample]:
         observer.api_request("get", "nodes", code)
     metrics.node_problem("feature_file", 0)
     text = metrics.exposition()[1].decode()
-    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    exposed = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return [*exposed, Sample("up", {}, 1)]
 
 
 def names() -> None:
