@@ -105,7 +105,7 @@ def labels(feature: Feature, snapshot: Snapshot) -> list[str]:
     values = {
         "count": str(len(snapshot.devices)),
         "healthy": str(snapshot.healthy),
-        "kind": kind or "binderfs" * bool(driver),  # no claim has a phone yet
+        "kind": kind or "binderfs" * (bool(driver) and feature.server.driver is not None),  # no claim has a phone yet
         "driver": driver,
         "selinux": str(has_selinux()).lower(),
     }

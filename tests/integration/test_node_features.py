@@ -153,10 +153,13 @@ def test_a_driver_whose_claims_have_no_phone_yet_is_named() -> None:
     snapshot: Any = SimpleNamespace(devices=devices, healthy=1)
     server: Any = SimpleNamespace(resource_name="aosp.io/phone", driver=object())
     backend: Any = SimpleNamespace(binder_devices=dict, driver="rust")
-    assert labels(Feature(server, backend), snapshot) == [
+    lines = [
         "aosp.io/phone.count=1",
         "aosp.io/phone.healthy=1",
         "aosp.io/phone.kind=binderfs",
         "aosp.io/phone.driver=rust",
         f"aosp.io/phone.selinux={SELINUX}",
     ]
+    assert labels(Feature(server, backend), snapshot) == lines
+    server.driver = None
+    assert labels(Feature(server, backend), snapshot) == [*lines[:2], *lines[3:]], "missing devices have no kind"
