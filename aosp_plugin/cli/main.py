@@ -183,7 +183,8 @@ def reload(url: str | None) -> None:
     """Let the plugin read its configuration again, and print the outcome.
 
     Runs on the plugin's host or in its container, and finds the plugin as status does. A changed ConfigMap is in the
-    file of a pod after about a minute; until then the configuration is unchanged.
+    file of a pod after about a minute; until then the configuration is unchanged. A changed status address requires a
+    restart of the plugin instead: the command cannot follow it.
 
     Exit codes: 0 the configuration is served, 1 it was rejected, and the one before is still served, or there is no
     outcome, 2 invalid usage or configuration.

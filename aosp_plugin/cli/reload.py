@@ -8,7 +8,7 @@ import time
 from aosp_plugin.cli.status import fetch
 from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.report.document import ReloadReport
-from aosp_plugin.report.process import identify
+from aosp_plugin.report.process import identify, serves
 
 WITHIN = 60.0
 """Seconds to wait for the outcome: each part of the configuration that hangs is given up after 10 s."""
@@ -24,7 +24,8 @@ def reload(url: str) -> ReloadReport:
     """
     process = fetch(url).process
     # Behind a forwarded port is a process of another host, or another container, whose ID means another process here.
-    if process is None or identify(process.pid) != process:
+    # While no plugin runs, any user can listen at its address and name a process of root.
+    if process is None or identify(process.pid) != process or not serves(process.pid):
         raise ServiceError(f"the process of the plugin at {url} is not visible here; run aosp-plugin reload in its pod")
     requested = time.time()
     os.kill(process.pid, signal.SIGHUP)

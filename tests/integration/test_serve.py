@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,12 +85,20 @@ async def test_reload_applies_a_changed_configuration_and_prints_the_outcome(
 
 
 @pytest.mark.parametrize(
-    ("started", "error"),
-    [(1, "is not visible here; run aosp-plugin reload in its pod"), (0, "the plugin ended during the reload")],
+    ("started", "command", "error"),
+    [
+        (1, "serve", "is not visible here; run aosp-plugin reload in its pod"),
+        (0, "status", "is not visible here"),
+        (0, "serve", "the plugin ended during the reload"),
+    ],
 )
-async def test_reload_signals_no_process_but_the_plugin(started: int, error: str) -> None:
-    """Behind a forwarded port is a process of another host: the one with its ID here started at another time."""
-    process = await asyncio.create_subprocess_exec("env", "--default-signal=HUP", "sleep", "1000")
+async def test_reload_signals_no_process_but_the_plugin(started: int, command: str, error: str) -> None:
+    """Behind a forwarded port is a process of another host: the one with its ID here started at another time.
+
+    Whatever else answers may name any process of this host, which is no plugin.
+    """
+    waits = (sys.executable, "-c", "import signal; signal.pause()", "aosp-plugin", command)
+    process = await asyncio.create_subprocess_exec("env", "--default-signal=HUP", *waits)
     found = identify(process.pid)
     assert found is not None
     report = Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), ())
@@ -99,9 +108,10 @@ async def test_reload_signals_no_process_but_the_plugin(started: int, error: str
         code, out, err = await asyncio.to_thread(run_command, "reload", "--url", f"http://127.0.0.1:{port}")
     assert (code, out) == (1, "")
     assert error in err
-    if started:
+    signalled = error.startswith("the plugin ended")
+    if not signalled:
         process.kill()
-    assert await process.wait() == -(signal.SIGKILL if started else signal.SIGHUP)
+    assert await process.wait() == -(signal.SIGHUP if signalled else signal.SIGKILL)
 
 
 # -- probes, logs and errors
