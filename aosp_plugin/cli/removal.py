@@ -2,23 +2,28 @@
 
 A phone is in use if a pod has it or may get it according to the kubelet, or if a visible process has it open or
 mounted. Where the kubelet does not answer nothing is removed, unless this runs on the host itself, where it sees all
-processes, and nothing listens on the kubelet's socket.
+processes, and nothing listens on the kubelet's socket. A phone is also in use if a claim is prepared with it.
+
+The phones are listed before anything else: those that are mounted while this runs stay.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Mapping
 
 from aosp_plugin.binder.devices.sets import natural_sort, phone_number, replicated_id
 from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.driver.host import Host, binder_parameters
 from aosp_plugin.binder.host_errors import HostError
-from aosp_plugin.binder.provision.device_provisioner import provisioning
+from aosp_plugin.binder.provision.device_provisioner import DEVICES_SOURCE, provisioning
 from aosp_plugin.binder.provision.phone_mount import has_namespace_of_init, read_mount_table, require_propagation
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.config.keys import Config, Phones
+from aosp_plugin.config.keys import Config
+from aosp_plugin.framework.dra.claim_host import ClaimSpecs
+from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.sockets import listener
@@ -33,17 +38,27 @@ Uses = dict[str, str]
 def remove(config: Config, *, surplus: bool) -> bool:
     """Remove the phones and the provisioned binderfs of each resource; ``surplus``: phones beyond ``count`` alone.
 
-    What is in use stays, and is logged. Returns whether nothing had to stay. Raises HostError and OSError.
+    What is in use stays, and is logged. Returns whether nothing had to stay. Raises HostError, PluginError and OSError.
     """
     logs.set_up(config.log_level, config.log_format)
-    uses = asyncio.run(_uses(config))
     host = Host(config.host_root)
+    phones = {
+        each.scan_directory: PhoneProvisioner(each.scan_directory, host) for each in config.resources if each.phones
+    }
+    for provisioner in phones.values():
+        provisioner.survey()
+    uses = asyncio.run(_uses(config))
+    for resource in config.resources:
+        uses[resource.scan_directory] |= _claimed(config, resource.resource_name)
     all_removed = True
     for resource in config.resources:
+        directory = resource.scan_directory
         if resource.phones is not None:
-            kept = _remove_phones(host, resource.phones, uses[resource.scan_directory], surplus=surplus)
+            first = resource.phones.count if surplus else 0
+            kept = _remove_phones(host, directory, phones[directory], uses[directory], first)
         elif resource.provision is not None and not surplus:
-            kept = _remove_binderfs(host, resource.provision.directory, uses[resource.scan_directory])
+            prefixes = tuple(each.device_prefix for each in config.resources if each.scan_directory == directory)
+            kept = _remove_binderfs(host, directory, prefixes, uses[directory])
         else:
             continue
         for name, reason in kept.items():
@@ -72,30 +87,52 @@ async def _uses(config: Config) -> dict[str, Uses]:
     return uses
 
 
+def _claimed(config: Config, resource_name: str) -> Uses:
+    """Return the devices of prepared claims. Raises OSError and PluginError."""
+    driver = driver_name(resource_name)
+    cdi_directory = os.path.normpath(f"{config.host_root}/{config.cdi_dir}")
+    specs = ClaimSpecs(driver, state_directory=config.driver_directory(driver), cdi_directory=cdi_directory)
+    specs.read()
+    return {device_id: f"claim {record.full_name}" for record in specs.records.values() for device_id in record.ids}
+
+
 def on_host() -> bool:
     """Return whether this process has the mounts of the host's init, and may trace it."""
     return sees_kernel_threads() and has_namespace_of_init()
 
 
-def _remove_phones(host: Host, ordered: Phones, uses: Uses, *, surplus: bool) -> Uses:
-    """Unmount phones, and remove their directories. Return why phones were kept. Raises HostError."""
-    provisioner = PhoneProvisioner(ordered.directory, host)
-    first = ordered.count if surplus else 0
-    phones = [phone for phone in natural_sort(provisioner.mounted()) if (phone_number(phone) or 0) >= first]
-    provisioner.survey()
+def _remove_phones(host: Host, directory: str, surveyed: PhoneProvisioner, uses: Uses, first: int) -> Uses:
+    """Unmount phones from number ``first`` on that were surveyed, and remove their directories.
+
+    Return why phones were kept. Raises HostError.
+    """
+    phones = [phone for phone in natural_sort(surveyed.mounted()) if (phone_number(phone) or 0) >= first]
     kept = {phone: uses[phone] for phone in phones if phone in uses}
-    with provisioning("phones", host, ordered.directory) as directory:
-        _unmount(host, directory, provisioner.known(phones)["devices"], kept)
-    provisioner.remove([phone for phone in phones if phone not in kept], len(phones))
-    return kept | {phone: str(error) for phone, error in provisioner.obstacles.items()}
+    with provisioning("phones", host, directory) as path:
+        _unmount(host, path, surveyed.known(phones)["devices"], kept)
+        for phone in phones:
+            if phone not in kept:
+                try:
+                    os.rmdir(f"{path}/{phone}")
+                except OSError as error:  # mounted meanwhile, or something else
+                    kept[phone] = f"cannot remove {error.filename}: {error.strerror}"
+    return kept
 
 
-def _remove_binderfs(host: Host, directory: str, kept: Uses) -> Uses:
-    """Unmount a provisioned binderfs as a whole. Return why it was kept. Raises HostError."""
+def _remove_binderfs(host: Host, directory: str, prefixes: tuple[str, ...], kept: Uses) -> Uses:
+    """Unmount a provisioned binderfs as a whole, unless it may be an administrator's.
+
+    Return why it was kept. Raises HostError.
+    """
     with provisioning("binder devices", host, directory) as path:
         mounted = binderfs.mount_at(path)
         if mounted is not None and not kept:
-            _unmount(host, os.path.dirname(path), {os.path.basename(path): mounted.device}, kept)
+            name = os.path.basename(path)
+            of_kernel = re.split("[,\n]", binder_parameters())
+            others = {each for each in binderfs.device_names(path) if not each.startswith(prefixes)} - {*of_kernel}
+            if others or mounted.source != DEVICES_SOURCE:
+                kept[name] = f"it is not the plugin's: source {mounted.source}, other devices {sorted(others)}"
+            _unmount(host, os.path.dirname(path), {name: mounted.device}, kept)
     return kept
 
 

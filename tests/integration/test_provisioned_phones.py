@@ -24,14 +24,18 @@ import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
-from aosp_plugin.binder.driver import mounts
+from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import phone_mount, provisioner_socket
+from aosp_plugin.binder.provision.device_provisioner import DEVICES_SOURCE
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.cli import removal
 from aosp_plugin.cli.main import main
 from aosp_plugin.config.keys import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, Resource
 from aosp_plugin.config.values import ProvisionedBy
-from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework import ContainerEdits, DevicePlugin
+from aosp_plugin.framework.dra.claim_host import ClaimSpecs
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, DeviceRecord, RequestRecord
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
@@ -270,6 +274,54 @@ def test_a_provisioned_binderfs_is_removed_as_a_whole(
     assert "a process has one of its devices open" in kept(log)["devices"]
     assert command("--remove", **provision)[0] == 0
     assert directory.mounted() == {}
+
+
+@pytest.mark.parametrize("source", [DEVICES_SOURCE, "other"])
+def test_the_binderfs_of_an_administrator_stays(
+    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """It has other devices, or another source than the plugin's."""
+    monkeypatch.setattr(removal, "on_host", lambda: True)
+    provision = {"phones": None, "provision": {"count": 3, "directory": str(directory.path / "devices")}}
+    (directory.path / "devices").mkdir(parents=True)
+    if source == "other":
+        directory.mount_tmpfs_with("devices")
+    command(**provision)
+    if source == DEVICES_SOURCE:
+        directory.add_device(str(directory.path / "devices"), "waydroid-binder")
+    code, log = command("--remove", **provision)
+    assert (code, {*kept(log)}, directory.mounted()) == (3, {"devices"}, {"devices": 1})
+
+
+def test_removal_keeps_phones_that_are_mounted_while_it_runs(
+    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is mounted at the look at the kubelet for a claim, the other one again after its unmount."""
+    command(count=1)
+    provisioner, unmount = PhoneProvisioner(str(directory.path), Host()), binderfs.unmount
+
+    def unmount_and_provision(path: str, *, lazy: bool = False) -> None:
+        unmount(path, lazy=lazy)
+        if not lazy:
+            provisioner.provision(["phone0"])
+
+    monkeypatch.setattr(removal, "on_host", lambda: provisioner.mount("phone1"))
+    monkeypatch.setattr(binderfs, "unmount", unmount_and_provision)
+    code, log = command("--remove")
+    assert (code, {*kept(log)}, directory.mounted()) == (3, {"phone0", "phone1"}, {"phone0": 1, "phone1": 1})
+
+
+def test_removal_keeps_the_phones_of_prepared_claims(
+    directory: Mounts, command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "on_host", lambda: True)
+    command()
+    specs = ClaimSpecs("phone.aosp.io", state_directory=str(tmp_path / "state"), cdi_directory=str(tmp_path / "cdi"))
+    request = RequestRecord("phone", (DeviceRecord("phone1", "node/00000", "phone1"),))
+    with specs.locked():
+        specs.write(ClaimRecord("uid", "default", "game", (request,)), {"phone1": ContainerEdits()})
+    code, log = command("--remove", api="dra", cdi_dir=specs.directory)
+    assert (code, kept(log), directory.mounted()) == (3, {"phone1": "claim default/game"}, {"phone1": 1})
 
 
 # -- the provisioner

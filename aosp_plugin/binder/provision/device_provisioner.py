@@ -14,6 +14,9 @@ from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import BinderfsError, HostError, NotPermittedError
 
+DEVICES_SOURCE = mounts.BINDERFS
+"""The source of the mounts for binder devices."""
+
 LOCK_TIMEOUT = 5.0
 """Seconds to wait for another resource that provisions in the same directory."""
 
@@ -108,7 +111,7 @@ def check_directory(directory: str) -> None:
         detached.check_mountable(directory)
 
 
-def mount_if_missing(directory: str, max_devices: int | None, source: str = mounts.BINDERFS) -> None:
+def mount_if_missing(directory: str, max_devices: int | None, source: str = DEVICES_SOURCE) -> None:
     """Mount a binderfs with this ``source`` on ``directory``, or raise the ``max=`` of the one that is mounted there.
 
     The directory is created if it does not exist. ``max_devices`` None leaves ``max=`` at the kernel's default.

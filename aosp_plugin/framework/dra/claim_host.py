@@ -134,7 +134,7 @@ class ClaimSpecs:
             check()
             alone = os.pread(descriptor, len(self._token), 0) == self._token
             alone = alone and not checkpoint_exists(self.state_directory)
-            self._read(alone=alone)
+            self.read(alone=alone)
             if not alone:
                 os.ftruncate(descriptor, 0)  # needs no space: the token of another process is gone in any case
                 with contextlib.suppress(OSError):  # no space: what is lost then stays lost
@@ -208,7 +208,8 @@ class ClaimSpecs:
         with contextlib.suppress(OSError):  # what matters fails, too, and is reported
             atomic_file.sweep(self.directory, self._file_name.pattern, age=0)
 
-    def _read(self, *, alone: bool) -> None:
+    def read(self, *, alone: bool = False) -> None:
+        """Read ``records``; see ``locked``. No lock is needed to look at them once. Raises OSError and CdiError."""
         found: dict[str, _File] = {}
         with (
             translate_errors(self.directory),
