@@ -200,12 +200,19 @@ def _validate_shared_with_phones(resource: Resource, at: Mapping[str, str]) -> N
 
 
 def _validate_slices(entry: ResourceEntry) -> None:
-    """Require that each device has a number, or several would have one slice, and that nothing else has a slice."""
+    """Require that each device has a number, or several would have one slice, and that nothing else has a slice.
+
+    Replicas of a device would share one as well.
+    """
     resource, at = entry
     if resource.slice_devices and resource.phones is None and not isinstance(resource.sets, NumberedSets):
         raise ConfigError(
             f"{at['slice_devices']}: a slice is selected by the number of its device, and only phones and sets with a "
             f"size have one each ({at['sets']})"
+        )
+    if resource.slice_devices and resource.replicas != 1:
+        raise ConfigError(
+            f"{at['replicas']}: {resource.replicas} replicas would share a slice ({at['slice_devices']}); allowed: 1"
         )
     _require_own_slices(entry, entry)
 

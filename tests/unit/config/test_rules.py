@@ -211,6 +211,7 @@ CONFLICTS = [
     ),
     # Slices
     ("sets: {names: [binder]}\nslice_devices: [{path: /dev/loop*, count: 2}]", "slice_devices: a slice is … (F: sets)"),
+    ("sets: {size: 1}\nreplicas: 3\nslice_devices: [{path: /dev/loop*, count: 2}]", "replicas: 3 … (F: slice_devices)"),
     *(
         (f"phones: {{count: 1}}\nslice_devices: [{{path: {path}, count: 2}}]\n{keys}", error)
         for path, keys, error in (
