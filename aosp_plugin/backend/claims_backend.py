@@ -67,7 +67,7 @@ class ClaimsBackend(BinderBackend):
         groups = self._groups(ids)
         for group in groups:
             self._require_usable(group, scans.general_problem(group, self._scanned, self._state()))
-        devices = self._further_devices(effective)
+        devices = self._further_devices(effective, groups)
         mounted = self._mount(groups)
         try:
             return self._edits_of(ids, groups, effective, devices)
@@ -194,9 +194,10 @@ class ClaimsBackend(BinderBackend):
         by_id = dict(edits)
         return [self._resolved(by_id[device_id]) for device_id in ids]
 
-    def _further_devices(self, parameters: Parameters) -> Sequence[str]:
+    def _further_devices(self, parameters: Parameters, groups: Sequence[DeviceSet]) -> Sequence[str]:
         """Return the devices of the parameters. Raises AllocationError if one is missing, or must not be passed on."""
-        driver = self._host.driver() if parameters.devices else Driver()
+        driver, shared = self._host.driver() if parameters.devices else Driver(), self._scanned.shared
+        own = {path for group in groups for path in shared.of(group.number)}
         for path in parameters.devices:
             try:
                 status = self._host.lstat(self._host.resolve(path))
@@ -206,6 +207,12 @@ class ClaimsBackend(BinderBackend):
                 raise InvalidRequestError(
                     f"{parameters.sources['devices']}: {path} is not allowed; allowed: character and block devices "
                     "that are not binder devices"
+                )
+            sliced = shared.sliced.get((stat.S_IFMT(status.st_mode), status.st_rdev))
+            if sliced is not None and sliced not in own:
+                raise InvalidRequestError(
+                    f"{parameters.sources['devices']}: {path} is not allowed: it is {sliced} of slice_devices, and not "
+                    "in the slice of this device"
                 )
         return parameters.devices
 

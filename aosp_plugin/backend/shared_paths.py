@@ -60,6 +60,8 @@ class SharedFiles(NamedTuple):
     slices: tuple[SliceDevices, ...] = ()
     present: frozenset[str] = frozenset()
     """The paths of the host at which a shared or spread device is, or one of any slice."""
+    sliced: Mapping[tuple[int, int], str] = {}
+    """The paths of the files that match the pattern of a slice, by type and device number."""
 
     def of(self, number: int) -> tuple[str, ...]:
         """Return the paths of what device ``number`` has by its number: its spread device and its slices."""
@@ -112,7 +114,9 @@ class SharedPaths:
         found, absent = self._find_devices(search)
         spread = self._spread_devices(found, () if forget else before.known)
         missing, present = self._missing(found, spread), frozenset[str]().union(*found.values())
-        self._files = SharedFiles(mounts, self._shared_devices(found), missing, spread, self._slices, present)
+        files = [file for devices in self._slices for file in found[devices.pattern].items()]
+        sliced = {(stat.S_IFMT(status.st_mode), status.st_rdev): path for path, status in files}
+        self._files = SharedFiles(mounts, self._shared_devices(found), missing, spread, self._slices, present, sliced)
         self._search = search
         self._log_not_found("devices", absent & {device.path for device in self._shared if not device.required})
         if spread != before:

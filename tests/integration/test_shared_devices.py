@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.config.keys import NumberedSets, SharedDevice, SliceDevices, SpreadDevice
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import DeviceNode
-from aosp_plugin.framework.errors import UnhealthyDeviceError
+from aosp_plugin.framework.errors import InvalidRequestError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_claims import ClaimsError, DraPod
@@ -216,3 +218,21 @@ async def test_pod_gets_a_slice_of_its_own_by_dra(
             assert paths == ["/dev/aosp_binder1", *map(dri.path, range(6, 12))]
             with pytest.raises(ClaimsError, match=f"requirement-missing: {dri.path(12)}, .*{dri.path(15)} and 2 more"):
                 await node.kubelet.prepare(DraPod("late", (node.create_claim("b", ["aosp_binder2"]),)))
+
+
+def test_claim_gets_no_device_of_the_slice_of_another_one(device_directory: DeviceDirectory, dri: Dri) -> None:
+    """Neither by its path, nor by another one that leads to the same device."""
+    dri.add(0)
+    dri.add(1, device="/dev/zero")
+    slices = (SliceDevices(path=dri.pattern, count=1),)
+    backend = phones(device_directory, 2, api=Api.DRA, sets=NumberedSets(size=1), slice_devices=slices)
+    assert isinstance(backend, ClaimsBackend)
+    backend.scan()
+    alias = dri.directory / "alias"
+    alias.symlink_to("/dev/zero")
+    for path in (dri.path(1), str(alias)):
+        content = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "devices": [path]}
+        given = [ClaimParameters("class", content)]
+        with pytest.raises(InvalidRequestError, match=f"{path} is not allowed: it is {dri.path(1)} of slice_devices"):
+            backend.prepare(["aosp_binder0"], given)
+        backend.prepare(["aosp_binder1"], given)
