@@ -98,13 +98,14 @@ def crowded(groups: Iterable[DeviceSet], spread: Spread) -> frozenset[str]:
     return frozenset(ids)
 
 
-def device_problems(groups: Iterable[DeviceSet], scanned: Scanned, state: HostState) -> dict[str, HealthProblem]:
+def device_problems(groups: Collection[DeviceSet], scanned: Scanned, state: HostState) -> dict[str, HealthProblem]:
     """Return why devices are unhealthy, of those that are, by ID."""
     shared = scanned.shared
-    general = shared.missing or shared.spread.lost or shared.slices or scanned.crowded
+    general = shared.missing or shared.spread.lost or scanned.crowded
     if not (state.phones or state.not_recreated is not None or general):
         healthy = scanned.binder_devices.keys() - scanned.reasons.keys() - state.lacking
-        groups = [group for group in groups if group.id in state.held or not healthy.issuperset(group.members)]
+        others = {*state.held, *(group.id for group in groups if shared.slices and shared.missing_of(group.number))}
+        groups = [group for group in groups if group.id in others or not healthy.issuperset(group.members)]
     found = {group.id: problem(group, scanned, state) for group in groups}
     return {device_id: cause for device_id, cause in found.items() if cause is not None}
 

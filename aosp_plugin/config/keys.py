@@ -114,8 +114,8 @@ class SliceDevices(Struct, frozen=True, kw_only=True):
 
     def of(self, number: int) -> list[str]:
         """Return the paths of those of device ``number`` of the resource."""
-        path, numbers = values.normalised(self.path), range(number * self.count, (number + 1) * self.count)
-        return [path.replace("*", str(each)) for each in numbers]
+        before, _, after = values.normalised(self.path).partition("*")
+        return [f"{before}{each}{after}" for each in range(number * self.count, (number + 1) * self.count)]
 
 
 class Resource(Struct, frozen=True, kw_only=True):

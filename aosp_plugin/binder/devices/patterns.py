@@ -67,11 +67,11 @@ class PathSearch:
 
     def status(self, path: str) -> os.stat_result:
         """Return the status of a file, links followed. Raises OSError."""
-        directory, name = os.path.split(path)
+        directory, _, name = path.rpartition("/")
         if directory not in self._followed:  # once, or thousands of devices would take most of a scan
-            self._followed[directory] = self._follow(directory)
-            self._watch_for(os.path.join(self._followed[directory], name))
-        status = self._host.lstat(os.path.join(self._followed[directory], name))
+            self._followed[directory] = self._follow(directory).rstrip("/")
+            self._watch_for(f"{self._followed[directory]}/{name}")
+        status = self._host.lstat(f"{self._followed[directory]}/{name}")
         if stat.S_ISLNK(status.st_mode):
             resolved = self._follow(path)
             self._watch_for(resolved)
