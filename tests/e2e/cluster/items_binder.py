@@ -61,7 +61,14 @@ def undone(cluster: Cluster) -> None:
         "kubectl delete -f deploy/remove.yaml",
     ):
         documented.shell(cluster, documented.command(start), seconds=2 * SLOW)
-    mine = {"/run/aosp-binderfs", DIRECTORY, f"capacity {PHONE}=0", f"allocatable {PHONE}=0"}
+    mine = {
+        "/run/aosp-binderfs",
+        DIRECTORY,
+        "/run/cdi",
+        "/var/run/cdi",
+        f"capacity {PHONE}=0",
+        f"allocatable {PHONE}=0",
+    }
     leftovers.require_as_before(cluster, machine, before, mine)
 
 
