@@ -240,6 +240,22 @@ def listener(path: str) -> int | None:
     return int(_CREDENTIALS.unpack(credentials)[0])
 
 
+def is_removed_mount(path: str) -> bool:
+    """Return whether a mount at ``path`` shows a directory that has been removed. Raises OSError.
+
+    A directory that is no mount also has no links for a moment while it is removed: rmdir(2) drops its last link before
+    its name, and keeps its parent locked meanwhile (fs/namei.c ``do_rmdir``). To list the parent waits for that.
+    """
+    try:
+        removed = os.stat(path)
+        if removed.st_nlink:
+            return False
+        os.listdir(f"{path}/..")
+        return os.stat(path) == removed
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def socket_stem(name: str, prefix: str = "") -> str:
     """Return the beginning of the names of the sockets of a resource or driver, whose own name may be long."""
     return prefix + shortened(name.replace("/", "_"), MAX_STEM_LENGTH)
@@ -352,9 +368,8 @@ class DirectoryMonitor:
 
     def _view(self, own_path: str, registered: bool) -> DirectoryView:  # noqa: FBT001 - called by position
         self._files.watch([self._directory.path])
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if os.stat(self._directory.path).st_nlink == 0:  # a kubelet makes a new one, which only a new mount shows
-                raise KubeletDirectoryError(f"{self._directory.path} was removed: this container has it as a mount")
+        if is_removed_mount(self._directory.path):  # a kubelet makes a new one, which only a new mount shows
+            raise KubeletDirectoryError(f"{self._directory.path} was removed: this container has it as a mount")
         own = identify(own_path) if own_path else None
         if registered and own is not None:
             os.chmod(own_path, REGISTERED_MODE)

@@ -94,6 +94,9 @@ class Files:
         """What ``lookup`` has found since the last change."""
         self._table = ""
         self.mounts_changed: list[Callable[[], None]] = []
+        self.going: dict[str, Inode] = {}
+        """Directories by path whose removal goes on: stat(2) may find them, without links. To list a directory waits
+        for the end (fs/namei.c ``do_rmdir``)."""
 
     # -- paths
 
@@ -229,6 +232,7 @@ class Files:
         inode = directory.entries.pop(name, None)
         if inode is None:
             raise _error(errno.ENOENT, path)
+        self.going[path] = inode
         self.changed(directory)
         self.changed(inode)
 

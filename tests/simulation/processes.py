@@ -194,6 +194,10 @@ class SimulatedOs:
     def stat(self, path: str) -> Status:
         """See os."""
         current().call()
+        going = self._host.files.going.get(path)
+        if going is not None and self._host.rng.random() < 0.5 and not self._host.exists(path):
+            return going.status()._replace(st_nlink=0)
+        self._host.files.going.pop(path, None)
         return self._host.at(path).status()
 
     def fstat(self, descriptor: int) -> Status:
@@ -212,6 +216,7 @@ class SimulatedOs:
     def listdir(self, path: str) -> list[str]:
         """See os."""
         current().call()
+        self._host.files.going.clear()
         inode = self._host.at(path)
         if not inode.is_directory:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

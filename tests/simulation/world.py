@@ -136,8 +136,9 @@ class World:
         await asyncio.wait({task})
         if process.alive and not task.cancelled() and (error := task.exception()) is not None:
             self.host.log("plugin failed", error=_leaves(error))
-            # A supervisor starts it again. It ends so if it cannot start, also after a reload that was rejected.
-            starts = process.pid not in self.kubelet.registered or "KubeletDirectoryError" in _leaves(error)
+            # A supervisor starts it again. It ends so if it cannot start, also after a reload that was rejected, or
+            # just before the directory disappears.
+            starts = process.pid not in self.kubelet.registered or "does not exist: is this a node" in _leaves(error)
             if not starts and not any("configuration reload rejected" in line for line in self.host.lines[-20:]):
                 self.host.violated(f"the plugin ended: {_leaves(error)}")
         self.host.log("plugin ended", pid=process.pid)

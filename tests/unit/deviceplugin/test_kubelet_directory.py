@@ -12,7 +12,13 @@ import pytest
 
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.errors import KubeletDirectoryError
-from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, REGISTERED_MODE, OtherPlugin, identify
+from aosp_plugin.framework.sockets import (
+    MAX_SOCKET_PATH,
+    REGISTERED_MODE,
+    OtherPlugin,
+    identify,
+    is_removed_mount,
+)
 from tests.support import run_without_rights
 
 RESOURCE = "aosp.io/binder"
@@ -67,6 +73,18 @@ def test_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
     assert os.listdir(fits) == []
     with pytest.raises(KubeletDirectoryError, match=f"{too_long} is 3 bytes too long: .* at most 107"):
         PluginDirectory(too_long, RESOURCE).check()
+
+
+def test_directory_that_is_being_removed_is_no_removed_mount(kubelet_dir: str) -> None:
+    """Another process removes one after the other; stat(2) finds many of them without links."""
+    paths = [f"{kubelet_dir}/{number}" for number in range(2000)]
+    for path in paths:
+        os.mkdir(path)
+    code = "import os, sys\nfor path in sys.argv[1:]: os.rmdir(path)"
+    with subprocess.Popen([sys.executable, "-c", code, *paths]):  # noqa: S603 - our own
+        for path in paths:
+            while os.path.exists(path):
+                assert not is_removed_mount(path)
 
 
 def test_endpoints_are_unique_if_the_clock_stands_still_or_steps_back() -> None:
