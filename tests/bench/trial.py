@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.bench.kubelet import Kubelet
+from tests.support import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,12 +143,6 @@ class DeviceDirectory:
 def own_environment() -> dict[str, str]:
     """Return the environment, in which Python keeps compiled modules as in an installed package."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
-
-def free_port() -> int:
-    """Return a TCP port that is free at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def make_device(path: str, kind: str) -> None:
