@@ -78,7 +78,7 @@ test-pythons: $(VENV)/.installed ## Run make test with each supported Python tha
 	$(BIN)/python -m hack.pythons $(PYTHONS)
 
 test-faults: $(VENV)/.installed ## Test real processes on file systems that hang, full disks and other faults; requires root on Debian
-	@ldconfig -p | grep --quiet libfuse3 || { apt-get update --quiet && apt-get install --yes --quiet fuse3; }
+	@ldconfig -p | grep --quiet libfuse3 || $(BIN)/python -c 'from tests.e2e.common import packages; packages.install(["fuse3"])'
 	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/faults
 
 test-browser: $(VENV)/.installed ## Test the status page in Chromium, which is installed on Debian as root

@@ -36,16 +36,19 @@ def install(packages: Iterable[str]) -> None:
     if missing:
         say(f"# apt-get install {' '.join(missing)}")
         update()
-        command("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing, seconds=1800)
+        wait = "--option=DPkg::Lock::Timeout=900"  # for what else installs packages on this machine
+        with cache.exclusive("apt"):
+            command("apt-get", wait, "install", "--quiet", "--yes", "--no-install-recommends", *missing, seconds=1800)
 
 
 def update() -> None:
     """Update apt's package lists, unless this was done within the last hour. Raises MissingError."""
     stamp = cache.root() / ".apt-update"
-    fresh = stamp.exists() and time.time() - stamp.stat().st_mtime < _FRESH
-    if not fresh or not any(_LISTS.glob("*_Packages*")):
-        command("apt-get", "update", "--quiet", seconds=600)
-        stamp.touch()
+    with cache.exclusive("apt"):  # apt-get does not wait for another one
+        fresh = stamp.exists() and time.time() - stamp.stat().st_mtime < _FRESH
+        if not fresh or not any(_LISTS.glob("*_Packages*")):
+            command("apt-get", "update", "--quiet", seconds=600)
+            stamp.touch()
 
 
 def command(
