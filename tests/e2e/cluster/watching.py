@@ -106,12 +106,6 @@ class NodeHistory(Watch):
         """Capacity and allocatable, at the start and after each change."""
         return [amounts for _, amounts in self.changes]
 
-    def without_devices(self) -> list[float]:
-        """Return the length of each time in which nothing was allocatable, in seconds."""
-        changes = self.changes
-        ends = [at for at, _ in changes[1:]] + [time.time()]
-        return [end - at for (at, (_, allocatable)), end in zip(changes, ends, strict=True) if not allocatable]
-
     def __str__(self) -> str:
         """Return the states in their order: seconds, capacity and allocatable."""
         return ", ".join(f"{at - self.started:.1f} s: {amounts}" for at, amounts in self.changes)
