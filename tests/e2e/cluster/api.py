@@ -11,13 +11,13 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
+from tests.e2e.kubelet.waiting import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.e2e.cluster.certificates import Certificate
-
-_SECONDS: Final = 10.0
 
 CORE: Final = "/api/v1"
 APPS: Final = "/apis/apps/v1"
@@ -83,7 +83,7 @@ class Api:
     def watch(self, path: str, seconds: float, **query: str) -> Iterator[dict[str, Any]]:
         """Yield the events of a collection for some seconds, beginning with ADDED for each object."""
         query |= {"watch": "true", "timeoutSeconds": str(max(1, round(seconds)))}
-        connection = self._connect(seconds + _SECONDS)
+        connection = self._connect(seconds + PATIENCE)
         try:
             connection.request("GET", f"{path}?{urlencode(query)}", headers=self._headers)
             response = connection.getresponse()
@@ -103,7 +103,7 @@ class Api:
         body: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         *,
         query: dict[str, str] | None = None,
-        seconds: float = _SECONDS,
+        seconds: float = PATIENCE,
     ) -> str:
         """Send a request, and return the body of the answer. Raises ApiError for a status of 400 or more.
 

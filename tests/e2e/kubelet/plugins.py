@@ -16,7 +16,7 @@ from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
 from tests.e2e.kubelet.processes import TAIL, Daemon
 from tests.e2e.kubelet.standalone import PLUGINS
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ def configuration(more: str = SHARING, *, verify: str = "char") -> str:
 
 def unhealthy_by_reason(resource: str) -> dict[str, int]:
     """Return the number of Unhealthy devices by reason, from the /metrics of the plugin as a process."""
-    with urllib.request.urlopen("http://127.0.0.1:9478/metrics", timeout=5) as answer:
+    with urllib.request.urlopen("http://127.0.0.1:9478/metrics", timeout=PATIENCE) as answer:
         text: str = answer.read().decode()
     line = rf'^aosp_plugin_devices{{health="unhealthy",reason="([^"]+)",resource="{re.escape(resource)}"}} (\S+)$'
     counts = {reason: int(float(value)) for reason, value in re.findall(line, text, re.MULTILINE)}
@@ -74,7 +74,7 @@ class AsProcess:
 
     def stop(self) -> None:
         """Stop the plugin, and check that it exits with 0 and removes its socket."""
-        code = self._daemon.end(signal.SIGTERM, seconds=5)
+        code = self._daemon.end()
         assert code == 0, f"the plugin's exit code is {code}"
         assert not sockets(), f"the plugin left {sockets()}"
 

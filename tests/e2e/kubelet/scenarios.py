@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.e2e.kubelet.probe import HEALTHY, UNHEALTHY, Probe, healthy
 from tests.e2e.kubelet.versions import ANY, KEEPS_DEVICES, LOSES_DEVICES
+from tests.e2e.kubelet.waiting import PATIENCE
 from tests.simulation import traces
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     DeviceManager: TypeAlias = StandIn | Real
     """A kubelet as plugins and pods use it."""
 
-PATIENCE = 30.0
 LARGEST = 4 * 1024 * 1024
 """The largest message that the kubelet accepts, in bytes."""
 RESOURCE = "scenario.test/{}"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from aosp_plugin.framework.dra.claims import DeviceHealth
 from tests.dra_drivers import Driver, running_driver
 from tests.e2e.kubelet import scenarios
-from tests.e2e.kubelet.scenarios import PATIENCE, restart, scenario
+from tests.e2e.kubelet.scenarios import restart, scenario
 from tests.e2e.kubelet.versions import DRA
+from tests.e2e.kubelet.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from tests.e2e.kubelet.scenarios import DeviceManager

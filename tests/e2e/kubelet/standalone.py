@@ -20,7 +20,7 @@ from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from tests.e2e.kubelet import versions
 from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.sandbox import NODE_ADDRESS
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -171,7 +171,7 @@ def ask(socket: str, method: str, request: Any) -> Any:
     """Call a method of the podresources API."""
     options = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.default_authority", "localhost")]
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-        return getattr(rpc.PodResourcesListerStub(channel), method)(request, timeout=10)
+        return getattr(rpc.PodResourcesListerStub(channel), method)(request, timeout=PATIENCE)
 
 
 def devices_of(answer: Any, resource: str) -> set[str]:
@@ -192,6 +192,6 @@ def _accepts(path: Path) -> bool:
 
 
 def _get(path: str) -> str:
-    with urllib.request.urlopen(f"{API}{path}", timeout=5) as answer:  # noqa: S310 - the kubelet's own address
+    with urllib.request.urlopen(f"{API}{path}", timeout=PATIENCE) as answer:  # noqa: S310 - the kubelet's own address
         text: str = answer.read().decode()
     return text
