@@ -67,17 +67,18 @@ async def kubelet_has_the_devices(world: World) -> str:
 
 @invariant
 async def cdi_spec_is_current(world: World) -> str:
-    """The CDI spec has exactly the healthy devices, and there is no other file in its directory."""
+    """The CDI spec has exactly the healthy devices; in its directory are at most temporary files of killed plugins."""
     if not world.setup.by_cdi:
         return ""
     (served,) = world.setup.served
-    files = os.listdir(world.cdi) if os.path.isdir(world.cdi) else []
+    names = os.listdir(world.cdi) if os.path.isdir(world.cdi) else []
+    files = [name for name in names if not name.endswith(".tmp")]
     devices = world.model.devices(served)
     sure = {device for device, state in devices.items() if state.healthy is Answer.YES}
     perhaps = {device for device, state in devices.items() if state.healthy is Answer.EITHER}
     expected = [f"{served.name.replace('/', '_')}.json"]
-    if files not in ([expected] if sure else [expected, []]):
-        return f"the directory of CDI specs has {files}"
+    if files not in ([expected] if sure else [expected, []]) or len(names) - len(files) >= world.plugin.starts:
+        return f"the directory of CDI specs has {names} at start {world.plugin.starts} of the plugin"
     named = world.named_in_spec()
     if not sure <= named <= sure | perhaps:
         return f"unexpected in the CDI spec: {sorted(named - sure)[:5]}, missing: {sorted(sure - named)[:5]}"

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kubelet_standin import Behaviour, Kubelet
@@ -91,11 +92,11 @@ class World:
             file.write(text)
 
     def named_in_spec(self) -> set[str]:
-        """Return the names of the devices in the CDI spec."""
+        """Return the names of the devices in the CDI spec, which the plugin may remove at any time."""
         named: set[str] = set()
-        for file in os.listdir(self.cdi) if os.path.isdir(self.cdi) else []:
-            with open(os.path.join(self.cdi, file), encoding="utf-8") as text:
-                named |= {device["name"] for device in json.load(text)["devices"]}
+        for file in Path(self.cdi).glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):
+                named |= {device["name"] for device in json.loads(file.read_bytes())["devices"]}
         return named
 
     def reload(self) -> None:
