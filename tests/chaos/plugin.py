@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import psutil
 
-END = 6.0
-"""Seconds after which a signal that ends the process has failed: it promises two, and the machine is busy."""
+END = 30.0
+"""Seconds after which a signal that ends the process has failed: even a killed one waits for a busy disk (fsync)."""
 
 
 class Figures(NamedTuple):
