@@ -23,24 +23,28 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT: Final = {"GOFLAGS": "-mod=mod -buildvcs=false", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
 _COMPILER: Final = "-gcflags=all=-dwarf=false -l"
+_TRIES: Final = 2
+"""Go gives up a download that fails once. A second try continues: what is downloaded and compiled stays."""
 
 
 def go(*arguments: str, cwd: Path, seconds: float = 3600, cgo: bool = False) -> str:
     """Run the go command and return its output. Raises MissingError without Go, AssertionError if it fails."""
     if not shutil.which("go"):
         raise MissingError("requires Go 1.24 or newer")
-    result = subprocess.run(
-        ("go", *arguments),
-        cwd=cwd,
-        env=os.environ | _ENVIRONMENT | ({"CGO_ENABLED": "1"} if cgo else {}),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    for _ in range(_TRIES):
+        result = subprocess.run(
+            ("go", *arguments),
+            cwd=cwd,
+            env=os.environ | _ENVIRONMENT | ({"CGO_ENABLED": "1"} if cgo else {}),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        if result.returncode == 0:
+            return result.stdout
     messages = (result.stderr or result.stdout).strip()[-2000:]
-    assert result.returncode == 0, f"go {' '.join(arguments[:2])}: exit code {result.returncode}: {messages}"
-    return result.stdout
+    raise AssertionError(f"go {' '.join(arguments[:2])}: exit code {result.returncode}: {messages}")
 
 
 def kubernetes_version(version: str) -> str:
