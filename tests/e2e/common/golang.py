@@ -31,6 +31,7 @@ def go(*arguments: str, cwd: Path, seconds: float = 3600, cgo: bool = False) -> 
     """Run the go command and return its output. Raises MissingError without Go, AssertionError if it fails."""
     if not shutil.which("go"):
         raise MissingError("requires Go 1.24 or newer")
+    messages = ""
     for _ in range(_TRIES):
         result = subprocess.run(
             ("go", *arguments),
@@ -43,8 +44,8 @@ def go(*arguments: str, cwd: Path, seconds: float = 3600, cgo: bool = False) -> 
         )
         if result.returncode == 0:
             return result.stdout
-    messages = (result.stderr or result.stdout).strip()[-2000:]
-    raise AssertionError(f"go {' '.join(arguments[:2])}: exit code {result.returncode}: {messages}")
+        messages = f"exit code {result.returncode}: {(result.stderr or result.stdout).strip()[-2000:]}"
+    raise AssertionError(f"go {' '.join(arguments[:2])}: {messages}")
 
 
 def kubernetes_version(version: str) -> str:
