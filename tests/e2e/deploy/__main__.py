@@ -40,7 +40,7 @@ class Group(NamedTuple):
 
 
 def _systemd() -> None:
-    packages.install(("systemd",))
+    packages.install(("systemd", "iproute2"))
 
 
 def _apparmor() -> None:
