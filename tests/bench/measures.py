@@ -57,20 +57,23 @@ def in_turns(
 ) -> dict[str, float]:
     """Return the medians of what ``sample`` returns, which is called with all trials in each round.
 
-    The first ``warm_up`` samples of each are dropped. After a failure, or MAX_SECONDS, a trial gets no further calls.
+    The first ``warm_up`` samples of each are dropped. After a failure a trial gets no further calls, and neither after
+    MAX_SECONDS if it has a sample.
     """
     samples: dict[str, list[float]] = {trial.contestant.name: [] for trial in trials}
     left = dict.fromkeys(samples, MAX_SECONDS)
+    taking_part = list(trials)
     for _ in range(rounds):
-        for trial in trials:
+        for trial in [*taking_part]:
             name, began = trial.contestant.name, time.perf_counter()
-            if left[name] <= 0:
-                continue
             try:
                 samples[name].append(sample(trial))
             except (TimeoutError, OSError, caller.CallError):
-                left[name] = 0
+                taking_part.remove(trial)
+                continue
             left[name] -= time.perf_counter() - began
+            if left[name] <= 0 and len(samples[name]) > warm_up:
+                taking_part.remove(trial)
     return {name: statistics.median(values[warm_up:]) for name, values in samples.items() if values[warm_up:]}
 
 
