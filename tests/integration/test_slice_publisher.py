@@ -10,7 +10,6 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import InvalidObjectError, ObjectList, Request, WatchEvent
-from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer, Hang, Refuse
 from tests.slices import (
     DRIVER,
@@ -23,8 +22,6 @@ from tests.slices import (
     slice_name,
     slice_path,
 )
-
-SOON = Timings(slice_relist=0.2, watch_pause=(0.0, 0.1))
 
 
 @pytest.fixture
@@ -67,7 +64,7 @@ async def at_rest_without_devices(running: Publishing) -> None:
 
 
 async def test_at_rest_nothing_is_written_whatever_reason_there_is_to_look(server: ApiServer) -> None:
-    async with publishing(server, phones(70, phone1="missing"), timings=SOON) as running:
+    async with publishing(server, phones(70, phone1="missing")) as running:
         before = running.slices()
         running.inventory.republish()
         running.inventory.publish(phones(70, phone1="missing"))
@@ -269,7 +266,7 @@ class RefusingABlock(ApiClient):
 async def test_a_slice_that_is_invalid_is_logged_once_and_stops_no_other(
     server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with publishing(server, client_type=RefusingABlock, timings=SOON) as running:
+    async with publishing(server, client_type=RefusingABlock) as running:
         running.inventory.publish(phones(200))
         await running.problem("422 Invalid: spec.devices[0]: what a surprise")
         await server.wait_for(lambda _: len(running.slices()) == 3)
