@@ -197,6 +197,17 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def answered(port: int, path: str, text: str) -> tuple[int, str]:
+    """Wait until the answer to an HTTP request contains ``text``; return its status and body."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(OSError):  # nothing listens yet
+                status, _, body = await http_get(port, path)
+                if text in body:
+                    return status, body
+            await asyncio.sleep(0.005)
+
+
 async def http_get(port: int, path: str) -> tuple[int, str, str]:
     """Return status, head and body of the answer to an HTTP request. Raises OSError if there is no answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -305,7 +316,6 @@ class ServeHere(Serve):
         file = flags.pop("file")
         self._daemon = Daemon(lambda: sources.load(flags, os.environ, file)[0])
         self._task = asyncio.create_task(self._daemon.run())
-        self._read = 0
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -323,19 +333,6 @@ class ServeHere(Serve):
         """Do what a signal does."""
         events = {signal.SIGTERM: self._daemon._process.stop, signal.SIGHUP: self._daemon._process.reload}
         events[number].set()
-
-    async def logged(self, text: str) -> str:
-        """Wait for a log line that contains ``text``, after the last one that was waited for, and return it."""
-        found: list[int] = []
-
-        def find() -> bool:
-            found[:] = [number for number, line in enumerate(self.log) if number >= self._read and text in line]
-            return bool(found) or self._task.done()
-
-        await until(find)
-        assert found, f"no line with {text!r} in:\n{''.join(self.log)}"
-        self._read = found[0] + 1
-        return self.log[found[0]]
 
     async def finish(self) -> int:
         """Wait for the end; return what would be the exit code of the process, and log its errors as it does."""

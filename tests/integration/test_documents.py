@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import socket
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from aosp_plugin.cli.status import fetch
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.documents import examples, status
-from tests.support import PATIENCE, DeviceDirectory, ServeHere, listed
+from tests.support import PATIENCE, DeviceDirectory, ServeHere, answered, free_port
 
 EXAMPLES = examples()
 PHONE = "aosp.io/phone"
@@ -90,18 +89,16 @@ async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_
     (devices.directory / "phone5" / "hwbinder").unlink()
     file = tmp_path / "phones.yaml"
     file.write_text(EXAMPLES["One device, one phone 2"])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    pods = f"{kubelet_dir}/pods.sock"
+    port, pods = free_port(), f"{kubelet_dir}/pods.sock"
+    address = f"127.0.0.1:{port}"
     flags = ("--config", str(file), "--listen", address)
     environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": pods}
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, pods),
-        ServeHere(devices, kubelet_dir, *flags, environment=environment) as serve,
+        ServeHere(devices, kubelet_dir, *flags, environment=environment),
     ):
-        await listed(kubelet, 9, PHONE)
-        await serve.logged("registered")
+        await answered(port, "/readyz", "ok")
         for number in range(3):
             await kubelet.admit(Pod(f"phone-{number}", [Container("android", {PHONE: 1})]))
         async with asyncio.timeout(PATIENCE):  # until the kubelet was asked, 2 s after the registration

@@ -7,7 +7,6 @@ import contextlib
 import signal
 import sys
 import tempfile
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraKubelet
 from kubelet_standin.podresources_server import PodResources
-from tests.support import PATIENCE, free_port, listed, sockets
+from tests.support import PATIENCE, answered, free_port, http_get, listed, sockets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SERIAL, KVM, CUTTLEFISH = "example.com/serial", "example.com/kvm", "example.com/cuttlefish"
@@ -94,16 +93,10 @@ async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: s
         await listed(kubelet, 100, KVM)
         assert await paths_in_container(kubelet, KVM, 60) == [str(kvm)]
 
-        def fetch(path: str) -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as response:
-                return str(response.read().decode())
-
-        assert await asyncio.to_thread(fetch, "/healthz") == "ok\n"
-        async with asyncio.timeout(PATIENCE):
-            while " healthy devices allocatable\n" not in (ready := await asyncio.to_thread(fetch, "/readyz")):
-                pass
+        assert (await http_get(port, "/healthz"))[::2] == (200, "ok\n")
+        _, ready = await answered(port, "/readyz", " healthy devices allocatable\n")
         assert ready == f"ok: {KVM}: 100 of 100 healthy devices allocatable\n"
-        metrics = await asyncio.to_thread(fetch, "/metrics")
+        _, _, metrics = await http_get(port, "/metrics")
         assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{KVM}"}} 100.0' in metrics
         assert f'aosp_plugin_kubelet_allocatable{{resource="{KVM}"}} 100.0' in metrics
     assert sockets(kubelet_dir) == []

@@ -14,7 +14,7 @@ from aosp_plugin.report import node_events
 from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import ApiServer, Hang
 from kubelet_standin.podresources_server import PodResources
-from tests.support import RESOURCE, DeviceDirectory, ServeHere, free_port, http_get, listed
+from tests.support import RESOURCE, DeviceDirectory, ServeHere, free_port, http_get, listed, until
 
 KEY = "aosp.io/starting"
 NODE = protocol.object_path(protocol.NODES, "worker")
@@ -122,8 +122,8 @@ async def test_a_feature_file_needs_no_api_server_and_loads_no_client(node: Node
     node.devices.add(0, 1)
     (node.directory / "features.d").mkdir()
     path = node.directory / "features.d" / "aosp"
-    async with node.plugin(feature_file=str(path)) as plugin:
-        await plugin.logged("feature file written")
+    async with node.plugin(feature_file=str(path)):
+        await until(path.exists)
     lines = path.read_text().splitlines()
     names = [line.removeprefix(f"{RESOURCE}.").rpartition("=")[0] for line in lines[2:]]
     assert names == ["count", "healthy", "kind", "selinux"]

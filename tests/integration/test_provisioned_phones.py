@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -337,22 +338,20 @@ class Provisioner:
         self.socket = work / "run" / "provisioner.sock"
         self.environment = {**os.environ, "PROVISIONER_SOCKET": str(self.socket)}
         self._file = work / "provisioner.yaml"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, count: int = 3, logged: str = "", **keys: Any) -> None:
-        """Start the process, and wait until it listens; ``logged`` is what it logs before."""
+    def start(self, count: int = 3, **keys: Any) -> None:
+        """Start the process, and wait until it accepts connections."""
         phones = {"count": count, "directory": str(self.directory)}
         document = {"version": "v1", "phones": phones, **keys}
         self._file.write_text(json.dumps(document))
         self._process = subprocess.Popen(  # noqa: S603 - a fixed command
-            (*PROGRAM, "provisioner", f"--config={self._file}"),
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment,
+            (*PROGRAM, "provisioner", f"--config={self._file}"), env=self.environment
         )
-        assert self._process.stderr is not None
-        for text in filter(None, [logged, "provisioner started"]):
-            assert text in self._process.stderr.readline()
+        with socket.socket(socket.AF_UNIX) as connection:
+            while connection.connect_ex(str(self.socket)):
+                assert self._process.poll() is None
+                time.sleep(0.01)
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal."""
@@ -363,7 +362,7 @@ class Provisioner:
         """End the process, and return its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
-        self._process.communicate()
+        self._process.wait()
         code, self._process = self._process.returncode, None
         return code
 

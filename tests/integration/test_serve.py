@@ -1,4 +1,4 @@
-"""``aosp-plugin serve`` as a process: signals, reloads, exit codes and errors."""
+"""``aosp-plugin serve``: signals, reloads, probes, exit codes and errors."""
 
 import asyncio
 import signal
@@ -10,15 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aosp_plugin.framework.service import http
+from aosp_plugin.framework.service import http, serving
 from aosp_plugin.report.document import Known, ProcessReport, Report
 from aosp_plugin.report.process import identify
 from kubelet_standin import Kubelet
 from tests.support import (
-    PATIENCE,
     RESOURCE,
     DeviceDirectory,
     Serve,
+    ServeHere,
+    answered,
     free_port,
     http_get,
     http_serving,
@@ -26,8 +27,6 @@ from tests.support import (
     run_command,
     sockets,
 )
-
-WAITING = "waiting for kubelet"
 
 
 @pytest.fixture
@@ -41,16 +40,31 @@ def write_config(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
+def run_serve(devices: DeviceDirectory, kubelet_dir: str, *flags: str) -> tuple[int, str]:
+    """Run the command in this process, which ends with an error; return its exit code and standard error."""
+    usual = ("--device-dir", str(devices.directory), "--kubelet-dir", kubelet_dir, "--verify", "file", "--listen", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signal, "pthread_sigmask", lambda *_: None)
+        patch.setattr(serving, "stop_on_signals", lambda *_: None)
+        code, _, err = run_command("serve", *usual, *flags)
+    return code, err
+
+
 # -- stop and restart
 
 
 async def test_signal_stops_the_plugin(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """The plugin ends the stream, removes its socket and exits with 0."""
+    """The plugin ends the stream, removes its socket and exits with 0, also while clients do not read their answer."""
     device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
+    port = free_port()
+    flags = ("--listen", f"127.0.0.1:{port}")
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
         await listed(kubelet, 1)
-        serve.signal(signal.SIGINT)
-        assert await serve.finish() == 0
+        assert (await http_get(port, "/healthz"))[0] == 200
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            serve.signal(signal.SIGINT)
+            assert await serve.finish() == 0
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
         assert kubelet.resource(RESOURCE).last_stream_end == "EOF"
         assert sockets(kubelet_dir) == []
@@ -118,42 +132,28 @@ async def test_reload_signals_no_process_but_the_plugin(started: int, command: s
 
 
 async def test_process_serves_page_status_and_metrics(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """/readyz fails while the plugin is not registered; /healthz does not.
-
-    Clients that do not read their answer do not delay the end of the process.
-    """
+    """/readyz fails while the plugin is not registered; /healthz does not."""
     device_directory.add(0, 1)
     port = free_port()
     environment = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "1"}
-    async with Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}", environment=environment) as serve:
-        await serve.logged(WAITING)
-        status, _, text = await http_get(port, "/readyz")
-        assert (status, text[: len(WAITING)]) == (503, WAITING)
+    async with ServeHere(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}", environment=environment):
+        assert (await answered(port, "/readyz", "waiting for kubelet"))[0] == 503
         assert (await http_get(port, "/healthz"))[::2] == (200, "ok\n")
         async with Kubelet(kubelet_dir) as kubelet:
             await listed(kubelet, 2)
-            await serve.logged("registered")
-            status, _, text = await http_get(port, "/readyz")
-            assert (status, text.startswith("ok: aosp.io/binder: ")) == (200, True), text
+            assert (await answered(port, "/readyz", "ok: aosp.io/binder: "))[0] == 200
             _, _, metrics = await http_get(port, "/metrics")
             assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{RESOURCE}"}} 2.0' in metrics
             assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 1.0' in metrics
             assert "\naosp_plugin_polling 0.0" in metrics
-            async with asyncio.timeout(PATIENCE):  # until the first leak scan
-                while f'\naosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 0.0' not in metrics:
-                    _, _, metrics = await http_get(port, "/metrics")
+            await answered(port, "/metrics", f'\naosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 0.0')
         types = {"/": "text/html", "/metrics": "text/plain; version=0.0.4", "/status": "application/json"}
         for path, content_type in types.items():
             status, head, _ = await http_get(port, path)
             assert (status, f"Content-Type: {content_type}" in head) == (200, True)
-        await serve.logged("registration failed")
-        assert (await http_get(port, "/readyz"))[2].startswith("registration failed")
+        assert (await answered(port, "/readyz", "registration failed"))[0] == 503
         assert (await http_get(port, "/healthz"))[0] == 200
         assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 0.0' in (await http_get(port, "/metrics"))[2]
-        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as slow:
-            slow.sendall(b"GET /status HTTP/1.0\r\n\r\n")
-            serve.signal(signal.SIGTERM)
-            assert await serve.finish() == 0
 
 
 async def test_page_and_status_are_not_at_the_address_of_metrics_and_probes(
@@ -162,9 +162,8 @@ async def test_page_and_status_are_not_at_the_address_of_metrics_and_probes(
     """Other pods reach the latter: names of pods and command lines of processes are not answered to them."""
     public, private = free_port(), free_port()
     flags = ("--listen", f"127.0.0.1:{public}", "--status-listen", f"127.0.0.1:{private}")
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
-        await listed(kubelet, 0)
-        await serve.logged("registered")
+    async with Kubelet(kubelet_dir), ServeHere(device_directory, kubelet_dir, *flags):
+        await answered(public, "/readyz", "ok")
         for path in ("/metrics", "/healthz", "/readyz"):
             assert (await http_get(public, path))[0] == 200
         for path in ("/", "/status", "/page/main.js"):
@@ -180,7 +179,7 @@ async def test_page_and_status_are_not_at_the_address_of_metrics_and_probes(
         (["--kubelet-dir", "/nowhere"], 1, "the kubelet's plugin directory /nowhere does not exist"),
     ],
 )
-async def test_error_at_startup_is_one_line(
+def test_error_at_startup_is_one_line(
     device_directory: DeviceDirectory,
     kubelet_dir: str,
     flags: list[str],
@@ -188,15 +187,13 @@ async def test_error_at_startup_is_one_line(
     error: str,
 ) -> None:
     """The exit code is 2 for usage and configuration, and 1 for the host."""
-    async with Serve(device_directory, kubelet_dir, *flags) as serve:
-        assert await serve.finish() == code
-    log = "".join(serve.log)
+    found, log = run_serve(device_directory, kubelet_dir, *flags)
     (line,) = [line for line in log.splitlines() if line.startswith("aosp-plugin: ")]
     assert error in line
-    assert "Traceback" not in log
+    assert (found, "Traceback" in log) == (code, False)
 
 
-async def test_binder_device_of_two_resources_through_a_link_is_an_error(
+def test_binder_device_of_two_resources_through_a_link_is_an_error(
     device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str]
 ) -> None:
     device_directory.add(4)
@@ -204,8 +201,7 @@ async def test_binder_device_of_two_resources_through_a_link_is_an_error(
     link.symlink_to("aosp_binder4")
     sidecar = "{resource_name: aosp.io/sidecar, device_prefix: sidecar_binder}"
     file = write_config(f"resources: [{{resource_name: aosp.io/phone}}, {sidecar}]")
-    async with Serve(device_directory, kubelet_dir, "--config", file) as serve:
-        line = await serve.logged("belongs to both")
-        assert f"{link} ({device_directory.directory}/aosp_binder4 of aosp.io/phone)" in line
-        assert "aosp.io/phone and aosp.io/sidecar" in line
-        assert await serve.finish() == 2
+    code, log = run_serve(device_directory, kubelet_dir, "--config", file)
+    assert f"{link} ({device_directory.directory}/aosp_binder4 of aosp.io/phone)" in log
+    assert "belongs to both aosp.io/phone and aosp.io/sidecar" in log
+    assert code == 2

@@ -1,92 +1,95 @@
-"""``serve``: a device plugin as a whole program."""
+"""``serve``: a device plugin as a whole program, and its errors."""
 
 import asyncio
 import json
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
+
+from aosp_plugin.framework import ListedDevices, serve
+from aosp_plugin.framework.errors import BackendError
+from aosp_plugin.framework.service import logs, serving
 from kubelet_standin import Kubelet
-from tests.support import PATIENCE, listed, sockets
+from tests.support import PATIENCE, answered, free_port, listed, sockets
 
 PROGRAM = """
 import sys
 from aosp_plugin.framework import ListedDevices, serve
-from aosp_plugin.framework.errors import BackendError
 
-def fail():
-    raise BackendError("the bus does not answer")
-
-def broken():
-    raise KeyError("bug")
-
-class Unclosable(ListedDevices):
-    def close(self):
-        raise BackendError("the bus is still busy")
-
-LISTS = {"a": lambda: ["/dev/a0", "/dev/a1"], "b": lambda: ["/dev/b0"], "fail": fail, "broken": broken}
-CLASSES = {"unclosable": Unclosable}
-backends = [
-    CLASSES.get(name, ListedDevices)(f"example.com/{name}", LISTS.get(name, list), directories=())
-    for name in sys.argv[2:]
-]
-listen = sys.argv[1].partition("@")[2]
-serve(
-    *backends,
-    kubelet_dir=sys.argv[1].partition("@")[0],
-    listen=listen,
-    allowed_hosts=["Plugin.example.svc"],
-    log_format="json",
-)
+a = ListedDevices("example.com/a", lambda: ["/dev/a0", "/dev/a1"], directories=())
+b = ListedDevices("example.com/b", lambda: ["/dev/b0"], directories=())
+serve(a, b, kubelet_dir=sys.argv[1], listen=sys.argv[2], log_format="json")
 """
 
 
-async def start(directory: Path, kubelet_dir: str, *names: str) -> asyncio.subprocess.Process:
-    """Run a program that serves resources with these names."""
-    path = directory / "plugin.py"
-    path.write_text(PROGRAM)
-    return await asyncio.create_subprocess_exec(
-        sys.executable, str(path), kubelet_dir, *names, stderr=asyncio.subprocess.PIPE
-    )
-
-
-async def finish(process: asyncio.subprocess.Process) -> list[str]:
-    """Wait until the program ends, and return the lines of its standard error."""
-    _, output = await asyncio.wait_for(process.communicate(), PATIENCE)
-    return output.decode().splitlines()
-
-
 async def test_several_backends_share_a_process_and_log_their_events(kubelet_dir: str, tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text(PROGRAM)
+    port = free_port()
     async with Kubelet(kubelet_dir) as kubelet:
-        process = await start(tmp_path, kubelet_dir, "a", "b")
+        command = (sys.executable, str(tmp_path / "plugin.py"), kubelet_dir, f"127.0.0.1:{port}")
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
         await listed(kubelet, 2, "example.com/a")
         await listed(kubelet, 1, "example.com/b")
-        assert process.stderr is not None
-        events: list[dict[str, str]] = []
-        while [event["message"] for event in events].count("registered") < 2:
-            events.append(json.loads(await asyncio.wait_for(process.stderr.readline(), PATIENCE)))
+        await answered(port, "/readyz", "ok")
         process.terminate()
-        await finish(process)
+        _, log = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == 0
     assert sockets(kubelet_dir) == []
-    assert {(event["message"], event["resource"]) for event in events} >= {
-        ("registered", "example.com/a"),
-        ("registered", "example.com/b"),
+    events = [json.loads(line) for line in log.splitlines()]
+    assert {event["resource"] for event in events if event["message"] == "registered"} == {
+        "example.com/a",
+        "example.com/b",
     }
 
 
-async def test_unexpected_error_keeps_its_traceback(kubelet_dir: str, tmp_path: Path) -> None:
-    process = await start(tmp_path, kubelet_dir, "broken")
-    event = json.loads((await finish(process))[-1])
-    assert event["message"] == "task failed, exiting"
-    assert event["traceback"].endswith("KeyError: 'bug'")
-    assert process.returncode == 1
+class Unclosable(ListedDevices):
+    """A backend whose end fails."""
+
+    def close(self) -> None:
+        """Fail."""
+        raise BackendError("the bus is still busy")
 
 
-async def test_each_error_is_reported(kubelet_dir: str, tmp_path: Path) -> None:
+def backend(
+    name: str, list_devices: Callable[[], Iterable[str]], kind: type[ListedDevices] = ListedDevices
+) -> ListedDevices:
+    return kind(f"example.com/{name}", list_devices, directories=())
+
+
+def fail() -> list[str]:
+    raise BackendError("the bus does not answer")
+
+
+def broken() -> list[str]:
+    raise KeyError("bug")
+
+
+@pytest.fixture
+def run(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that serves backends in this process until one fails, which is to be exit code 1."""
+    monkeypatch.setattr(serving, "stop_on_signals", lambda *_: None)
+    monkeypatch.setattr(logs, "set_up", lambda *_: None)
+
+    def run(*backends: ListedDevices) -> None:
+        with pytest.raises(SystemExit, match="1"):
+            serve(*backends, kubelet_dir=kubelet_dir)
+
+    return run
+
+
+def test_unexpected_error_keeps_its_traceback(run: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    run(backend("broken", broken))
+    assert caplog.messages[-1] == "task failed, exiting"
+    assert caplog.text.endswith("KeyError: 'bug'\n")
+
+
+def test_each_error_is_reported(
+    run: Callable[..., None], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The end of one plugin ends the others; what happens meanwhile is in the log."""
-    process = await start(tmp_path, kubelet_dir, "b", "fail", "unclosable")
-    lines = await finish(process)
-    assert "plugin.py: the bus does not answer" in lines
-    events = [json.loads(line) for line in lines if line.startswith("{")]
-    assert ("close failed", "the bus is still busy") in [(event["message"], event.get("error")) for event in events]
-    assert process.returncode == 1
+    run(backend("b", list), backend("fail", fail), backend("unclosable", list, Unclosable))
+    assert ": the bus does not answer\n" in capsys.readouterr().err
+    failed = [vars(record)["error"] for record in caplog.records if record.message == "close failed"]
+    assert failed == ["the bus is still busy"]

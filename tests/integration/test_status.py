@@ -16,6 +16,7 @@ from tests.support import (
     RESOURCE,
     DeviceDirectory,
     ServeHere,
+    answered,
     free_port,
     http_get,
     listed,
@@ -52,8 +53,7 @@ async def node(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIter
         PodResources(kubelet, path, {"phone-1": "games"}),
         ServeHere(device_directory, kubelet_dir, "--listen", address, environment=environment) as serve,
     ):
-        await listed(kubelet, 3)
-        await serve.logged("registered")
+        await answered(port, "/readyz", "3 of 3 healthy devices allocatable")
         await kubelet.admit(PHONE)
         while (await asyncio.to_thread(status.fetch, f"http://{address}")).allocations.problem:
             pass  # if the kubelet was too busy to answer, its error is cached for seconds
