@@ -93,16 +93,14 @@ def mounted_device(path: str) -> int | None:
 
     Raises ForeignMountError if nothing can be mounted there, and OSError.
     """
-    try:
+    with contextlib.suppress(FileNotFoundError):  # another process may remove it meanwhile
         status = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISDIR(status.st_mode):
-        raise ForeignMountError(f"{path} is not a directory: remove it, or choose another phones.directory")
-    if status.st_dev != os.lstat(os.path.dirname(path)).st_dev:
-        return status.st_dev
-    if os.listdir(path):
-        raise ForeignMountError(f"{path} is not empty: remove its files, or choose another phones.directory")
+        if not stat.S_ISDIR(status.st_mode):
+            raise ForeignMountError(f"{path} is not a directory: remove it, or choose another phones.directory")
+        if status.st_dev != os.lstat(os.path.dirname(path)).st_dev:
+            return status.st_dev
+        if os.listdir(path):
+            raise ForeignMountError(f"{path} is not empty: remove its files, or choose another phones.directory")
     return None
 
 

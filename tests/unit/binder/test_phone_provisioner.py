@@ -57,6 +57,22 @@ def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_ar
         assert {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE} == {0o666}
 
 
+def test_directory_that_another_process_removes_meanwhile_is_no_phone(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the former process of a driver does in a rolling update."""
+    (directory.path / "phone0").mkdir(parents=True)
+    listdir = os.listdir
+
+    def remove_and_list(path: str) -> list[str]:
+        if path.endswith("/phone0"):
+            os.rmdir(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", remove_and_list)
+    assert provisioner(directory).survey() == set()
+
+
 def test_phone_whose_directory_is_in_use_does_not_affect_the_others(directory: Mounts) -> None:
     directory.path.mkdir()
     (directory.path / "phone1").symlink_to("/run")
