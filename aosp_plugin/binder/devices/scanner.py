@@ -51,7 +51,7 @@ class FileIdentity(NamedTuple):
     inode: int
     """st_ino."""
     since: int = 0
-    """When its binderfs was mounted, in nanoseconds. 0 if unknown, and for other kinds.
+    """When its binderfs was mounted, in nanoseconds. 0 if unknown, and for files in other file systems.
 
     st_dev alone does not distinguish two mounts: the kernel reuses the number for the next mount (fs/super.c
     ``get_anon_bdev`` allocates the lowest free one).
@@ -214,10 +214,12 @@ class DeviceReader:
         if stat.S_ISDIR(status.st_mode):
             return None
         kind = kind_of(status, self._driver)
-        root = self._root_of(directory, status.st_dev) if kind is Kind.BINDERFS else _NO_BINDERFS
+        # One that was mounted since the driver's state was read has its identity already, or it would count as replaced.
+        root = self._root_of(directory, status.st_dev) if stat.S_ISCHR(status.st_mode) else _NO_BINDERFS
         if root.control == status.st_ino:
             kind = Kind.OTHER  # a link to binder-control
-        found = (kind, (status.st_dev, status.st_rdev, status.st_ino, root.since), root.directory)
+        root_directory = root.directory if kind is Kind.BINDERFS else ""
+        found = (kind, (status.st_dev, status.st_rdev, status.st_ino, root.since), root_directory)
         before = self._before.get(name)
         if before is not None and before[2:] == found:
             return before

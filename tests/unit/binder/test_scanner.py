@@ -10,8 +10,10 @@ from typing import NamedTuple
 import pytest
 
 from aosp_plugin.binder.devices import scanner
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind, Scan, kind_of
 from aosp_plugin.binder.devices.sets import Layout, Named, Single, natural_sort
+from aosp_plugin.binder.devices.store import track
 from aosp_plugin.binder.driver.host import Driver, Host
 
 FLAT = Single("aosp_binder")
@@ -222,6 +224,16 @@ def test_binderfs_directory_is_that_of_the_device_itself(tree: Tree) -> None:
         ("", (OTHER_BINDERFS, 0)),
         ("", (DEV, 0)),
     ]
+
+
+def test_binderfs_that_is_mounted_during_the_first_scan_does_not_count_as_replaced_in_the_next_one(tree: Tree) -> None:
+    """The state of the driver, which is read first, lacks it."""
+    tree.char("/run/binderfs/a", BINDERFS, BINDER)
+    tree.link("/dev/aosp_binder1", "/run/binderfs/a")
+    first = scanner.scan_devices(tree, Driver(), "/dev", FLAT).devices
+    known, past = track({}, {}, first, 0.0, 300.0, Verify.CHAR)
+    _, past = track(known, past, scan(tree).devices, 1.0, 300.0, Verify.CHAR)
+    assert past == {}
 
 
 @pytest.mark.parametrize("control", [None, DEV, OTHER_BINDERFS])
