@@ -28,6 +28,7 @@ from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.sockets import listener
 from aosp_plugin.report.leaks import sees_kernel_threads
+from aosp_plugin.report.node_reporter import node_name
 
 LOG = logging.getLogger(__name__)
 
@@ -71,9 +72,11 @@ async def _uses(config: Config) -> dict[str, Uses]:
     """Return which devices pods have or may get, by directory. Raises HostError if that is unknown."""
     uses: dict[str, Uses] = {resource.scan_directory: {} for resource in config.resources}
     names = {resource.resource_name for resource in config.resources}
-    with contextlib.closing(PodResources(config.pod_resources_socket, names)) as pod_resources:
+    with contextlib.closing(PodResources(config.pod_resources_socket, names, node_name=node_name())) as pod_resources:
         offered, allocations = await pod_resources.allocatable(), await pod_resources.query()
-    problem = offered.problem or allocations.problem or ("" if allocations.pods_known else "it lists no pod")
+    problem = (
+        offered.problem or allocations.problem or ("" if allocations.pods_known else "it lists no pod but static ones")
+    )
     if problem:
         if on_host() and config.pod_resources_socket and listener(config.pod_resources_socket) is None:
             return uses

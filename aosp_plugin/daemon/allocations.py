@@ -45,9 +45,9 @@ async def report_once(
 ) -> bool:
     """Ask the kubelet, unless no backend has to know, and call ``rescan`` for each resource whose devices change by it.
 
-    Returns whether it has answered, or need not. A kubelet that has listed no pod since it
-    started is not believed: its pods may run, and it may not know them yet. Without the kubelet's socket, no device
-    counts as held.
+    Returns whether it has answered, or need not. A kubelet that has listed no pod but static ones since it started is
+    not believed: its pods may run, and it may not know them yet. Without the kubelet's socket, no device counts as
+    held.
     """
     concerned = {name: backend for name, backend in backends.items() if backend.has_surplus or backend.holds_undecided}
     if not concerned:

@@ -31,7 +31,7 @@ from aosp_plugin.framework.service.serving import Running
 from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report.history import History
-from aosp_plugin.report.node_reporter import NodeReporter
+from aosp_plugin.report.node_reporter import NodeReporter, node_name
 from aosp_plugin.report.observation import Observation
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ class Generation:
             self._backends = assembly.create_backends(config)
             self._leak_detector = _create_leak_detector(config, self._backends)
             self._pod_resources = pod_resources = PodResources(
-                config.pod_resources_socket, self._backends, ids=lambda name: [*self._backends[name].binder_devices()]
+                config.pod_resources_socket,
+                self._backends,
+                ids=lambda name: [*self._backends[name].binder_devices()],
+                node_name=node_name(),
             )
             stack.callback(pod_resources.close)
             self._observation = observation = Observation(

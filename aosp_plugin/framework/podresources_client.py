@@ -54,8 +54,8 @@ class Allocations(NamedTuple):
     by_claim: Mapping[str, frozenset[str]] = {}
     """IDs of the devices that pods have through ResourceClaims, by the name of the resource that the driver serves."""
     pods_known: bool = True
-    """False if this kubelet has listed no pod since it started: it may have to get the pods from the API server first,
-    and containers of them may run."""
+    """False if this kubelet has listed no pod but static ones since it started: it may have to get the others from the
+    API server first, and containers of them may run."""
 
 
 class Allocatable(NamedTuple):
@@ -78,14 +78,18 @@ class PodResources:
         *,
         timings: Timings = DEFAULT,
         ids: Callable[[str], Collection[str]] = lambda _resource: (),
+        node_name: str = "",
     ) -> None:
         """Query the API at the path ``socket`` for ``resources``; an empty path disables it.
 
-        ``ids`` returns the known device IDs of a resource, in any thread.
+        ``ids`` returns the known device IDs of a resource, in any thread. Without ``node_name``, no pod counts as
+        static.
         """
         self._socket = socket
         self._resources = frozenset(resources)
         self._ids = ids
+        self._static = f"-{node_name}".lower()
+        """The end of the names of static pods (pkg/kubelet/config/common.go ``generatePodName``)."""
         self._clock = clock
         self._timings = timings
         self._worker = Worker("podresources")
@@ -138,7 +142,7 @@ class PodResources:
             found = await self._run(partial(allocations_in, response, self._resources, self._ids))
         except _QueryError as error:
             return Allocations(str(error))
-        if response.pod_resources:
+        if not all(pod.name.endswith(self._static) for pod in response.pod_resources):
             self._listed_by = kubelet
         return found._replace(pods_known=kubelet == self._listed_by)
 

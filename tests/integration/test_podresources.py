@@ -25,7 +25,7 @@ def socket(kubelet_dir: str) -> str:
 
 @pytest.fixture
 def client(socket: str, clock: Clock) -> Client:
-    return Client(socket, [RESOURCE], clock, timings=PATIENT)
+    return Client(socket, [RESOURCE], clock, timings=PATIENT, node_name="Node-1")
 
 
 def response(*containers: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
@@ -149,8 +149,9 @@ async def test_kubelet_is_queried_on_demand_and_not_too_often(socket: str, clock
 async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_pods(
     socket: str, clock: Clock, client: Client
 ) -> None:
-    """It gets them from the API server after it has started, which may be away. Later, a node without pods has none."""
-    answers = [response(), await one_pod(None), response()]
+    """It gets them from the API server, which may be away, and lists static pods before. Later, there may be none."""
+    static = response(("kube-system", "proxy-node-1", "proxy", RESOURCE, []))
+    answers = [response(), static, await one_pod(None), static]
 
     async def answer(_context: Any) -> pb.ListPodResourcesResponse:
         return answers[server.requests - 1]
@@ -161,4 +162,4 @@ async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_p
             for _ in answers:
                 known.append((await client.current()).pods_known)
                 clock.now += DEFAULT.list_interval
-            assert known == [False, True, True]
+            assert known == [False, False, True, True]

@@ -214,7 +214,7 @@ class DeviceReader:
         if stat.S_ISDIR(status.st_mode):
             return None
         kind = kind_of(status, self._driver)
-        # One that was mounted since the driver's state was read has its identity already, or it would count as replaced.
+        # In a binderfs that was mounted since the driver's state was read as well: it would count as replaced later.
         root = self._root_of(directory, status.st_dev) if stat.S_ISCHR(status.st_mode) else _NO_BINDERFS
         if root.control == status.st_ino:
             kind = Kind.OTHER  # a link to binder-control
