@@ -29,7 +29,7 @@ def page(name: str) -> str:
 def command(start: str) -> str:
     """Return the first command of the page that begins with ``start``, without its comment. Raises AssertionError."""
     text = re.sub(r"\\\n +", "", page(_PAGE))
-    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir|rm|until) .*)$", text)
+    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir|rm|rmdir|until) .*)$", text)
     found = [re.sub(r"\s+#.*", "", line).strip() for line in lines if line.startswith(start)]
     assert found, f"{_PAGE} has no command {start!r}"
     return found[0]

@@ -29,7 +29,6 @@ from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_rollout import restart_plugin
 from tests.e2e.cluster.plugin import PHONE
-from tests.e2e.kernel.phones import DIRECTORY
 from tests.e2e.kubelet.archive import BUSYBOX
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.pods import container
@@ -61,15 +60,8 @@ def undone(cluster: Cluster) -> None:
         "kubectl delete -f deploy/remove.yaml",
     ):
         documented.shell(cluster, documented.command(start), seconds=2 * SLOW)
-    mine = {
-        "/run/aosp-binderfs",
-        DIRECTORY,
-        "/run/cdi",
-        "/var/run/cdi",
-        f"capacity {PHONE}=0",
-        f"allocatable {PHONE}=0",
-    }
-    leftovers.require_as_before(cluster, machine, before, mine)
+    machine.run("sh", "-c", documented.command("rmdir"), seconds=SLOW)
+    leftovers.require_as_before(cluster, machine, before, {f"capacity {PHONE}=0", f"allocatable {PHONE}=0"})
 
 
 @item("the privileged chart on a node with a real binder driver: Android's software works in each restricted pod")
