@@ -122,7 +122,7 @@ MATRIX ?=
 matrix: $(VENV)/.installed ## Run the compatibility matrix and write docs/compatibility.md: MATRIX="--column pythons", MATRIX=list
 	@$(BIN)/python -m tests.matrix $(MATRIX)
 
-docs: $(VENV)/.installed ## Generate the tables in docs, the JSON schemas and the runbook's reasons from the code
+docs: $(VENV)/.installed ## Generate the tables in docs, the JSON schemas and the runbook's alerts and reasons from their sources
 	$(BIN)/python -m hack.docs
 
 chart: $(VENV)/.installed ## Write the keys into the Helm chart's schema, and copy alert rules and dashboard to it

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import yaml
 
 from aosp_plugin.backend.parameters import PhoneParameters, camel_case
 from aosp_plugin.binder.driver.advisories import ADVISORIES
@@ -16,7 +18,7 @@ from hack import schemas
 from tests.reports import complete_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = ROOT / "docs" / "configuration.md"
@@ -24,8 +26,11 @@ HOSTS = ROOT / "docs" / "hosts.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 PARAMETERS = ROOT / "docs" / "phone-parameters.schema.json"
+RULES = ROOT / "deploy" / "monitoring" / "rules.yaml"
 STATUS = ROOT / "docs" / "status.schema.json"
 PHONES = ROOT / "kubectl_phones" / "schema.json"
+TEXT = "<!-- make docs: text -->"
+"""Where a generated text below a heading ends."""
 
 
 def files() -> dict[Path, str]:
@@ -36,21 +41,37 @@ def files() -> dict[Path, str]:
         CONFIGURATION: with_tables(CONFIGURATION, keys_by_title()),
         HOSTS: with_tables(HOSTS, {"known bad drivers": _advisories()}),
         MONITORING: with_tables(MONITORING, {"metrics": _metrics()}),
-        RUNBOOK: with_reasons(RUNBOOK.read_text(encoding="utf-8")),
+        RUNBOOK: with_texts(RUNBOOK, dict([*_alerts(), *_reasons()])),
         **{path: f"{text.decode()}\n" for path, text in texts.items()},
     }
 
 
-def with_reasons(runbook: str) -> str:
-    """Return the text of the runbook with the first paragraph of each reason as it has to be."""
+def with_texts(path: Path, texts: Mapping[str, str]) -> str:
+    """Return the text of a page with what is between each heading and the comment after it as it has to be."""
+    page = path.read_text(encoding="utf-8")
+    for title, text in texts.items():
+        before, heading, section = page.partition(f"### {title}\n\n")
+        old, comment, after = section.partition(TEXT)
+        if not comment or "\n#" in old:
+            raise SystemExit(f"{path} has no heading '### {title}', or not '{TEXT}' below it: add them first")
+        page = "".join([before, heading, textwrap.fill(text, 139 - len(TEXT)), " ", comment, after])
+    return page
+
+
+def _reasons() -> Iterator[tuple[str, str]]:
+    """Yield each reason for Unhealthy with what it is called and what to do first."""
     for reason, (title, action) in REASONS.items():
-        before, heading, section = runbook.partition(f"### {reason}\n\n")
-        if not heading:
-            raise SystemExit(f"{RUNBOOK} has no heading '### {reason}': add it first")
-        _, *others = section.partition("\n\n")
-        paragraph = textwrap.fill(f"{title[0].upper()}{title[1:]}. {action}", 140)
-        runbook = "".join([before, heading, paragraph, *others])
-    return runbook
+        yield reason, f"{title[0].upper()}{title[1:]}. {action}"
+
+
+def _alerts() -> Iterator[tuple[str, str]]:
+    """Yield each alert with its severity, how long its condition lasts before, and its summary."""
+    (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]:
+        summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: label[1].upper(), rule["annotations"]["summary"])
+        summary = re.sub(r"\{\{ \$value[^}]*\}\}B?", "N", summary)
+        after = f" after {rule['for']}" if "for" in rule else ""
+        yield rule["alert"], f"**{rule['labels']['severity'].capitalize()}{after}**: {summary}"
 
 
 def keys_by_title() -> dict[str, str]:
