@@ -1,13 +1,15 @@
 """``make chart``: write the derived files below deploy/.
 
-values.schema.json of the chart is written by hand, but for the plugin's configuration keys and the names of the alerts
-in it. A chart can read files of its own directory only, so alert rules, dashboard and NodeFeatureRule are copied there.
-The alert rules are also wrapped as a PrometheusRule for the Prometheus operator. Chart.yaml has the source's version.
+values.schema.json of the chart is written by hand, but for the plugin's configuration keys, and for the names of the
+alerts and those that have a threshold. A chart can read files of its own directory only, so alert rules, dashboard and
+NodeFeatureRule are copied there. The alert rules are also wrapped as a PrometheusRule for the Prometheus operator.
+Chart.yaml has the source's version.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from pathlib import Path
 
@@ -20,6 +22,8 @@ DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
 _RULES = "monitoring/rules.yaml"
 _COPIED = (_RULES, "monitoring/dashboard.json", "nfd/nodefeaturerule.yaml", "apparmor/aosp-phone", "dra/claims.yaml")
+_COMPARED = re.compile("((?!== ).)*?> [0-9]", re.DOTALL)
+"""An expression that compares with a number by > first, not with == as those of a state do."""
 _PROMETHEUS_RULE = """\
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -64,8 +68,16 @@ def with_keys(schema: str) -> str:
     device_class = values["dra"]["properties"]["classes"]["additionalProperties"]
     device_class["properties"]["parameters"]["properties"] = keys
     (group,) = yaml.safe_load((DEPLOY / _RULES).read_text(encoding="utf-8"))["groups"]
-    disabled = {rule["alert"]: {"type": "boolean"} for rule in group["rules"]}
-    values["prometheusRule"]["properties"]["disabled"]["properties"] = disabled
+    alerts = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    tuned = values["prometheusRule"]["properties"]
+    tuned["disabled"]["properties"] = {name: {"type": "boolean"} for name in alerts}
+    by_hand = tuned["thresholds"]["properties"]
+    tuned["thresholds"]["properties"] = {
+        name: by_hand.get(name, {"type": "number", "minimum": 0})
+        for name, expression in alerts.items()
+        if name in by_hand or _COMPARED.match(expression)
+    }
+    tuned["customRules"]["propertyNames"]["enum"] = list(alerts)
     return json.dumps(document, indent=2) + "\n"
 
 

@@ -92,13 +92,20 @@ def files_are_rendered() -> None:
 
 
 def alerts_are_tuned() -> None:
-    """Values leave alerts out, and set thresholds, labels and annotations of the others."""
+    """Values leave alerts out, and set thresholds, times, labels and annotations of one of the others, or of all."""
     values = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())["prometheusRule"]
     (group,) = the("PrometheusRule", charted(*VALUES["everything"]))["spec"]["groups"]
-    rules = {rule["alert"]: rule for rule in group["rules"]}
-    assert not values["disabled"].keys() & rules.keys()
+    (unchanged,) = yaml.safe_load((DEPLOY / "monitoring" / "rules.yaml").read_text())["groups"]
+    rules, own = ({rule["alert"]: rule for rule in each["rules"]} for each in (group, unchanged))
+    assert own.keys() - rules.keys() == values["disabled"].keys()
     for name, threshold in values["thresholds"].items():
-        assert f"> {threshold}" in rules[name]["expr"] or rules[name]["for"] == threshold, rules[name]
+        words = zip(own[name]["expr"].split(), rules[name]["expr"].split(), strict=True)
+        changed = [after for before, after in words if before != after]
+        assert changed == [str(threshold)] or rules[name]["for"] == threshold, rules[name]
+    for name, custom in values["customRules"].items():
+        assert rules[name]["for"] == custom.get("for", values["thresholds"][name]), rules[name]
+        for field in ("labels", "annotations"):
+            assert custom.get(field, {}).items() <= rules[name][field].items(), rules[name]
     assert all("team" in rule["labels"] and "dashboard" in rule["annotations"] for rule in rules.values()), rules
 
 
@@ -189,6 +196,11 @@ REFUSED = {
     "extraArgs[0]=status": "at '/extraArgs/0'",
     "port=0": "at '/port'",
     "prometheusRule.disabled.AospPluginX=true": "additional properties 'AospPluginX' not allowed",
+    "prometheusRule.thresholds.AospPluginX=1": "additional properties 'AospPluginX' not allowed",
+    "prometheusRule.thresholds.AospPluginPolling=2": "additional properties 'AospPluginPolling' not allowed",
+    "prometheusRule.thresholds.AospPluginRestarting=often": "got string, want number",
+    "prometheusRule.customRules.AospPluginX.for=1m": "invalid propertyName 'AospPluginX'",
+    "prometheusRule.customRules.AospPluginGone.for=soon": "at '/prometheusRule/customRules/AospPluginGone/for'",
     "livenessProbe.exec.command=x": "additional properties 'exec' not allowed",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
