@@ -26,6 +26,7 @@ Modules::
     expected      the model: the expected devices, from the directory and its history
     choice        seed -> steps; a pure function
     registry      the definition of a fault, and all faults by name
+    counterparts  the same faults on the simulated node, and why some have none
     setups        configurations of the plugin
     world         directories, kubelet, plugin process and devices, which faults change
     files         stand-ins for binder devices
@@ -37,7 +38,6 @@ A run happens in user and network namespaces of its own (unshare), in which it m
 number 0:0, limit inotify and take ports without effect on the rest of the machine. Without namespaces the devices are
 files, and the faults that require namespaces are skipped and listed.
 
-What the simulated node has as well, and what needs no process to go wrong, is not here: claims, clocks, a host that
-hangs, a second plugin (``tests/simulation``), full disks and no file descriptors (``tests/faults``), files that are no
-devices (``tests/unit/binder/test_scanner.py``), and a binderfs that is mounted again (``tests/e2e/kernel``).
+``counterparts`` compares the faults with those of the simulated node (``tests/simulation``). Neither suite has files
+that are no devices (``tests/unit/binder/test_scanner.py``).
 """
