@@ -1,11 +1,11 @@
 """The kubelet's side of DRA: registration of drivers, claims of pods, and the CDI specs of a runtime."""
 
 import asyncio
+import functools
 import hashlib
 import json
 import stat
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -117,11 +117,24 @@ class ClaimKubelet:
             self._spawn(self._lead(pod))
 
     def restart(self, name: str) -> None:
-        """Restart the container of a pod, with the names that the kubelet has."""
+        """Restart the container of a pod with the names that the kubelet has, or its sandbox, and prepare again."""
         pod = self.pods[name]
         if pod.names and not pod.ends:
             self._release(pod)
-            self._start(pod)
+            if self.running and self.host.rng.random() < 0.5:
+                self._spawn(self._lead(pod))
+            else:
+                self._start(pod)
+
+    def check_names(self) -> None:
+        """Check that each CDI name that the kubelet holds resolves, until its claim ends."""
+        for pod in self.pods.values():
+            if not (pod.ends or pod.is_damaged):
+                for name in pod.names:
+                    try:
+                        self._paths(name)
+                    except KeyError as error:
+                        self.host.violated(f"{pod.name} is prepared: {error.args[0]}")
 
     def become_earlier(self) -> None:
         """Give the records of claims the form in which earlier versions have left them.
@@ -214,9 +227,11 @@ class ClaimKubelet:
     async def _lead(self, pod: ClaimPod) -> None:
         """Prepare or unprepare the claim of a pod until that succeeds."""
         was_ending = pod.ends
-        while self.pods.get(pod.name) is pod and pod.ends == was_ending:
+        while True:
             try:
                 async with pod.worker:
+                    if self.pods.get(pod.name) is not pod or pod.ends != was_ending:
+                        return
                     if (driver := self.driver) is None:
                         pod.error = "the driver is not registered"
                     elif await (self._unprepare(pod, driver) if pod.ends else self._prepare(pod, driver)):
@@ -237,7 +252,10 @@ class ClaimKubelet:
             return False
         if pod.ends or self.pods.get(pod.name) is not pod:
             return True
-        pod.names = [name for device in result.devices for name in device.cdi_device_ids]
+        names = [name for device in result.devices for name in device.cdi_device_ids]
+        if pod.names not in ([], names):
+            self.host.violated(f"{pod.name} is prepared as {pod.names}, and then as {names}")
+        pod.names = names
         return self._start(pod)
 
     async def _unprepare(self, pod: ClaimPod, driver: Server) -> bool:
@@ -260,7 +278,7 @@ class ClaimKubelet:
             found = [self.host.files.lookup(path) for name in pod.names for path in self._paths(name)]
         except (OSError, KeyError, ValueError) as error:
             self.host.log("container not started", claim=pod.name, error=repr(error))
-            self.host.later(2.0, partial(self._again, pod))
+            self.host.later(2.0, functools.partial(self._again, pod))
             return False
         for inode in found:
             if self.host.held.get(inode, pod.name) != pod.name:
@@ -281,12 +299,17 @@ class ClaimKubelet:
 
     def _paths(self, name: str) -> list[str]:
         """Return the device nodes of a qualified CDI name. Raises KeyError, as a runtime does."""
-        kind, _, device = name.partition("=")
         for file, inode in self.host.files.lookup(CDI).entries.items():
-            if not file.endswith(".json"):
-                continue
-            spec = json.loads(inode.data)
-            for each in spec["devices"] if spec["kind"] == kind else ():
-                if each["name"] == device:
-                    return [node["hostPath"] for node in each["containerEdits"].get("deviceNodes", ())]
+            if file.endswith(".json") and name in (nodes := _device_nodes(inode.data)):
+                return nodes[name]
         raise KeyError(f"unresolvable CDI device {name}")
+
+
+@functools.lru_cache(maxsize=64)
+def _device_nodes(data: bytes) -> dict[str, list[str]]:
+    """Return the device nodes of the qualified names in a CDI spec."""
+    spec = json.loads(data)
+    return {
+        f"{spec['kind']}={each['name']}": [node["hostPath"] for node in each["containerEdits"].get("deviceNodes", ())]
+        for each in spec["devices"]
+    }

@@ -56,7 +56,8 @@ class Server:
         self._calls: set[asyncio.Task[Any]] = set()
         self.is_stopped = False
         self.pid = process.pid
-        process.at_death.append(self._end)
+        self._at_death = process.at_death
+        self._at_death.append(self._end)
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """See grpc."""
@@ -81,6 +82,8 @@ class Server:
         if self._calls and grace is not None:
             await asyncio.wait(self._calls, timeout=grace)
         self._end()
+        if self._end in self._at_death:
+            self._at_death.remove(self._end)
 
     def _end(self) -> None:
         self.is_stopped = True

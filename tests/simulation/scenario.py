@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import gc
 import random
 import re
 from dataclasses import dataclass, field
@@ -180,6 +181,7 @@ class _Signals:
     def check(self) -> None:
         """Look once."""
         world, now = self._world, asyncio.get_running_loop().time()
+        world.claims.check_names()
         wrong = {*world.missing(), *world.vanished()}
         told = {signal.partition(":")[0] for signal in world.signals()} if wrong else set()
         silent = {each for each in wrong if each.partition(":")[0] not in told}
@@ -229,12 +231,16 @@ def _check_echo(world: World, result: Result, seconds: float, signals: list[str]
 
 
 def _check_rest(world: World) -> None:
-    """Check that nothing is left of claims that have ended, and that descriptors and tasks were returned."""
+    """Check that nothing is left of claims that have ended, and that descriptors, tasks and memory were returned."""
     if remains := world.claims.remains(CLAIM_DIRECTORY):
         world.host.violated(f"left of claims that have ended: {', '.join(remains)}")
     if world.process.descriptors or len(world.process.tasks) > TASKS:
         open_files = [each.path for each in world.process.descriptors.values()]
         world.host.violated(f"not returned: {len(world.process.tasks)} tasks, {open_files}")
+    if len(world.generations) > 1:
+        gc.collect()
+    if len(world.generations) > 1:
+        world.host.violated(f"not returned: {len(world.generations) - 1} generations of before reloads")
 
 
 def kind_of(result: Result) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import contextvars
 import random
+import traceback
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.config.keys import Config, Phones, Resource
 from aosp_plugin.config.values import Api, Recreate
+from aosp_plugin.daemon.generation import Generation
 from aosp_plugin.daemon.serve import Daemon
 from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
@@ -76,6 +79,8 @@ class World:
         self.process = self.host.new_process()
         self._others: set[Process] = set()
         self._daemon: Daemon | None = None
+        self.generations: weakref.WeakSet[Generation] = weakref.WeakSet()
+        """Those of the process that something still refers to."""
         self._changed = False
         self._pods = 0
         self._stopping = False
@@ -123,6 +128,7 @@ class World:
     async def _run_plugin(self) -> None:
         """Run a process of the plugin until it ends."""
         self.process = process = self.host.new_process()
+        self.generations = weakref.WeakSet()
         changed = self._changed
         self._daemon = process.run(partial(Daemon, lambda: configuration(changed=self._changed)))
         self.host.log("plugin started", pid=process.pid, changed=changed)
@@ -138,8 +144,8 @@ class World:
             self.host.log("plugin failed", error=_leaves(error))
             # A supervisor starts it again. It ends so if it cannot start, also after a reload that was rejected, or
             # just before the directory disappears.
-            starts = process.pid not in self.kubelet.registered or "does not exist: is this a node" in _leaves(error)
-            if not starts and not any("configuration reload rejected" in line for line in self.host.lines[-20:]):
+            starts = _passed(error, "_start_first") or _passed(error, "_reload")
+            if not starts and "does not exist: is this a node" not in _leaves(error):
                 self.host.violated(f"the plugin ended: {_leaves(error)}")
         self.host.log("plugin ended", pid=process.pid)
         process.kill()
@@ -325,8 +331,8 @@ class World:
 
         A plugin that another one has overridden sends no lists until it has made sure that the other one has ended.
         """
-        generation = None if self._daemon is None else self._daemon._generation
-        servers = generation.servers if self.process.alive and generation is not None else []
+        generation = self._generation()
+        servers = [] if generation is None else generation.servers
         found = []
         for server in servers:
             devices = server.inventory.snapshot.devices
@@ -340,10 +346,17 @@ class World:
                 found.append(f"{server.resource_name}: the kubelet has {', '.join(more)}")
         return found
 
+    def _generation(self) -> Generation | None:
+        """Return what the plugin runs now; None if it does not run."""
+        if self._daemon is None or self._daemon._generation is None or not self.process.alive:
+            return None
+        self.generations.add(self._daemon._generation)
+        return self._daemon._generation
+
     def signals(self) -> list[str]:
         """Return what an operator sees of a problem now."""
-        generation = None if self._daemon is None else self._daemon._generation
-        if not self.process.alive or generation is None:
+        generation = self._generation()
+        if generation is None:
             return [f"{resource}: the plugin does not run" for resource in (FOUND, PHONES, TABLETS)]
         return [f"{TABLETS}: {error}" for error in self.claims.errors()] + [
             f"{server.resource_name}: {text}"
@@ -351,6 +364,13 @@ class World:
             for text in (server.unready, server.notice, *(device.why for device in server.inventory.snapshot.unhealthy))
             if text
         ]
+
+
+def _passed(error: BaseException, function: str) -> bool:
+    """Return whether an error, or one of its group, was raised in a function or in what that called."""
+    names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return function in names or any(_passed(each, function) for each in members)
 
 
 def _leaves(error: BaseException) -> str:
