@@ -68,7 +68,7 @@ def plugin_image() -> Path:
     names = ("Dockerfile", ".dockerignore", "pyproject.toml", "requirements.txt", "README.md", "LICENSE")
     sources = [PROJECT / name for name in (*names, "deploy/build-requirements.txt", "aosp_plugin", "hack/image")]
     path = cache.cached(f"image-{cache.key(sources)}", _build_image) / "image.tar"
-    cache.evict("image-", keep=3)
+    cache.evict("image-", keep=10)  # other checkouts on this machine may be using theirs
     return path
 
 
