@@ -196,7 +196,6 @@ REFUSED = {
     "extraArgs[0]=status": "at '/extraArgs/0'",
     "port=0": "at '/port'",
     "prometheusRule.disabled.AospPluginX=true": "additional properties 'AospPluginX' not allowed",
-    "prometheusRule.thresholds.AospPluginX=1": "additional properties 'AospPluginX' not allowed",
     "prometheusRule.thresholds.AospPluginPolling=2": "additional properties 'AospPluginPolling' not allowed",
     "prometheusRule.thresholds.AospPluginRestarting=often": "got string, want number",
     "prometheusRule.customRules.AospPluginX.for=1m": "invalid propertyName 'AospPluginX'",

@@ -59,23 +59,10 @@ _ENVIRONMENT: Final = {
 _CONSOLE_LINES: Final = 40
 """Lines of the console that are printed if the guest dies."""
 
-_ALL: Final = (
-    "binderfs",
-    "phones",
-    "binderfs-phones",
-    "claims",
-    "foreign-binderfs",
-    "other-names",
-    "pods",
-    "android",
-    "android-apparmor",
-    "stock",
-)
+_ALL: Final = tuple(boot for boot in TITLES if boot != "core")
 
 _DEVICES: Final = {
-    "binderfs-phones": phones.NAMES,
-    "claims": phones.NAMES,
-    "foreign-binderfs": phones.NAMES,
+    **dict.fromkeys(("binderfs-phones", "claims", "host-devices", "foreign-binderfs"), phones.NAMES),
     "other-names": ("anbox", "binder"),
 }
 """The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""

@@ -7,13 +7,11 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kernel import phones
-from tests.e2e.kernel.confinement import PHONE_PROFILE
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
 from tests.e2e.kernel.operations import SHARED
 from tests.e2e.kernel.phones import DIRECTORY, LISTED, NAMES, RESOURCE, path, phone_of
-from tests.e2e.kernel.world import DIRECTORY as FILES
-from tests.e2e.kernel.world import file_id, is_open, open_files, run, until
+from tests.e2e.kernel.world import file_id, is_open, open_files, until
 
 if TYPE_CHECKING:
     from kubelet_standin import ContainerAllocation
@@ -101,32 +99,6 @@ async def leftover(world: World) -> None:
     await world.finish()
 
 
-async def own_disk(world: World, runtime: str) -> None:
-    """A container mounts an image on a loop device of its slice; those of a neighbour do not open (ENOENT, EPERM)."""
-    images = FILES / f"images-{runtime}"
-    images.mkdir()
-    made = await run("mke2fs", "-q", "-t", "ext4", f"{images}/disk", "1M")
-    assert made.code == 0, made
-    # The kernel makes eight of them.
-    keys = f"slice_devices: [{{path: /dev/loop*, count: 4}}]\nshared_mounts: [{images}]\n"
-    await world.serve_with(f"phones: {{count: {COUNT}}}\n{keys}", resource=RESOURCE)
-    await world.healthy(2, unhealthy=COUNT - 2)
-    container = await world.started(f"disk-{runtime}")
-    own, foreign = {"phone0": (0, 4), "phone1": (4, 0)}[phone_of(container)]
-    expected = {
-        "mkdir /disk": "ok",
-        f"attach-image /dev/loop{own} {images}/disk": "ok",
-        f"mount-disk /dev/loop{own} /disk": "ok",
-        "see /disk/lost+found": "ok",
-        **{f"open /dev/loop{own + number}": "ok" for number in range(4)},
-        **{f"see /dev/loop{foreign + number}": "ENOENT" for number in range(4)},
-        f"mknod-block /dev/copy 7 {foreign}": "ok",
-        "open /dev/copy": "EPERM",
-    }
-    await check(runtime, container, expected, probe=world.probe, capabilities=phones.ADMIN, profile=PHONE_PROFILE)
-    await world.finish()
-
-
 async def many(world: World) -> None:
     """With `phones: {count: 120}`, 120 containers run at once: each is manager of its phone, and lists no other."""
     await world.serve_with(f"phones: {{count: {MANY}}}\n", resource=RESOURCE)
@@ -183,6 +155,5 @@ ITEMS: Final[list[Item[World]]] = [
     item(unprepared),
     *for_each_runtime(whole, user_namespace),
     *(item(tenants), item(leftover), item(no_flap)),
-    *for_each_runtime(own_disk),
     *(item(many), item(ended)),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.driver import mounts
@@ -27,9 +27,9 @@ _PAST: Final = 20
 """Minor numbers beyond those that one phone needs; a leak of one per tenant exceeds it."""
 
 
-def backend() -> ClaimsBackend:
-    """Return the backend of a process that has just started."""
-    resource = Resource(phones=Phones(count=2), api=Api.DRA, **{**PHONE_DEFAULTS, "shared_devices": ()})
+def backend(**keys: Any) -> ClaimsBackend:
+    """Return the backend of a process that has just started, with further keys of its resource."""
+    resource = Resource(phones=Phones(count=2), api=Api.DRA, **{**PHONE_DEFAULTS, "shared_devices": (), **keys})
     started = ClaimsBackend(Host(), resource, cdi_dir="/run/cdi")
     started.scan()
     started.update_host()

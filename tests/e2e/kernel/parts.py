@@ -39,7 +39,12 @@ MODULES: Final = (
     *("virtio_pci", "9pnet_virtio", "9p", "overlay", "veth", "bridge"),
     *("loop", "crc32c_generic", "ext4"),
 )
-"""The modules for the guest's root file system, for the pods' network, and for disks; ext4 requires the checksum."""
+"""The modules for the guest's root file system, the pods' network, and disks.
+
+ext4 requires the checksum.
+"""
+_PARAMETERS: Final = {"loop": "max_loop=80"}
+"""The module makes eight without it."""
 NODE_MODULES: Final = ("virtio_net", "virtio_blk")
 """The modules for a network device and a disk, which a node of a cluster has."""
 
@@ -67,7 +72,7 @@ class Kernel(NamedTuple):
         files = {path.name.partition(".")[0]: path for path in self.directory.glob("*.ko*")}
         parameters = f"devices={','.join(devices)}"
         return [
-            *((files[name], "") for name in _order((*MODULES, *more), files)),
+            *((files[name], _PARAMETERS.get(name, "")) for name in _order((*MODULES, *more), files)),
             (binder or files[BINDER], parameters),
         ]
 
