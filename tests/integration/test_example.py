@@ -21,7 +21,7 @@ from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, answered, free_port, http_get, listed, sockets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SERIAL, KVM, CUTTLEFISH = "example.com/serial", "example.com/kvm", "example.com/cuttlefish"
+SERIAL, KVM = "example.com/serial", "example.com/kvm"
 
 
 @pytest.fixture
@@ -100,29 +100,6 @@ async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: s
         assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{KVM}"}} 100.0' in metrics
         assert f'aosp_plugin_kubelet_allocatable{{resource="{KVM}"}} 100.0' in metrics
     assert sockets(kubelet_dir) == []
-
-
-async def test_cuttlefish_example_gives_each_container_all_devices_and_a_cid(kubelet_dir: str, devices: Path) -> None:
-    """All slots are unhealthy while the host lacks one of the devices."""
-    names = ("kvm", "vhost-vsock", "vhost-net", "net/tun")
-    replacements = {f'"/dev/{name}"': f"'{devices}/{name}'" for name in names}
-    replacements['listen="127.0.0.1:9480"'] = f"kubelet_dir='{kubelet_dir}'"
-    (devices / "net").mkdir()
-    for name in names[:-1]:
-        (devices / name).touch()
-    async with Kubelet(kubelet_dir) as kubelet, running("cuttlefish.py", devices, replacements):
-        await kubelet.wait_for(lambda each: each.resource(CUTTLEFISH).capacity == 16)
-        assert kubelet.resource(CUTTLEFISH).allocatable == 0
-        (devices / "net/tun").touch()
-        await listed(kubelet, 16, CUTTLEFISH)
-        admitted = [await kubelet.admit(Pod(name, [Container("main", {CUTTLEFISH: 1})])) for name in ("a", "b")]
-        containers = [each.containers["main"] for each in admitted]
-        paths = {device.container_path for container in containers for device in container.devices}
-        assert paths == {f"{devices}/{name}" for name in names}
-        cids = [int(container.envs["VSOCK_GUEST_CID"]) for container in containers]
-        assert len({*range(3), *cids}) == 5, "none is reserved, and each container has one of its own"
-        (devices / "kvm").unlink()
-        await listed(kubelet, 0, CUTTLEFISH)
 
 
 async def test_serial_ports_dra_example_publishes_ports_with_their_vendor(

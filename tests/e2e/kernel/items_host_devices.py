@@ -1,16 +1,21 @@
-"""Items: devices of the host besides binder: a slice of its loop devices for each phone."""
+"""Items: devices of the host besides binder: a slice of its loop devices for each phone, and those of Cuttlefish."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.config.keys import SliceDevices
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.confinement import PHONE_PROFILE
-from tests.e2e.kernel.containers import check
+from tests.e2e.kernel.containers import check, start
 from tests.e2e.kernel.item import Item, for_each_runtime
 from tests.e2e.kernel.items_claims import backend, container
-from tests.e2e.kernel.world import DIRECTORY, run
+from tests.e2e.kernel.operations import mknod
+from tests.e2e.kernel.world import DIRECTORY, run, until
 
 if TYPE_CHECKING:
     from kubelet_standin import ContainerAllocation
@@ -53,4 +58,35 @@ async def _check_loops(runtime: str, allocation: ContainerAllocation, world: Wor
     await check(runtime, allocation, expected, probe=world.probe, capabilities=phones.ADMIN, profile=PHONE_PROFILE)
 
 
-ITEMS: Final[list[Item[World]]] = for_each_runtime(claimed_loops, loops)
+async def cuttlefish(world: World, runtime: str) -> None:
+    """Containers of examples/cuttlefish.py have a CID each, vhost-net and a tap at once; another opens no device."""
+    await world.stop()
+    program = f"from examples.cuttlefish import *; serve(Cuttlefish(), kubelet_dir={world.kubelet.directory!r})"
+    world.process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    world.resource = "example.com/cuttlefish"
+    await world.healthy(0, unhealthy=16)
+    # The guest has no virtualization: nothing opens this device.
+    made = await run("mknod", "/dev/kvm", "c", "10", "232")
+    assert made.code == 0, made
+    await world.healthy(16)
+    slots = [await world.admit(f"{name}-{runtime}", 1) for name in ("a", "b")]
+    running = []
+    for slot in slots:
+        expected = {"take-cid /dev/vhost-vsock": slot.envs["VSOCK_GUEST_CID"], "own /dev/vhost-net": "ok"}
+        expected |= {"tap /dev/net/tun": "ok", "create /up": "ok", "await /go": "ok"}
+        running.append(await start(runtime, slot, expected, probe=world.probe, capabilities=phones.ADMIN))
+        await until((running[-1].bundle / "rootfs/up").exists, "the container runs")
+    await check(runtime, slots[0], {"take-cid /dev/vhost-vsock": "EADDRINUSE"}, probe=world.probe)
+    without = {"see /dev/net/tun": "ENOENT"}
+    for name in ("vhost-vsock", "vhost-net", "kvm"):
+        copy = f"/dev/copy-{name}"
+        without |= {f"see /dev/{name}": "ENOENT", mknod(copy, f"/dev/{name}"): "ok", f"open {copy}": "EPERM"}
+    await check(runtime, replace(slots[0], devices=()), without, probe=world.probe)
+    for each in running:
+        each.release()
+        await each.end()
+    Path("/dev/kvm").unlink()
+    await world.healthy(0, unhealthy=16)
+
+
+ITEMS: Final[list[Item[World]]] = for_each_runtime(claimed_loops, loops, cuttlefish)

@@ -38,8 +38,9 @@ PACKAGES: Final = (
 MODULES: Final = (
     *("virtio_pci", "9pnet_virtio", "9p", "overlay", "veth", "bridge"),
     *("loop", "crc32c_generic", "ext4"),
+    *("tun", "vhost_net", "vhost_vsock"),
 )
-"""The modules for the guest's root file system, the pods' network, and disks.
+"""The modules for the guest's root file system, the pods' network, disks, and virtual machines.
 
 ext4 requires the checksum.
 """

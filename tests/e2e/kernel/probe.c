@@ -12,7 +12,10 @@
 #include <grp.h>
 #include <linux/android/binder.h>
 #include <linux/android/binderfs.h>
+#include <linux/if_tun.h>
 #include <linux/loop.h>
+#include <linux/vhost.h>
+#include <net/if.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -146,6 +149,32 @@ static int do_attach_image(char **operand)
 	return device < 0 || image < 0 ? -1 : ioctl(device, LOOP_CONFIGURE, &config);
 }
 
+/* Takes the CID of the container for a virtual machine until the end, and returns it: EADDRINUSE if another has it. */
+static int do_take_cid(char **operand)
+{
+	const char *variable = getenv("VSOCK_GUEST_CID");
+	uint64_t cid = variable ? strtoull(variable, NULL, 10) : 0;
+	int file = open(operand[0], O_RDWR | O_CLOEXEC);
+
+	return file < 0 || ioctl(file, VHOST_VSOCK_SET_GUEST_CID, &cid) ? -1 : (int)cid;
+}
+
+static int do_own(char **operand)
+{
+	int file = open(operand[0], O_RDWR | O_CLOEXEC);
+
+	return file < 0 ? -1 : ioctl(file, VHOST_SET_OWNER);
+}
+
+/* Makes a network device of the container. */
+static int do_tap(char **operand)
+{
+	struct ifreq request = {.ifr_name = "cvd-tap0", .ifr_flags = IFF_TAP | IFF_NO_PI};
+	int file = open(operand[0], O_RDWR | O_CLOEXEC);
+
+	return file < 0 ? -1 : ioctl(file, TUNSETIFF, &request);
+}
+
 static int do_see(char **operand)
 {
 	struct stat seen;
@@ -265,6 +294,7 @@ static const struct {
 	{"mount-as", 3, do_mount_as}, {"bind", 2, do_bind},   {"move", 2, do_move},
 	{"detach", 1, do_detach}, {"attach", 1, do_attach},   {"mknod-block", 3, do_mknod_block},
 	{"attach-image", 2, do_attach_image},                 {"mount-disk", 2, do_mount_disk},
+	{"take-cid", 1, do_take_cid}, {"own", 1, do_own},     {"tap", 1, do_tap},
 };
 
 static int run_one(char **words)
