@@ -86,20 +86,24 @@ class Generation:
             self._files = files
             self._stack = stack.pop_all()
 
-    async def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool, previous: Collection[str]) -> None:
+    async def start(
+        self, tasks: asyncio.TaskGroup, *, require_devices: bool, previous: Collection[str], restores: bool
+    ) -> None:
         """Scan all resources, then start the servers and all else as ``tasks``, where their errors are raised.
 
         ``previous`` are the resources that this process served before. Raises what keeps the devices from being served:
-        PluginError, HostError and OSError, as a group.
+        PluginError, HostError and OSError, as a group. ``restores``: the configuration was served before, so that the
+        cause may pass, and is retried.
         """
         logs.set_up(self.config.log_level, self.config.log_format)
         self._http = tasks.create_task(self._serve_http_after_start())
         try:
             await self._prepare(require_devices=require_devices)
-        except BaseException:
-            await asyncio.gather(*(server.discard() for server in self.servers), return_exceptions=True)
-            await self._close()
-            raise
+        except BaseException as error:
+            if not restores or not isinstance(error, Exception):
+                await asyncio.gather(*(server.discard() for server in self.servers), return_exceptions=True)
+                await self._close()
+                raise
         LOG.info("starting", extra={"version": __version__, "resources": ",".join(self.resources)})
         beside: list[Coroutine[None, None, None]] = [
             self._kubelet_view.run(),

@@ -2,9 +2,8 @@
 
 A reload reads and checks the new configuration, binds its addresses, and creates all that is to serve it, while the
 current generation serves. What fails until then changes nothing. Then the current generation stops, and the new one
-starts; if it cannot, the current configuration is started again, and if that fails as well, the process ends, and its
-supervisor starts it again. Listening sockets outlive a generation, so that clients of an unchanged address wait for a
-moment instead of being refused.
+starts; if it cannot, the current configuration is served again, and what fails then is retried. Listening sockets
+outlive a generation, so that clients of an unchanged address wait for a moment instead of being refused.
 """
 
 from __future__ import annotations
@@ -84,8 +83,9 @@ class Daemon:
         *,
         require_devices: bool = False,
         previous: Collection[str] = (),
+        restores: bool = False,
     ) -> None:
-        await generation.start(tasks, require_devices=require_devices, previous=previous)
+        await generation.start(tasks, require_devices=require_devices, previous=previous, restores=restores)
         self._generation, self._process.servers = generation, generation.servers
 
     async def _reload(self, tasks: asyncio.TaskGroup) -> None:
@@ -117,7 +117,7 @@ class Daemon:
             if following is not None:
                 _close_except(generation.listeners, following.listeners)
                 restored = Generation(generation.config, self._history, generation.listeners)
-                await self._start(restored, tasks, previous=following.resources)
+                await self._start(restored, tasks, previous=following.resources, restores=True)
             self._history.last_reload = ReloadReport(began, changed=False, error=reason)
             return
         if following is None:

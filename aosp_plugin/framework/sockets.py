@@ -303,8 +303,8 @@ class DirectoryMonitor:
         """Whether an access hangs; empty if none does. May be read in any thread."""
         return self._access.problem
 
-    async def run(self, action: str, function: Callable[[], T]) -> T | None:
-        """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set first.
+    async def run(self, action: str, function: Callable[[], T], timeout: float | None = None) -> T | None:
+        """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set or time is over first.
 
         Raises RegistrationFailedError instead of OSError; ``action`` is a verb for its message. The message does not
         name the socket, which differs each time: a failure that lasts is logged once.
@@ -313,7 +313,7 @@ class DirectoryMonitor:
             background_task(self._access.run(function)) as call,
             background_task(self._stop.wait()) as stopped,
         ):
-            await asyncio.wait({call, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({call, stopped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
                 return None
             try:

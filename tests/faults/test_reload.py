@@ -210,26 +210,44 @@ async def test_reload_to_another_directory_leaves_one_that_hangs(
 async def test_configuration_that_fails_to_start_is_replaced_by_the_one_before(
     device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
-    """Its directory disappears after the check, while the current configuration waits for a file system."""
-    create(f"{hanging_file_system.source}/aosp_binder7")
+    """Its directory disappears after the check."""
     async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
-        served.write(device_dir=hanging_file_system.directory)
-        served.serve.signal(signal.SIGHUP)
-        await listed(served.kubelet, 1)
-        hanging_file_system.hang()
-        create(f"{hanging_file_system.source}/aosp_binder8")
-        served.serve.signal(signal.SIGHUP)  # rescans
-        await hanging_file_system.until_waiting()
-        (tmp_path / "other").mkdir()
-        served.write(device_dir=str(tmp_path / "other"))
-        served.serve.signal(signal.SIGHUP)
-        await served.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).streams == 0)
+        await reload_until_checked(served, hanging_file_system, tmp_path / "other")
         (tmp_path / "other").rmdir()
         hanging_file_system.release()
         assert f"No such file or directory: '{tmp_path}/other'" in await served.serve.logged(REJECTED)
         await listed(served.kubelet, 2)
         await served.serve.logged("registered")
         assert (await http_get(served.port, "/readyz"))[0] == 200
+
+
+async def test_directory_of_the_kubelet_that_disappears_during_a_reload_is_waited_for(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> None:
+    """Neither configuration can start without it."""
+    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
+        await reload_until_checked(served, hanging_file_system, tmp_path / "other")
+        os.rename(kubelet_dir, tmp_path / "away")
+        hanging_file_system.release()
+        await served.serve.logged(REJECTED)
+        os.rename(tmp_path / "away", kubelet_dir)
+        await listed(served.kubelet, 2)
+
+
+async def reload_until_checked(served: Served, hanging_file_system: HangingFileSystem, following: Path) -> None:
+    """Reload, and return when the new configuration is checked: the one before waits for its file system to end."""
+    create(f"{hanging_file_system.source}/aosp_binder7")
+    served.write(device_dir=hanging_file_system.directory)
+    served.serve.signal(signal.SIGHUP)
+    await listed(served.kubelet, 1)
+    hanging_file_system.hang()
+    create(f"{hanging_file_system.source}/aosp_binder8")
+    served.serve.signal(signal.SIGHUP)  # rescans
+    await hanging_file_system.until_waiting()
+    os.mkdir(following)
+    served.write(device_dir=str(following))
+    served.serve.signal(signal.SIGHUP)
+    await served.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).streams == 0)
 
 
 def create(path: str) -> None:

@@ -163,7 +163,8 @@ class ClaimKubelet:
 
     def missing(self) -> list[str]:
         """Return what is not as it should be when no fault is left."""
-        found = [f"claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
+        found = ["the kubelet has no driver"] if self.running and self.driver is None else []
+        found += [f"claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
         found += [
             f"claim {pod.name} waits" for pod in self.pods.values() if not (pod.ends or pod.held or pod.is_damaged)
         ]

@@ -142,10 +142,7 @@ class World:
         await asyncio.wait({task})
         if process.alive and not task.cancelled() and (error := task.exception()) is not None:
             self.host.log("plugin failed", error=_leaves(error))
-            # A supervisor starts it again. It ends so if it cannot start, also after a reload that was rejected, or
-            # just before the directory disappears.
-            starts = _passed(error, "_start_first") or _passed(error, "_reload")
-            if not starts and "does not exist: is this a node" not in _leaves(error):
+            if not _passed(error, "_start_first"):  # if it cannot start, its supervisor starts it again
                 self.host.violated(f"the plugin ended: {_leaves(error)}")
         self.host.log("plugin ended", pid=process.pid)
         process.kill()

@@ -54,6 +54,11 @@ class DevicePlugin(ResourceServer):
             observer=observer,
         )
 
+    async def prepare(self, *, require_devices: bool = False) -> None:
+        """See ``ResourceServer``. Raises KubeletDirectoryError if there is no usable directory of a kubelet."""
+        await self._registration.check()
+        await super().prepare(require_devices=require_devices)
+
     def reregister(self, loss: Loss) -> None:
         """End the current registration and register again, with ``loss`` in the log; no effect if not registered.
 

@@ -83,16 +83,20 @@ class Supervisor(Registration):
         self._requested: Loss | None = None
         self._servicer: Servicer | None = None
         self._response: asyncio.Task[None] | None = None
+        self._checked = False
         self.view_due = asyncio.Event()
         """Set after each registration, when the kubelet has also called ListAndWatch; see ``DevicePlugin.view_due``."""
 
-    async def run(self) -> None:
-        """Serve and stay registered until ``stop`` is set.
+    async def check(self) -> None:
+        """Raise KubeletDirectoryError if serving is impossible. The first call only: later, the directory may go."""
+        if not self._checked:
+            self._checked = True
+            with contextlib.suppress(RegistrationFailedError):  # the first registration reports it
+                await self._monitor.run("use", self._directory.check, self._timings.hang)
 
-        Raises KubeletDirectoryError if serving is impossible, and RegistrationRefusedError.
-        """
-        with contextlib.suppress(RegistrationFailedError):  # the first registration reports it
-            await self._monitor.run("use", self._directory.check)
+    async def run(self) -> None:
+        """Serve and stay registered until ``stop`` is set. Raises as ``check``, and RegistrationRefusedError."""
+        await self.check()
         await self._monitor.sweep()
         try:
             await super().run()
