@@ -229,8 +229,7 @@ def test_krew_gets_a_program_that_runs_and_its_checksum(output: Path) -> None:
     (platform,) = yaml.safe_load((output / "phones.yaml").read_text())["spec"]["platforms"]
     archive = output / platform["uri"].rpartition("/")[2]
     assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
-    with tarfile.open(archive) as packed_files:
-        packed_files.extractall(output, filter="data")
+    subprocess.run(["tar", "--extract", f"--file={archive}", f"--directory={output}"], check=True)  # noqa: S603, S607
     printed = subprocess.check_output([output / platform["bin"], "--version"], text=True)  # noqa: S603
     assert printed == f"kubectl-phones {__version__}\n"
 
