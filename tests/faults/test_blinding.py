@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from kubelet_standin import Kubelet
-from tests.support import DeviceDirectory, Serve, free_port, http_get, listed
+from tests.support import RESOURCE, DeviceDirectory, Serve, answered, free_port, listed
 
 LEAK = "leaked device: held open by a process outside its pod"
+LEAKED = f'\naosp_plugin_leaked_devices{{resource="{RESOURCE}"}}'
 MIB = 1024 * 1024
 
 OPEN = "import sys; file = open(sys.argv[1])\n"
@@ -112,22 +113,23 @@ async def test_descriptors_that_hundreds_of_processes_share_hide_no_leak_of_othe
     count = min(20_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]) - 100
     with process(SHARED_TABLE, str(count)), process(OPEN + WAIT, f"{devices.directory}/aosp_binder1") as pid:
         async with serving(devices, kubelet_dir) as (serve, port):
-            assert f"pid={pid} " in await serve.logged(LEAK)
             cause = "more than 50,000 file descriptors of user 65534 outside containers"
+            _, body = await answered(port, "/status", cause)
+            report = json.loads(body)["resources"][0]
+            assert (report["leak_detection"], cause in report["leaks_problem"]) == ("incomplete", True)
+            assert f"pid={pid} " in await serve.logged(LEAK)
             line = await serve.logged(cause)
             assert re.search(r"leak detection incomplete .*: \d+ processes such as \d+ \(", line), line
-            report = json.loads((await http_get(port, "/status"))[2])["resources"][0]
-            assert (report["leak_detection"], cause in report["leaks_problem"]) == ("incomplete", True)
             assert not [line for line in serve.log if "leak scan failed" in line]
 
 
 async def test_descriptors_of_a_process_take_no_memory(devices: DeviceDirectory, kubelet_dir: str) -> None:
     """The largest table that this machine allows: a million descriptors, whose names have 69 MiB."""
-    async with serving(devices, kubelet_dir) as (serve, _):
+    async with serving(devices, kubelet_dir) as (serve, port):
         with process(OPEN + WAIT, f"{devices.directory}/aosp_binder0"):
-            await serve.logged(LEAK)
-        await serve.logged("leaked device released")
+            await answered(port, "/metrics", f"{LEAKED} 1.0")
+        await answered(port, "/metrics", f"{LEAKED} 0.0")
         before = peak(serve.process.pid)
         with process(LARGEST_TABLE), process(OPEN + WAIT, f"{devices.directory}/aosp_binder1"):
-            await serve.logged(LEAK)
+            await answered(port, "/metrics", f"{LEAKED} 1.0")
             assert peak(serve.process.pid) - before < 16 * MIB

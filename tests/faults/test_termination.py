@@ -13,7 +13,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Container, Kubelet, Pod
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, DeviceDirectory, Serve, listed, sockets
+from tests.support import PATIENCE, DeviceDirectory, Serve, answered, free_port, listed, sockets
 
 PROGRAM = """
 import os, sys
@@ -140,8 +140,10 @@ async def test_signal_before_the_event_loop_is_handled_later(
     """Here it comes while modules are loaded. The first process of a container would never get it again."""
     (tmp_path / "sitecustomize.py").write_text(SIGNAL_AT_IMPORT)
     environment = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}", "SIGNAL": str(int(number))}
-    async with Serve(device_directory, kubelet_dir, environment=environment) as serve:
+    port = free_port()
+    flags = ("--listen", f"127.0.0.1:{port}")
+    async with Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve:
         if number is signal.SIGHUP:
-            await serve.logged("configuration reloaded")
+            await answered(port, "/status", '"last_reload":{')
             serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0

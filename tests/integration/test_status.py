@@ -53,7 +53,8 @@ async def node(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIter
         PodResources(kubelet, path, {"phone-1": "games"}),
         ServeHere(device_directory, kubelet_dir, "--listen", address, environment=environment) as serve,
     ):
-        await answered(port, "/readyz", "3 of 3 healthy devices allocatable")
+        await listed(kubelet, 3)
+        await answered(port, "/readyz", "ok")
         await kubelet.admit(PHONE)
         while (await asyncio.to_thread(status.fetch, f"http://{address}")).allocations.problem:
             pass  # if the kubelet was too busy to answer, its error is cached for seconds
