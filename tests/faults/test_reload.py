@@ -13,12 +13,13 @@ from typing import Any, Self
 
 import pytest
 
+from aosp_plugin.cli.reload import reload
+from aosp_plugin.report.document import ReloadReport
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, answered, free_port, http_get, listed
 
 REJECTED = "configuration reload rejected, keeping the current configuration"
-RELOADED = "configuration reloaded"
 FOREIGN = "192.0.2.1:9478"
 """An address of no host (RFC 5737)."""
 
@@ -46,8 +47,7 @@ class Served:
         self._devices.add(0, 1)
         await self.kubelet.start()
         await self.serve.__aenter__()
-        await listed(self.kubelet, 2)
-        await self.serve.logged("registered")
+        await self.registered()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,11 +60,19 @@ class Served:
         values = {key: value for key, value in (self._valid | changes).items() if value is not None}
         self.file.write_text(json.dumps(values))
 
+    async def registered(self, name: str = RESOURCE) -> None:
+        """Wait until the kubelet has both devices, and the plugin is ready."""
+        await listed(self.kubelet, 2, name)
+        await answered(self.port, "/readyz", f"ok: {name}: ")
+
+    async def reload(self) -> ReloadReport:
+        """Reload the configuration, and return the outcome."""
+        return await asyncio.to_thread(reload, f"http://127.0.0.1:{self.port}")
+
     async def rejected(self, **changes: Any) -> str:
-        """Reload a configuration with other values, and return the log line that rejects it."""
+        """Reload a configuration with other values, and return why it is rejected."""
         self.write(**changes)
-        self.serve.signal(signal.SIGHUP)
-        return await self.serve.logged(REJECTED)
+        return (await self.reload()).error
 
     async def check_unaffected(self) -> None:
         """Check that the kubelet still has its first stream, which reports changes, and HTTP clients their answers."""
@@ -131,8 +139,10 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 async def test_configuration_that_cannot_be_served_changes_nothing(
     served: Served, changes: dict[str, Any], error: str
 ) -> None:
+    await served.serve.logged("INFO registered")
     before = len(served.serve.log)
     assert error in await served.rejected(**changes)
+    assert error in await served.serve.logged(REJECTED)
     logged = "".join(served.serve.log[before:])
     assert "device scan failed" not in logged, "the scan of the running plugin has not failed"
     assert "devices changed" not in logged
@@ -163,8 +173,7 @@ async def test_cdi_directory_that_cannot_be_written_changes_nothing(
     await served.check_unaffected()
     assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
     served.write(cdi_dir=directory)
-    served.serve.signal(signal.SIGHUP)
-    assert "changed=True" in await served.serve.logged(RELOADED)
+    assert (await served.reload()).changed
 
 
 # -- file systems that hang
@@ -183,7 +192,7 @@ async def test_directory_that_hangs_changes_nothing(
     served.serve.signal(signal.SIGHUP)
     await hanging_file_system.until_waiting()
     await served.check_unaffected()
-    assert "timed out" in await served.serve.logged(REJECTED)
+    await answered(served.port, "/status", "timed out")
     await served.check_unaffected()
 
 
@@ -215,10 +224,8 @@ async def test_configuration_that_fails_to_start_is_replaced_by_the_one_before(
         await reload_until_checked(served, hanging_file_system, tmp_path / "other")
         (tmp_path / "other").rmdir()
         hanging_file_system.release()
-        assert f"No such file or directory: '{tmp_path}/other'" in await served.serve.logged(REJECTED)
-        await listed(served.kubelet, 2)
-        await served.serve.logged("registered")
-        assert (await http_get(served.port, "/readyz"))[0] == 200
+        await answered(served.port, "/status", f"No such file or directory: '{tmp_path}/other'")
+        await served.registered()
 
 
 async def test_directory_of_the_kubelet_that_disappears_during_a_reload_is_waited_for(
@@ -266,19 +273,18 @@ async def test_reloads_leave_no_descriptor_and_no_thread(served: Served) -> None
     """Neither those that are accepted nor those that are rejected."""
     pid = served.serve.process.pid
 
-    async def reload(number: int) -> None:
+    async def reloads(number: int) -> None:
         name = f"example.com/{number}"
         served.write(resource_name=name)
         served.serve.signal(signal.SIGHUP)
-        await listed(served.kubelet, 2, name)
-        await served.serve.logged("registered")
+        await served.registered(name)
         await served.rejected(status_listen=FOREIGN, leak_scan_interval=60)
         await served.rejected(device_dir="/nowhere")
 
-    await reload(0)
+    await reloads(0)
     before = resources(pid)
     for number in range(1, 6):
-        await reload(number)
+        await reloads(number)
     async with asyncio.timeout(PATIENCE):
         while any(map(operator.gt, resources(pid), before)):  # some threads and connections end a moment later
             await http_get(served.port, "/healthz")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
-from tests.support import RESOURCE, DeviceDirectory, Serve, listed
+from tests.support import RESOURCE, DeviceDirectory, Serve, listed, until
 
 TAKEN_OVER = "INFO later plugin of the resource has taken over"
 FOUND, GONE = "another plugin of the resource is running", "no other plugin of the resource is running"
@@ -42,12 +43,14 @@ class Plugin(Serve):
 
     def __init__(self, node: Kubelet, pod_resources: str, devices: DeviceDirectory) -> None:
         super().__init__(devices, node.directory)
+        self._kubelet_dir = node.directory
         arguments = [node.directory, pod_resources, str(devices.directory)]
         self._command = [sys.executable, "-m", "tests.plugin_process", *arguments]
 
-    async def has_logged(self, text: str) -> str:
-        """Return the log line that contains ``text``; wait for it if there is none yet."""
-        return next((line for line in self.log if text in line), "") or await self.logged(text)
+    async def registered(self) -> None:
+        """Wait until the plugin has marked its socket for others as that of a registered plugin."""
+        own = PluginDirectory(self._kubelet_dir, RESOURCE)
+        await until(lambda: any(each.pid == self.process.pid and each.registered for each in own.other_plugins()))
 
 
 async def admitted(node: Kubelet) -> None:
@@ -63,10 +66,10 @@ async def test_end_of_the_first_plugin(
 ) -> None:
     """Kubelets with the bug disconnect the second one, which registers again."""
     async with Plugin(node, pod_resources, device_directory) as first:
-        await first.logged("INFO registered")
+        await first.registered()
         async with Plugin(node, pod_resources, device_directory) as second:
-            await second.logged("INFO registered")
-            await second.has_logged(FOUND)
+            await second.registered()
+            await second.logged(FOUND)
             first.signal(end)
             await first.finish()
             await second.logged(GONE)
@@ -83,9 +86,9 @@ async def test_end_of_the_second_plugin(
     The first one registers again; with 1.20, which has no GetAllocatableResources, because the second one is gone.
     """
     async with Plugin(node, pod_resources, device_directory) as first:
-        await first.logged("INFO registered")
+        await first.registered()
         async with Plugin(node, pod_resources, device_directory) as second:
-            assert "process" in await first.has_logged(FOUND)
+            assert "process" in await first.logged(FOUND)
             await node.wait_for(lambda k: k.resource(RESOURCE).streams == 2)
             second.signal(end)
             await second.finish()
@@ -106,11 +109,11 @@ async def test_earlier_plugin_leaves_kubelet_and_host_to_one_with_another_config
     others = DeviceDirectory(tmp_path / "others")
     others.add(0)
     async with Plugin(node, pod_resources, device_directory) as first:
-        await first.logged("INFO registered")
+        await first.registered()
         await listed(node, 3)
         async with Plugin(node, pod_resources, others) as second:
-            await second.logged("INFO registered")
-            await first.has_logged(TAKEN_OVER)
+            await second.registered()
+            await first.logged(TAKEN_OVER)
             device_directory.add(3)
             await first.logged("INFO devices changed")
             requests = server.requests
@@ -131,10 +134,10 @@ async def test_later_plugin_publishes_its_devices_again_when_the_earlier_one_end
     others = DeviceDirectory(tmp_path / "others")
     others.add(0)
     async with Plugin(node, pod_resources, device_directory) as first:
-        await first.logged("INFO registered")
+        await first.registered()
         async with Plugin(node, pod_resources, others) as second:
-            await second.logged("INFO registered")
-            await second.has_logged(FOUND)
+            await second.registered()
+            await second.logged(FOUND)
             messages = node.resource(RESOURCE).messages
             first.signal(signal.SIGKILL)
             await first.finish()
@@ -146,10 +149,10 @@ async def test_a_second_plugin_that_is_not_registered_overrides_none(
     node: Kubelet, device_directory: DeviceDirectory, pod_resources: str
 ) -> None:
     async with Plugin(node, pod_resources, device_directory) as first:
-        await first.logged("INFO registered")
+        await first.registered()
         node.faults.hang_register = True
         async with Plugin(node, pod_resources, device_directory):
-            await first.has_logged(FOUND)
+            await first.logged(FOUND)
             device_directory.remove(2)
             await node.wait_for(lambda kubelet: kubelet.resource(RESOURCE).allocatable == 2)
         node.faults.release_register()
