@@ -57,7 +57,6 @@ class Server:
         self.is_stopped = False
         self.pid = process.pid
         self._at_death = process.at_death
-        self._at_death.append(self._end)
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """See grpc."""
@@ -71,6 +70,7 @@ class Server:
         self._path = address.removeprefix("unix:")
         self._host.change("bind", self._path)
         self._host.bind(self._path, self)
+        self._at_death.append(self._end)
         return 1
 
     async def start(self) -> None:

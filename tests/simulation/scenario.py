@@ -2,7 +2,6 @@
 
 import asyncio
 import collections
-import gc
 import random
 import re
 from dataclasses import dataclass, field
@@ -207,17 +206,18 @@ async def _recovered(world: World, result: Result, name: str) -> None:
         elif recovered is None:
             recovered = loop.time()
             result.recoveries[name] = max(result.recoveries.get(name, 0.0), recovered - began)
-        if not missing and not signals:
+        former = [] if missing or signals else world.former_generations()
+        if not (missing or signals or former):
             _check_rest(world)
             return
         if not (outdated := world.outdated()):
             current = loop.time()
         elif loop.time() - current > UPDATE:
             world.host.violated(f"not updated for {UPDATE:.0f} s: {'; '.join(outdated)}")
-        if recovered is not None:
+        if recovered is not None and signals:
             _check_echo(world, result, loop.time() - recovered, signals)
         if loop.time() - began > BOUND:
-            world.host.violated(f"not recovered after {BOUND:.0f} s: {'; '.join([*missing, *signals])}")
+            world.host.violated(f"not recovered after {BOUND:.0f} s: {'; '.join([*missing, *signals, *former])}")
         await asyncio.sleep(0.25)
 
 
@@ -231,16 +231,12 @@ def _check_echo(world: World, result: Result, seconds: float, signals: list[str]
 
 
 def _check_rest(world: World) -> None:
-    """Check that nothing is left of claims that have ended, and that descriptors, tasks and memory were returned."""
+    """Check that nothing is left of claims that have ended, and that descriptors and tasks were returned."""
     if remains := world.claims.remains(CLAIM_DIRECTORY):
         world.host.violated(f"left of claims that have ended: {', '.join(remains)}")
     if world.process.descriptors or len(world.process.tasks) > TASKS:
         open_files = [each.path for each in world.process.descriptors.values()]
         world.host.violated(f"not returned: {len(world.process.tasks)} tasks, {open_files}")
-    if len(world.generations) > 1:
-        gc.collect()
-    if len(world.generations) > 1:
-        world.host.violated(f"not returned: {len(world.generations) - 1} generations of before reloads")
 
 
 def kind_of(result: Result) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import random
 import traceback
 import weakref
@@ -349,6 +350,12 @@ class World:
             return None
         self.generations.add(self._daemon._generation)
         return self._daemon._generation
+
+    def former_generations(self) -> list[str]:
+        """Return how many generations of before reloads are in memory: none, when their servers have stopped."""
+        if len(self.generations) > 1:
+            gc.collect()
+        return [f"{len(self.generations) - 1} former generations"] if len(self.generations) > 1 else []
 
     def signals(self) -> list[str]:
         """Return what an operator sees of a problem now."""

@@ -55,9 +55,14 @@ class DevicePlugin(ResourceServer):
         )
 
     async def prepare(self, *, require_devices: bool = False) -> None:
-        """See ``ResourceServer``. Raises KubeletDirectoryError if there is no usable directory of a kubelet."""
-        await self._registration.check()
-        await super().prepare(require_devices=require_devices)
+        """See ``ResourceServer``. Raises KubeletDirectoryError if there is no usable directory of a kubelet.
+
+        Whatever fails, neither is tried again by ``run``: the caller may run a plugin that cannot serve yet.
+        """
+        scan = super().prepare(require_devices=require_devices)
+        for result in await asyncio.gather(self._registration.check(), scan, return_exceptions=True):
+            if result is not None:
+                raise result
 
     def reregister(self, loss: Loss) -> None:
         """End the current registration and register again, with ``loss`` in the log; no effect if not registered.
