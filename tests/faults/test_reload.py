@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import operator
 import os
@@ -228,15 +229,17 @@ async def test_configuration_that_fails_to_start_is_replaced_by_the_one_before(
         await served.registered()
 
 
-async def test_directory_of_the_kubelet_that_disappears_during_a_reload_is_waited_for(
+async def test_directories_of_kubelet_and_devices_that_fail_during_a_reload_are_waited_for(
     device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
-    """Neither configuration can start without it."""
+    """Neither configuration can start: one lacks the former, the other both."""
     async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
         await reload_until_checked(served, hanging_file_system, tmp_path / "other")
         os.rename(kubelet_dir, tmp_path / "away")
-        hanging_file_system.release()
+        hanging_file_system.fail("opendir", errno.EIO)
         await served.serve.logged(REJECTED)
+        await served.serve.logged("device scan failed")
+        hanging_file_system.release()
         os.rename(tmp_path / "away", kubelet_dir)
         await listed(served.kubelet, 2)
 

@@ -12,13 +12,7 @@ import pytest
 
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.errors import KubeletDirectoryError
-from aosp_plugin.framework.sockets import (
-    MAX_SOCKET_PATH,
-    REGISTERED_MODE,
-    OtherPlugin,
-    identify,
-    is_removed_mount,
-)
+from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, REGISTERED_MODE, OtherPlugin, identify, is_removed_mount
 from tests.support import run_without_rights
 
 RESOURCE = "aosp.io/binder"
