@@ -94,7 +94,7 @@ async def test_everything_works_after_descriptors_ran_out(
         Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve,
     ):
         await listed(kubelet, 2)
-        await answered(port, "/readyz", "ok")
+        await answered(port, "/readyz", "ok: ")
         with contextlib.ExitStack() as clients:
             with without_descriptors(serve.process.pid):
                 for _ in range(8):
@@ -227,5 +227,5 @@ async def test_cdi_directory_that_is_a_file_keeps_no_device_from_the_kubelet(
         assert (await answered(port, "/readyz", "cannot update the CDI spec"))[0] == 503
         assert (await http_get(port, "/healthz"))[::2] == (200, "ok\n")
         cdi.unlink()
-        await answered(port, "/readyz", "ok")
+        await answered(port, "/readyz", "ok: ")
         assert (cdi / "aosp.io_binder.json").exists()

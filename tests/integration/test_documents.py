@@ -98,7 +98,7 @@ async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_
         PodResources(kubelet, pods),
         ServeHere(devices, kubelet_dir, *flags, environment=environment),
     ):
-        await answered(port, "/readyz", "ok")
+        await answered(port, "/readyz", "ok: ")
         for number in range(3):
             await kubelet.admit(Pod(f"phone-{number}", [Container("android", {PHONE: 1})]))
         async with asyncio.timeout(PATIENCE):  # until the kubelet was asked, 2 s after the registration

@@ -163,7 +163,7 @@ async def test_page_and_status_are_not_at_the_address_of_metrics_and_probes(
     public, private = free_port(), free_port()
     flags = ("--listen", f"127.0.0.1:{public}", "--status-listen", f"127.0.0.1:{private}")
     async with Kubelet(kubelet_dir), ServeHere(device_directory, kubelet_dir, *flags):
-        await answered(public, "/readyz", "ok")
+        await answered(public, "/readyz", "ok: ")
         for path in ("/metrics", "/healthz", "/readyz"):
             assert (await http_get(public, path))[0] == 200
         for path in ("/", "/status", "/page/main.js"):

@@ -32,7 +32,7 @@ async def test_several_backends_share_a_process_and_log_their_events(kubelet_dir
         process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
         await listed(kubelet, 2, "example.com/a")
         await listed(kubelet, 1, "example.com/b")
-        await answered(port, "/readyz", "ok")
+        await answered(port, "/readyz", "ok: ")
         process.terminate()
         _, log = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == 0

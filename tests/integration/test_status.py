@@ -54,7 +54,7 @@ async def node(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIter
         ServeHere(device_directory, kubelet_dir, "--listen", address, environment=environment) as serve,
     ):
         await listed(kubelet, 3)
-        await answered(port, "/readyz", "ok")
+        await answered(port, "/readyz", "ok: ")
         await kubelet.admit(PHONE)
         while (await asyncio.to_thread(status.fetch, f"http://{address}")).allocations.problem:
             pass  # if the kubelet was too busy to answer, its error is cached for seconds
