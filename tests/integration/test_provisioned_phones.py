@@ -253,14 +253,17 @@ async def test_removal_keeps_phones_of_pods_and_those_that_a_plugin_offers(
     async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, tmp_path / "kubelet.sock"):
         async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir)):
             await listed(kubelet, 3, PHONE)
-            await kubelet.admit(Pod("game", [Container("android", {PHONE: 1})]))
+            await kubelet.admit(Pod("game-node-1", [Container("android", {PHONE: 1})]))
             code, log = await asyncio.to_thread(command, "--remove")
             assert (code, directory.mounted()) == (3, {"phone0": 1, "phone1": 1, "phone2": 1})
             offered = dict.fromkeys(("phone1", "phone2"), "a plugin offers it to pods")
-            assert kept(log) == {"phone0": "pod default/game", **offered}
+            assert kept(log) == {"phone0": "pod default/game-node-1", **offered}
         await kubelet.wait_for(lambda k: k.resource(PHONE).allocatable == 0)
         code, log = await asyncio.to_thread(command, "--remove")
-        assert (code, kept(log), directory.mounted()) == (3, {"phone0": "pod default/game"}, {"phone0": 1})
+        assert (code, kept(log), directory.mounted()) == (3, {"phone0": "pod default/game-node-1"}, {"phone0": 1})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("NODE_NAME", "node-1")
+            assert "it lists no pod but static ones" in (await asyncio.to_thread(command, "--remove"))[1]
 
 
 def test_a_provisioned_binderfs_is_removed_as_a_whole(
