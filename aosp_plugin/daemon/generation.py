@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from aosp_plugin import __version__
 from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.config.keys import Config
 from aosp_plugin.daemon import assembly
 from aosp_plugin.daemon.allocations import report_allocations, report_once, yield_to_device_plugins
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
+from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
-from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.errors import ConfigError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import LastingProblem
 from aosp_plugin.framework.podresources_client import PodResources
@@ -100,7 +102,7 @@ class Generation:
         try:
             await self._prepare(require_devices=require_devices)
         except BaseException as error:
-            if not restores or not isinstance(error, Exception):
+            if not (restores and all(map(_may_pass, leaves(error)))):
                 await asyncio.gather(*(server.discard() for server in self.servers), return_exceptions=True)
                 await self._close()
                 raise
@@ -205,6 +207,11 @@ class Generation:
             await asyncio.wait([self._http])
         await self._node_reporter.close()
         self._stack.close()
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether an error is one of the host at this moment, and neither of the configuration nor a bug."""
+    return isinstance(error, (PluginError, HostError, OSError)) and not isinstance(error, ConfigError)
 
 
 def _create_leak_detector(config: Config, backends: Mapping[str, BinderBackend]) -> LeakDetector | None:
