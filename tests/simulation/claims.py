@@ -185,7 +185,7 @@ class ClaimKubelet:
         mounted = {path.rpartition("/")[2] for path in self.host.files.mounts if path.startswith(f"{directory}/")}
         specs = {name for name in self.host.files.lookup(CDI).entries if "claim_" in name}
         known = {f"{DRIVER}-claim_{pod.claim.uid}.json" for pod in self.pods.values()}
-        return [*sorted(mounted - used), *sorted(specs - known)]
+        return [f"left of an ended claim: {name}" for name in sorted((mounted - used) | (specs - known))]
 
     # -- registration
 

@@ -12,6 +12,7 @@ import grpc
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2 as resources_pb
+from aosp_plugin.framework.sockets import socket_number
 from tests.simulation.files import Inode
 from tests.simulation.rpc import Peer, Server, failure
 
@@ -67,7 +68,7 @@ class Kubelet:
         self._endpoints: dict[str, Server] = {}
         self._names: dict[str, str] = {}
         """The socket of each resource. A kubelet tells registrations apart by it alone."""
-        self._streams: collections.Counter[str] = collections.Counter()
+        self._streams: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
         self._peers: list[Peer] = []
 
     def start(self) -> None:
@@ -157,7 +158,7 @@ class Kubelet:
 
     async def _watch(self, resource: str, name: str, server: Server) -> None:
         """Take the lists of a plugin; its devices are unhealthy when the stream ends."""
-        self._streams[resource] += 1
+        self._streams[resource].append(name)
         began = self.host.monotonic()
         try:
             async with contextlib.aclosing(server.stream(f"{SERVICE}ListAndWatch", b"")) as messages:  # type: ignore[type-var]
@@ -169,7 +170,7 @@ class Kubelet:
         except grpc.aio.AioRpcError as error:
             self.host.log("stream failed", error=error.details())
         finally:
-            self._streams[resource] -= 1
+            self._streams[resource].remove(name)
             is_short = self.host.monotonic() - began < UNNOTICED
             self.host.later(self.host.rng.uniform(0.0, 0.3), partial(self._ended, resource, name, is_short=is_short))
 
@@ -178,7 +179,9 @@ class Kubelet:
         if self._names.get(resource) == name:
             self._endpoints.pop(resource, None)
             self.devices[resource] = dict.fromkeys(self.devices.get(resource, {}), False)
-            if self._streams[resource] and is_short:  # of another plugin
+            others = [socket_number(other) for other in self._streams[resource]]
+            # The other plugin notices no end of one that was short, or that seems earlier since the clock jumped.
+            if others and (is_short or socket_number(name) < max(others)):
                 self.lost.add(resource)
             self.changed.set()
 
