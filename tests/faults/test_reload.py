@@ -201,16 +201,8 @@ async def test_reload_to_another_directory_leaves_one_that_hangs(
     device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
     """What the previous configuration cannot clean up is logged, and keeps nothing from the next one."""
-    hanging = hanging_file_system.directory
-    create(f"{hanging_file_system.source}/aosp_binder7")
     async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
-        served.write(device_dir=hanging)
-        served.serve.signal(signal.SIGHUP)
-        await listed(served.kubelet, 1)
-        hanging_file_system.hang()
-        create(f"{hanging_file_system.source}/aosp_binder8")
-        served.serve.signal(signal.SIGHUP)  # rescans
-        await hanging_file_system.until_waiting()
+        await reload_until_scan_hangs(served, hanging_file_system)
         served.write()
         served.serve.signal(signal.SIGHUP)
         await listed(served.kubelet, 2)
@@ -246,6 +238,15 @@ async def test_directories_of_kubelet_and_devices_that_fail_during_a_reload_are_
 
 async def reload_until_checked(served: Served, hanging_file_system: HangingFileSystem, following: Path) -> None:
     """Reload, and return when the new configuration is checked: the one before waits for its file system to end."""
+    await reload_until_scan_hangs(served, hanging_file_system)
+    os.mkdir(following)
+    served.write(device_dir=str(following))
+    served.serve.signal(signal.SIGHUP)
+    await served.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).streams == 0)
+
+
+async def reload_until_scan_hangs(served: Served, hanging_file_system: HangingFileSystem) -> None:
+    """Reload to a directory on a file system, and return when a scan of it hangs."""
     create(f"{hanging_file_system.source}/aosp_binder7")
     served.write(device_dir=hanging_file_system.directory)
     served.serve.signal(signal.SIGHUP)
@@ -254,10 +255,6 @@ async def reload_until_checked(served: Served, hanging_file_system: HangingFileS
     create(f"{hanging_file_system.source}/aosp_binder8")
     served.serve.signal(signal.SIGHUP)  # rescans
     await hanging_file_system.until_waiting()
-    os.mkdir(following)
-    served.write(device_dir=str(following))
-    served.serve.signal(signal.SIGHUP)
-    await served.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).streams == 0)
 
 
 def create(path: str) -> None:
