@@ -10,7 +10,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 UV_INSTALL = uv pip install --quiet --native-tls --python $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
+.PHONY: help seccomp demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
   test-bench test-apiserver test-cluster simulate chaos bench bench-storm \
   matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
@@ -128,14 +128,20 @@ docs: $(VENV)/.installed ## Generate the tables in docs, the JSON schemas and th
 chart: $(VENV)/.installed ## Write the keys into the Helm chart's schema, and copy alert rules and dashboard to it
 	$(BIN)/python -m hack.chart
 
+seccomp: $(VENV)/.installed ## Write the seccomp profile for phones from containerd's default; requires root on Debian, Go
+	$(BIN)/python -m hack.phone_seccomp
+
 version: $(VENV)/.installed ## Print the version, or set it everywhere: VERSION=1.2.3
 	@$(BIN)/python -m hack.version $(VERSION)
 
-# What builds the Python packages has the same locked versions as in the image.
+# A release has an environment of its own, of which every file has a locked hash. What builds the Python packages has the same
+# versions as in the image.
 PACKAGING := build/packaging
-$(PACKAGING)/.installed: deploy/build-requirements.txt
-	$(PYTHON) -m venv $(PACKAGING)
-	$(PACKAGING)/bin/$(PIP_INSTALL) --require-hashes --requirement deploy/build-requirements.txt
+LOCKED := deploy/build-requirements.txt deploy/sbom-requirements.txt
+$(PACKAGING)/.installed: $(LOCKED)
+	@$(REQUIRE_PYTHON)
+	$(PYTHON) -m venv --clear $(PACKAGING)
+	$(PACKAGING)/bin/$(PIP_INSTALL) --require-hashes --only-binary=:all: $(addprefix --requirement ,$(LOCKED))
 	@touch $@
 
 IMAGE ?= localhost/aosp-device-plugin
@@ -148,10 +154,10 @@ SOURCE_URL ?=
 TAG ?=
 CHANGES ?=
 IMAGES ?= yes
-RELEASE = $(BIN)/python -m hack.release --image $(IMAGE) --source-url=$(SOURCE_URL) --tag=$(TAG) \
+RELEASE = $(PACKAGING)/bin/python -m hack.release --image $(IMAGE) --source-url=$(SOURCE_URL) --tag=$(TAG) \
   $(if $(CHANGES),--allow-changes) $(if $(filter no,$(IMAGES)),--without-images)
 
-release: $(VENV)/.installed $(PACKAGING)/.installed ## Build a release in dist: IMAGE=ghcr.io/ORG/aosp-device-plugin, IMAGES=no
+release: $(PACKAGING)/.installed ## Build a release in dist: IMAGE=ghcr.io/ORG/aosp-device-plugin, IMAGES=no
 	@$(RELEASE) --output $(OUTPUT)
 
 release-twice: release ## Build a release again in build/release-again, and compare it

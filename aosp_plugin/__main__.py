@@ -1,8 +1,10 @@
 """Entry point of ``python -m aosp_plugin`` and of the command ``aosp-plugin``."""
 
 import gc
-import os
 import sys
+
+from aosp_plugin.cli.main import main as run
+from aosp_plugin.framework.service import stderr
 
 GC_THRESHOLD = 20_000
 """Surviving allocations before the garbage collector runs. Modules stay loaded and devices have no reference cycles:
@@ -12,10 +14,8 @@ collections would take a few hundredths of the time of the imports, and a third 
 def main() -> None:
     """Run the command line and exit with its code."""
     gc.set_threshold(GC_THRESHOLD)
-    # gRPC's C core logs on its own ("Got goaway") unless this is set before it is loaded.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from aosp_plugin.cli.main import main as run  # noqa: PLC0415 - the variable has to be set first
 
+    stderr.install()
     sys.exit(run())
 
 

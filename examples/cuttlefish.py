@@ -8,41 +8,28 @@ host, whose virtual machines share them: 0 to 2 are reserved, and other software
 import os
 from collections.abc import Sequence
 
-from aosp_plugin.framework import Backend, ContainerEdits, Device, DeviceNode, serve
-from aosp_plugin.framework.errors import UnhealthyDeviceError
+from aosp_plugin.framework import Backend, ContainerEdits, Device, DeviceNode, Found, serve
 
 DEVICES = ("/dev/kvm", "/dev/vhost-vsock", "/dev/vhost-net", "/dev/net/tun")
 SLOTS = 16
 FIRST_CID = 1000
 
 
-class Cuttlefish(Backend):
+class Cuttlefish(Backend[Found]):
     """Slots that are all healthy, or, if the host lacks a device, all unhealthy."""
 
     resource_name = "example.com/cuttlefish"
 
-    def __init__(self) -> None:
-        """Nothing is known of the host before a scan."""
-        self._problem = ""
-
-    def scan(self) -> None:
-        """Look for what keeps a container from using the devices."""
+    def scan(self) -> Found:
+        """Return the slots, named by their CIDs, and where the devices appear: a change there causes a scan."""
         unusable = [path for path in DEVICES if not os.access(path, os.R_OK | os.W_OK)]
-        self._problem = f"missing, or not accessible: {', '.join(unusable)}" if unusable else ""
+        detail = f"missing, or not accessible: {', '.join(unusable)}" if unusable else ""
+        reason = "missing" if unusable else ""
+        slots = [Device(f"cid-{FIRST_CID + slot}", reason, detail=detail) for slot in range(SLOTS)]
+        return Found(slots, directories=frozenset(map(os.path.dirname, DEVICES)))
 
-    def devices(self) -> list[Device]:
-        """Return the slots, named by their CIDs."""
-        reason = "missing" if self._problem else ""
-        return [Device(f"cid-{FIRST_CID + slot}", reason, detail=self._problem) for slot in range(SLOTS)]
-
-    def directories(self) -> frozenset[str]:
-        """Return where the devices appear: a change there causes a scan."""
-        return frozenset(map(os.path.dirname, DEVICES))
-
-    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+    def allocate(self, found: Found, ids: Sequence[str]) -> ContainerEdits:  # noqa: ARG002 - the slots are alike
         """Return the devices, and the CIDs of the slots, separated by commas."""
-        if self._problem:
-            raise UnhealthyDeviceError(self._problem)
         cids = ",".join(device_id.removeprefix("cid-") for device_id in ids)
         return ContainerEdits(
             devices=[DeviceNode(path, path, "rw") for path in DEVICES], environment={"VSOCK_GUEST_CID": cids}

@@ -8,31 +8,16 @@ create, update and delete ResourceSlices, get ResourceClaims, and get its Node.
 
 import glob
 import os
-from collections.abc import Mapping
 
-from aosp_plugin.framework import ListedDevices, serve_dra
+from aosp_plugin.framework import ListedDevice, ListedDevices, serve_dra
 
 PORTS = "/dev/ttyUSB*"
 SYSFS = "/sys/class/tty"
 
 
-class SerialPorts(ListedDevices):
-    """The USB serial ports, with the vendor of each."""
-
-    def attributes(self, device_id: str) -> Mapping[str, str]:
-        """Return the USB vendor ID of a port, as it was at the last scan."""
-        return {"vendor": vendors.get(device_id.rpartition("-")[2], "unknown")}
-
-
-vendors: Mapping[str, str] = {}
-
-
-def list_ports() -> list[str]:
-    """Return the ports, and read their vendors: files of the host are read here, in the worker thread."""
-    global vendors  # noqa: PLW0603 - replaced by a single assignment, as Backend demands
-    ports = glob.glob(PORTS)
-    vendors = {os.path.basename(port): read_vendor(os.path.basename(port)) for port in ports}
-    return ports
+def list_ports() -> list[ListedDevice]:
+    """Return the ports, with the USB vendor ID of each."""
+    return [ListedDevice(path, attributes={"vendor": read_vendor(os.path.basename(path))}) for path in glob.glob(PORTS)]
 
 
 def read_vendor(name: str) -> str:
@@ -45,4 +30,4 @@ def read_vendor(name: str) -> str:
 
 
 if __name__ == "__main__":
-    serve_dra(SerialPorts("example.com/serial", list_ports), listen="127.0.0.1:9480")
+    serve_dra(ListedDevices("example.com/serial", list_ports), listen="127.0.0.1:9480")

@@ -21,9 +21,12 @@ from hack import schemas, version
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
 _RULES = "monitoring/rules.yaml"
-_COPIED = (_RULES, "monitoring/dashboard.json", "nfd/nodefeaturerule.yaml", "apparmor/aosp-phone", "dra/claims.yaml")
+_COPIED = (
+    *(_RULES, "monitoring/dashboard.json", "nfd/nodefeaturerule.yaml", "dra/claims.yaml"),
+    *("apparmor/aosp-phone", "seccomp/aosp-phone.json"),
+)
 _COMPARED = re.compile("((?!== ).)*?> [0-9]", re.DOTALL)
-"""An expression that compares with a number by > first, not with == as those of a state do."""
+"""Matches an expression whose first comparison is > with a number: those about a state compare by ==."""
 _PROMETHEUS_RULE = """\
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule

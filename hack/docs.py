@@ -11,9 +11,8 @@ import msgspec
 import yaml
 
 from aosp_plugin.backend.parameters import PhoneParameters, camel_case
-from aosp_plugin.binder.driver.advisories import ADVISORIES
+from aosp_plugin.binder.devices.health import REASONS
 from aosp_plugin.config import convert, keys
-from aosp_plugin.report.catalog import REASONS
 from hack import schemas
 from tests.reports import complete_metrics
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = ROOT / "docs" / "configuration.md"
-HOSTS = ROOT / "docs" / "hosts.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 PARAMETERS = ROOT / "docs" / "phone-parameters.schema.json"
@@ -30,7 +28,7 @@ RULES = ROOT / "deploy" / "monitoring" / "rules.yaml"
 STATUS = ROOT / "docs" / "status.schema.json"
 PHONES = ROOT / "kubectl_phones" / "schema.json"
 TEXT = "<!-- make docs: text -->"
-"""Where a generated text below a heading ends."""
+"""Marks the end of a generated text below a heading."""
 
 
 def files() -> dict[Path, str]:
@@ -39,7 +37,6 @@ def files() -> dict[Path, str]:
     texts = {path: msgspec.json.format(msgspec.json.encode(it), indent=2) for path, it in documents.items()}
     return {
         CONFIGURATION: with_tables(CONFIGURATION, keys_by_title()),
-        HOSTS: with_tables(HOSTS, {"known bad drivers": _advisories()}),
         MONITORING: with_tables(MONITORING, {"metrics": _metrics()}),
         RUNBOOK: with_texts(RUNBOOK, dict([*_alerts(), *_reasons()])),
         **{path: f"{text.decode()}\n" for path, text in texts.items()},
@@ -60,8 +57,8 @@ def with_texts(path: Path, texts: Mapping[str, str]) -> str:
 
 def _reasons() -> Iterator[tuple[str, str]]:
     """Yield each reason for Unhealthy with what it is called and what to do first."""
-    for reason, (title, action) in REASONS.items():
-        yield reason, f"{title[0].upper()}{title[1:]}. {action}"
+    for reason, info in REASONS.items():
+        yield reason, f"{info.title[0].upper()}{info.title[1:]}. {info.action}"
 
 
 def _alerts() -> Iterator[tuple[str, str]]:
@@ -93,17 +90,10 @@ def with_tables(path: Path, tables: Mapping[str, str]) -> str:
     return page
 
 
-def _advisories() -> str:
-    """Return the table of the drivers that are known to be bad."""
-    rows = [("driver", "since Linux", "fixed in", "what happens", "reported as"), ("---",) * 5]
-    rows += [each._replace(fixed=each.fixed or "no version known") for each in ADVISORIES]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
 def _metrics() -> str:
     """Return the table of the plugin's metrics."""
     rows = [("name", "type", "labels", "meaning"), ("---",) * 4]
-    for metric in complete_metrics().load().collect():
+    for metric in complete_metrics().registry.collect():
         if metric.name.startswith("aosp_plugin_"):
             name = f"{metric.name}_total" if metric.type == "counter" else metric.name
             labels = [f"`{label}`" for label in metric.samples[0].labels if label != "le"]

@@ -24,7 +24,7 @@ from tests.e2e.common import packages
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("lint", "types", "layers", "tests", "test-tools")
-"""What ``make test`` consists of, and ``make test-tools``; tests/tools/test_pythons.py compares them."""
+"""The targets of ``make test``, and ``make test-tools``; tests/tools/test_pythons.py compares them."""
 
 _numbers = itertools.count(1)
 

@@ -2,7 +2,7 @@
 
     kubectl (``kubectl get --raw``) -> objects -> devices, phones, nodes, problems -> fleet -> text or JSON
 
-Requires kubectl and nothing but the standard library.
+Requires kubectl, and only the standard library of Python.
 """
 
 __version__ = "0.1.0"

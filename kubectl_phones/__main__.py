@@ -35,7 +35,7 @@ def main() -> int:
     try:
         return _run(options)
     except KubectlError as error:
-        print(f"kubectl-phones: {error}", file=sys.stderr)
+        print(f"kubectl-phones: {text.printable(str(error))}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:  # the reader has ended; 1 would mean problems
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it when it exits
@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
     selection = Selection(**{name: getattr(options, name) for name in Selection._fields})
     found = fleet(gather(Kubectl(kubeconfig), selection), selection)
     for line in found.missing:
-        print(f"kubectl-phones: {line}", file=sys.stderr)
+        print(f"kubectl-phones: {text.printable(line)}", file=sys.stderr)
     _show(found, options.output)
     sys.stdout.flush()
     if not options.check:

@@ -8,7 +8,7 @@ from kubectl_phones.gather import Cluster
 from kubectl_phones.objects import Object, seconds
 
 DOMAIN: Final = "aosp.io"
-"""Of the resources that are recognized without further information."""
+"""The domain of the resources that count as phones without ``--resource``."""
 
 Owner: TypeAlias = tuple[str, str]
 """Namespace and name of a pod."""
@@ -23,7 +23,7 @@ class Device(NamedTuple):
     reason: str
     """Why it is unhealthy: the values of its taints; empty if it is healthy."""
     since: float | None
-    """Since when it has the first taint."""
+    """When it got its first taint."""
     used: bool
     """Whether a pod has it."""
 
@@ -32,11 +32,11 @@ class Devices(NamedTuple):
     """All devices that are known one by one, and what pods have."""
 
     by_place: Mapping[Place, Mapping[str, Device]]
-    """Those of DRA drivers by their IDs."""
+    """The devices of DRA drivers, by their IDs."""
     of_pods: Mapping[tuple[Owner, str], Collection[str]]
     """IDs of the devices by pod and resource."""
     requested: Mapping[tuple[Owner, str], int]
-    """Number of devices in claims that are not allocated yet, likewise."""
+    """Number of devices in claims that are not allocated yet, by pod and resource."""
 
 
 def driver_name(resource: str) -> str:
@@ -89,11 +89,15 @@ def current_slices(cluster: Cluster, drivers: Collection[str]) -> list[Object]:
     """Return the specs of these drivers' slices for a node, of the latest generation of their pool."""
     specs = [each["spec"] for each in cluster.slices or ()]
     specs = [spec for spec in specs if spec["driver"] in drivers and spec.get("nodeName")]
-    latest: dict[tuple[str, str], int] = collections.defaultdict(int)
+    latest: dict[tuple[str, str, str], int] = collections.defaultdict(int)
     for spec in specs:
-        key = spec["driver"], spec["pool"]["name"]
-        latest[key] = max(spec["pool"]["generation"], latest[key])
-    return [spec for spec in specs if spec["pool"]["generation"] == latest[spec["driver"], spec["pool"]["name"]]]
+        latest[pool_of(spec)] = max(spec["pool"]["generation"], latest[pool_of(spec)])
+    return [spec for spec in specs if spec["pool"]["generation"] == latest[pool_of(spec)]]
+
+
+def pool_of(spec: Object) -> tuple[str, str, str]:
+    """Return what identifies the pool of a slice for a node: another node may have one of the same name."""
+    return spec["driver"], spec["nodeName"], spec["pool"]["name"]
 
 
 def _device(item: Object, health: str, *, used: bool) -> Device:
@@ -106,7 +110,7 @@ def _device(item: Object, health: str, *, used: bool) -> Device:
 
 
 def _requested(cluster: Cluster, drivers: Mapping[str, str]) -> Mapping[tuple[Owner, str], int]:
-    """Return how many phones the claims of pods request that have none yet."""
+    """Return how many phones pods request by claims that are not allocated yet."""
     classes = {name: name for name in drivers}
     for each in cluster.classes or ():
         for driver, resource in drivers.items():
@@ -115,13 +119,15 @@ def _requested(cluster: Cluster, drivers: Mapping[str, str]) -> Mapping[tuple[Ow
             if selects or spec.get("extendedResourceName") == resource:
                 classes[each["metadata"]["name"]] = driver
     waiting = {
-        (claim.namespace, claim.name): [drivers[classes[name]] for name in claim.classes if name in classes]
+        (claim.namespace, claim.name): [
+            (drivers[classes[name]], count) for name, count in claim.classes.items() if name in classes
+        ]
         for claim in cluster.claims or ()
         if not claim.devices
     }
     requested: dict[tuple[Owner, str], int] = collections.defaultdict(int)
     for pod in cluster.pods or ():
         for name in pod.claims:
-            for resource in waiting.get((pod.namespace, name), ()):
-                requested[(pod.namespace, pod.name), resource] += 1
+            for resource, count in waiting.get((pod.namespace, name), ()):
+                requested[(pod.namespace, pod.name), resource] += count
     return requested

@@ -1,4 +1,4 @@
-"""From what was read of a cluster to the document. Everything here is pure."""
+"""Makes the document from what was read of a cluster. Everything here is pure."""
 
 from collections.abc import Sequence
 

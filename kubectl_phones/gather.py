@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from kubectl_phones.objects import Claim, Node, Object, Pod
 
 NAME: Final = "aosp-device-plugin"
-"""In the label of the plugin's DaemonSet and pods, and the source of its Events."""
+"""The name in the label of the plugin's DaemonSet and pods, and the source of its Events."""
 
 _DRA: Final = "/apis/resource.k8s.io/v1"
 
 
 class Selection(NamedTuple):
-    """What the options select."""
+    """The selection by the options."""
 
     resources: Sequence[str] = ()
     nodes: Sequence[str] = ()
@@ -46,22 +46,22 @@ class Cluster:
     pods: tuple[Pod, ...] | None
     plugin_pods: tuple[Pod, ...] | None
     daemon_sets: tuple[Object, ...] | None = ()
-    """Those of the plugin."""
+    """The DaemonSets of the plugin."""
     slices: tuple[Object, ...] | None = ()
     claims: tuple[Claim, ...] | None = ()
     classes: tuple[Object, ...] | None = ()
     """DeviceClasses."""
     events: tuple[Object, ...] | None = ()
-    """Those that plugins have written about their Nodes."""
+    """The Events that plugins have written about their Nodes."""
     missing: tuple[str, ...] = ()
-    """What could not be read, and why, a line each."""
+    """Lines that say what could not be read, and why."""
 
 
 class _Wanted(NamedTuple):
     """A list to read."""
 
     what: str
-    """What is not shown without it."""
+    """The part of the output that requires it."""
     path: str
     query: dict[str, str]
     decode: Callable[[Object], Any]

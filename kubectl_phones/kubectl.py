@@ -1,6 +1,7 @@
 """Lists of the API server by ``kubectl get --raw``: kubectl finds the cluster and authenticates, as for any command."""
 
 import json
+import re
 import shutil
 import subprocess
 import urllib.parse
@@ -11,11 +12,16 @@ from typing import Any, Final
 PAGE: Final = 2000
 """Objects of a request. A pod is some 6 kB of JSON, and many times that when it is decoded."""
 _ITEMS: Final = '"items":['
-"""What is before the objects of a page. The API server writes JSON without spaces, and a list's metadata first."""
+"""The text before the objects of a page. The API server writes JSON without spaces, and a list's metadata first."""
+
+_MAX_DEPTH: Final = 50
+"""More than the depth of anything that is read of an object."""
+_NESTING: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
+"""A string, or the beginning or end of an object or a list."""
 
 
 class KubectlError(Exception):
-    """There is no kubectl, or it has failed; the text is its own: Error from server (Forbidden): nodes is forbidden."""
+    """There is no kubectl, or it has failed; then the text is kubectl's own, such as Error from server (Forbidden)."""
 
 
 class Kubectl:
@@ -32,7 +38,7 @@ class Kubectl:
     def list(self, path: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Yield the objects of a collection, which are read page by page. Raises KubectlError.
 
-        The next page is read while the caller uses the objects of one, of which only one is decoded at a time.
+        The next page is read while the caller uses the objects of the present one, which are decoded one at a time.
         """
         page: str | None = self._get(path, {**query, "limit": PAGE})
         with ThreadPoolExecutor(1) as executor:
@@ -58,5 +64,29 @@ def _objects(items: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of the rest of a page, such as ``{},{}]}``."""
     decoder, at = json.JSONDecoder(), 0
     while items[at] != "]":
-        item, at = decoder.raw_decode(items, at + (items[at] == ","))
+        at += items[at] == ","
+        try:
+            item, at = decoder.raw_decode(items, at)
+        except RecursionError:
+            item, at = _shallow(items, at)
         yield item
+
+
+def _shallow(items: str, at: int) -> tuple[dict[str, Any], int]:
+    """Return the object at an index without what is nested too deeply in it, and the index of its end.
+
+    The API server accepts 5,000 lists in each other as parameters of a claim: no user must hide the claims of others.
+    """
+    kept, depth = "", 0
+    for token in _NESTING.finditer(items, at):
+        if token[0] in ("{", "["):
+            depth += 1
+            if depth == _MAX_DEPTH:
+                kept += f"{items[at : token.start()]}null"
+        elif token[0] in ("}", "]"):
+            depth -= 1
+            if depth == _MAX_DEPTH - 1:
+                at = token.end()
+            elif not depth:
+                return json.loads(kept + items[at : token.end()]), token.end()
+    raise AssertionError("an object without an end")

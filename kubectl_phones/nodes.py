@@ -68,7 +68,7 @@ def is_ready(pod: Pod) -> bool:
 
 
 def _rank(pod: Pod) -> tuple[bool, bool, float]:
-    """Return the key by which the pod that counts is the largest, for example during a rolling update."""
+    """Return the sort key of a node's pods. The largest one counts, for example during a rolling update."""
     return is_ready(pod), pod.deleted is None, pod.created
 
 
@@ -88,7 +88,7 @@ def _row(
     devices: Devices,
     used: Mapping[Place, int] | None,
 ) -> NodeRow:
-    """Return the row of a resource, or with an empty name that of a node without phones."""
+    """Return the row of a resource; an empty name is for a node without phones."""
     place = node.name, name
     found = devices.by_place.get(place)
     if found is not None:

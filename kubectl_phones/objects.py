@@ -1,4 +1,4 @@
-"""What is needed of the objects of the API server, from their JSON. Times are seconds since the epoch. No I/O."""
+"""Decodes what is needed of the API server's objects. Times are seconds since the epoch. Everything here is pure."""
 
 import collections
 import datetime
@@ -29,11 +29,11 @@ class Node(NamedTuple):
     name: str
     labels: Mapping[str, str]
     capacity: Mapping[str, int]
-    """Of extended resources."""
+    """Amounts of extended resources."""
     allocatable: Mapping[str, int]
     ready: Condition
     taints: tuple[str, ...]
-    """Their keys."""
+    """Keys of its taints."""
 
 
 class Pod(NamedTuple):
@@ -68,8 +68,8 @@ class Claim(NamedTuple):
 
     namespace: str
     name: str
-    classes: tuple[str, ...]
-    """Name of the device class of each requested device; empty if it is allocated."""
+    classes: Mapping[str, int]
+    """Number of requested devices by device class, which its user chooses; empty if it is allocated."""
     devices: tuple[tuple[str, str, str], ...]
     """Driver, pool and name of each allocated device."""
     pods: tuple[str, ...]
@@ -95,7 +95,7 @@ def phone_pod(item: Object) -> Pod | None:
 def plugin_pod(item: Object) -> Pod | None:
     """Return a pod of the plugin's DaemonSet; None for a pod of another owner, such as that of ``helm test``.
 
-    Before it is scheduled, its node is that which its affinity names.
+    A pod that has not been scheduled has the node that its affinity names.
     """
     if not any(owner["kind"] == "DaemonSet" for owner in item["metadata"].get("ownerReferences", ())):
         return None
@@ -109,19 +109,19 @@ def plugin_pod(item: Object) -> Pod | None:
 def claim(item: Object) -> Claim:
     """Return a ResourceClaim."""
     metadata, status = item["metadata"], item.get("status", {})
-    classes: list[str] = []
+    classes = collections.Counter[str]()
     if "allocation" not in status:
         for request in item["spec"].get("devices", {}).get("requests", ()):
             wanted = request.get("exactly") or request["firstAvailable"][0]
-            classes += [wanted["deviceClassName"]] * wanted.get("count", 1)
+            classes[wanted["deviceClassName"]] += wanted.get("count", 1)
     results = status.get("allocation", {}).get("devices", {}).get("results", ())
     devices = tuple((result["driver"], result["pool"], result["device"]) for result in results)
     pods = tuple(consumer["name"] for consumer in status.get("reservedFor", ()) if consumer["resource"] == "pods")
-    return Claim(metadata["namespace"], metadata["name"], tuple(classes), devices, pods)
+    return Claim(metadata["namespace"], metadata["name"], classes, devices, pods)
 
 
 def amount(text: str) -> int:
-    """Return the quantity of a resource that is counted, such as 120, or 1k for 1000; 0 if it is none."""
+    """Return the quantity of a resource that is counted, such as 120, or 1k for 1000; 0 for any other text."""
     match = _QUANTITY.fullmatch(text)
     return int(match[1]) * 10 ** int(match[2] or 0) * _FACTORS[match[3]] if match else 0
 

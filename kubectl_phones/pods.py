@@ -6,13 +6,13 @@ from kubectl_phones.objects import Node, Pod, joined
 from kubectl_phones.report import PhoneState
 
 PATIENCE: Final = 300.0
-"""Seconds after which it is a problem that a pod starts, ends, or is not ready."""
+"""Seconds for which a pod may start, end, or not be ready, before that is a problem."""
 
 _USUAL: Final = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 class PodState(NamedTuple):
-    """What a pod does."""
+    """The state of a pod."""
 
     state: PhoneState
     reason: str = ""
@@ -28,7 +28,7 @@ def pod_state(pod: Pod, node: Node | None, now: float) -> PodState:
         late = now - pod.deleted
         reason = f"should have ended {late:.0f} s ago" if late > PATIENCE else ""
         return PodState(PhoneState.TERMINATING, reason, pod.deleted, problem=bool(reason))
-    if not pod.node or pod.scheduled.status == "False":  # the plugin's have a node that they wait for
+    if not pod.node or pod.scheduled.status == "False":  # a pod of the plugin has a node before it is scheduled
         return _unscheduled(pod, now)
     if node is not None and node.ready.status != "True":
         reason = joined("node not ready", node.ready.reason)

@@ -1,10 +1,10 @@
-"""What is wrong with a node. Everything here is pure."""
+"""The problems of nodes. Everything here is pure."""
 
 import collections
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from kubectl_phones.devices import DOMAIN, Devices, current_slices, driver_name
+from kubectl_phones.devices import DOMAIN, Devices, current_slices, driver_name, pool_of
 from kubectl_phones.gather import Cluster
 from kubectl_phones.nodes import NodeView
 from kubectl_phones.objects import Object, joined, seconds
@@ -16,7 +16,7 @@ _EVENTS: Final = {
     "KubeletLostDevices": (Kind.KUBELET_DISAGREES, "KubeletHasDevices"),
     "SecondPlugin": (Kind.OTHER_PLUGIN, "SecondPluginEnded"),
 }
-"""The kind of problem that an Event of the plugin is about, by its reason, and the reason of the Event that ends it."""
+"""The kind of problem by the reason of the plugin's Event, and the reason of the Event that ends it."""
 
 
 def problems(
@@ -72,7 +72,7 @@ def _resource_problems(view: NodeView, devices: Devices) -> Iterator[Problem]:
 
 
 def _event_problems(view: NodeView, events: Collection[Object]) -> Iterator[Problem]:
-    """Yield what the plugin that runs has reported, and has not reported to have ended."""
+    """Yield the problems that the present plugin has reported, and has not reported as ended."""
     for row in view.rows:
         own = [event for event in events if row.resource in event["message"].replace(":", " ").split()]
         for reason, (kind, end) in _EVENTS.items():
@@ -88,16 +88,16 @@ def _last(event: Object) -> float:
 
 
 def _slice_problems(cluster: Cluster, names: Collection[str]) -> Iterator[Problem]:
-    """Yield the pools of which slices are missing."""
+    """Yield the pools that lack slices."""
     drivers = {driver_name(name): name for name in names}
-    pools: dict[tuple[str, str], list[Object]] = collections.defaultdict(list)
+    pools: dict[tuple[str, str, str], list[Object]] = collections.defaultdict(list)
     for spec in current_slices(cluster, drivers):
-        pools[spec["driver"], spec["pool"]["name"]].append(spec)
-    for (driver, pool), found in pools.items():
+        pools[pool_of(spec)].append(spec)
+    for (driver, node, pool), found in pools.items():
         count = found[0]["pool"]["resourceSliceCount"]
         if len(found) < count:
             detail = f"the pool {pool} has {len(found)} of {count} ResourceSlices"
-            yield Problem(Kind.SLICES_INCOMPLETE, found[0]["nodeName"], drivers[driver], detail, None)
+            yield Problem(Kind.SLICES_INCOMPLETE, node, drivers[driver], detail, None)
 
 
 def _phones(count: int) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class PluginState(enum.StrEnum):
-    """The plugin of a node."""
+    """The state of the plugin on a node."""
 
     READY = "ready"
     NOT_READY = "not-ready"
@@ -23,7 +23,7 @@ class PluginState(enum.StrEnum):
 
 
 class PhoneState(enum.StrEnum):
-    """What the pod of a phone does, or what a device without a pod is."""
+    """The state of a pod with phones, or of a device without a pod."""
 
     RUNNING = "running"
     STARTING = "starting"
@@ -44,10 +44,10 @@ class PhoneState(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """What is wrong with a node, the worst first."""
+    """The kinds of problems, the worst first."""
 
     NO_PHONES = "no-phones"
-    """Of the cluster, if it has no phones at all, or of a node whose plugin is ready."""
+    """The cluster has no phones at all, or a node has none although its plugin is ready."""
     NODE_NOT_READY = "node-not-ready"
     PLUGIN_ABSENT = "plugin-absent"
     PLUGIN_NOT_READY = "plugin-not-ready"
@@ -59,7 +59,7 @@ class Kind(enum.StrEnum):
     """The API server does not have all ResourceSlices of the node."""
     UNHEALTHY = "unhealthy"
     OTHER_PLUGIN = "other-plugin"
-    """An Event of the plugin says that another one serves the same resource on the node."""
+    """An Event of the plugin says that another plugin serves the same resource on the node."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class NodeRow:
     resource: str
     """Empty if the node should have phones and has none."""
     api: str
-    """``device-plugin`` or ``dra``; empty if the resource is."""
+    """``device-plugin`` or ``dra``; empty if ``resource`` is empty."""
     phones: int
     allocatable: int
     """Healthy phones according to the Node object or the ResourceSlices, including those in use."""
@@ -96,7 +96,7 @@ class NodeRow:
     plugin_pod: str
     """Namespace and name; empty if there is none."""
     since: float | None
-    """Since when the plugin is in its state."""
+    """When the plugin got into its state."""
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class PhoneRow:
     reason: str
     problem: bool
     created: float | None
-    """Of the pod."""
+    """When the pod was created."""
     since: float | None
     """When it got into its state, if that is known."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Numbers of all rows together."""
+    """The sums of all rows."""
 
     nodes: int
     nodes_with_problems: int
@@ -147,8 +147,8 @@ class Fleet:
     problems: tuple[Problem, ...]
     nodes: tuple[NodeRow, ...]
     phones: tuple[PhoneRow, ...]
-    """Those with a problem first."""
+    """Rows with a problem come first."""
     missing: tuple[str, ...]
-    """What could not be read, such as a missing right, and what is missing therefore."""
+    """Lines that say what is not shown because it could not be read, and why."""
     complete: bool
     """Whether nodes, pods and the plugin's pods could be read."""

@@ -94,7 +94,7 @@ def _table(rows: Sequence[dict[str, str]], styles: Sequence[str]) -> Iterator[Li
     if not rows:
         return
     titles = list(rows[0])
-    cells = [[_printable(cell) for cell in row.values()] for row in rows]
+    cells = [[printable(cell) for cell in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     yield Line("")
     for row, style in zip([titles, *cells], [BOLD, *styles], strict=True):
@@ -105,7 +105,7 @@ def _table(rows: Sequence[dict[str, str]], styles: Sequence[str]) -> Iterator[Li
         yield Line(GAP.join(aligned).rstrip(), style)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return one line that does not control the terminal; a container runtime's message may have several."""
     if text.isprintable():
         return text

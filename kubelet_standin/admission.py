@@ -6,6 +6,7 @@ pkg/kubelet/cm/devicemanager/manager.go: Allocate, allocateContainerResources, G
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,19 +45,25 @@ class Admission:
     """Returns whether the pod with this UID is still active."""
     save: Callable[[], None]
     """Writes the checkpoint."""
+    started: AbstractSet[tuple[str, str]]
+    """The containers that have started, by UID of the pod and name, also before this run of the kubelet."""
+    admitted: set[str] = field(default_factory=set)
+    """UIDs of the pods that this run of the kubelet has admitted."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held during allocation, because the kubelet admits pods one at a time."""
 
     async def admit(self, pod: Pod) -> AdmittedPod:
         """Allocate devices for each container of a pod, init containers first.
 
-        Raises AdmissionError if the devices of a container cannot be allocated.
+        A kubelet that was restarted admits its pods again. Raises AdmissionError if the devices of a container cannot
+        be allocated, or are not healthy and it has not started before the restart.
         """
         try:
             async with self.lock:
                 await self._allocate_pod(pod)
         except (SelectionError, CallError, OSError) as error:  # OSError: the checkpoint cannot be written
             raise AdmissionError(UNEXPECTED, self.behaviour.rejection(str(error))) from error
+        self.admitted.add(pod.uid)
         names = [container.name for container in (*pod.init_containers, *pod.containers)]
         return AdmittedPod(pod.name, pod.uid, {name: self.stored(pod, name) for name in names})
 
@@ -78,7 +85,10 @@ class Admission:
         return self.stored(pod, container.name)
 
     async def _pre_start(self, pod: Pod, container: Container) -> bool:
-        """Return whether a resource of the container was never allocated (manager.go:925-960)."""
+        """Return whether a resource of the container was never allocated (manager.go:925-960).
+
+        A plugin that has not registered since the kubelet's start has no options: the container starts without a call.
+        """
         incomplete = False
         for resource in self._resources(container):
             held = self.state.held(pod.uid, container.name, resource)
@@ -121,6 +131,8 @@ class Admission:
 
     async def _allocate(self, pod: Pod, container: Container, reusable: _Reusable) -> None:
         """Allocate a container's resources, one call for each; write the checkpoint after at least one call."""
+        if pod.uid not in self.admitted and (pod.uid, container.name) in self.started:
+            return  # it runs since before the kubelet's start (manager.go isContainerAlreadyRunning)
         allocated = False
         resources = self._resources(container)
         if resources:

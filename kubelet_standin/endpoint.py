@@ -10,6 +10,7 @@ import grpc
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api.deviceplugin_pb2_grpc import DevicePluginStub
+from kubelet_standin.sockets import socket_address
 
 PRE_START_TIMEOUT: Final = 30.0
 """Seconds (pkg/kubelet/cm/devicemanager/types.go)."""
@@ -53,7 +54,7 @@ class Endpoint:
         self.options = pb.DevicePluginOptions()
         self.stopped_at: float | None = None
         self._channel = grpc.aio.insecure_channel(
-            f"unix:{path}",
+            socket_address(path),
             options=[
                 ("grpc.default_authority", authority),
                 ("grpc.max_receive_message_length", max_message),

@@ -78,7 +78,10 @@ class Kubelet:
         self._on_event = on_event
         self._registrations: list[Registration] = []
         self._pods: dict[str, str] = {}
+        self._ending: set[tuple[str, str]] = set()
+        """The init containers that are no sidecars, by the names of pod and container."""
         self._active: set[str] = set()
+        self._started: set[tuple[str, str]] = set()
         self._changed = asyncio.Event()
         self._run: _Run | None = None
 
@@ -119,6 +122,7 @@ class Kubelet:
             rng=self._rng,
             is_active=self._active.__contains__,
             save=save,
+            started=self._started,
         )
         stop_listening = await listen(self.directory, service, garbage=self.faults.garbage_register)
         if self.behaviour is Behaviour.OLD:
@@ -230,6 +234,7 @@ class Kubelet:
         """Admit a pod that was scheduled to this node. Raises AdmissionError if the kubelet rejects it."""
         run = self._running()
         self._pods[pod.uid] = pod.name
+        self._ending |= {(pod.name, each.name) for each in pod.init_containers if not each.restartable}
         self._active.add(pod.uid)
         try:
             admitted = await run.admission.admit(pod)
@@ -246,16 +251,22 @@ class Kubelet:
     async def start_container(self, pod: Pod, container_name: str) -> ContainerAllocation:
         """Start a container of an admitted pod, for the first time or again; the allocation is the same.
 
-        Raises AdmissionError with CreateContainerConfigError if a plugin fails; a kubelet would retry.
+        A kubelet that was restarted admits the pod again before. A real one does so when it starts: within milliseconds
+        a plugin may have registered or not. Raises AdmissionError: with CreateContainerConfigError if a plugin fails; a
+        kubelet would retry.
         """
         container = pod.container(container_name)
+        admission = self._running().admission
+        if pod.uid in self._active - admission.admitted:
+            await self.admit(pod)
         try:
-            allocation = await self._running().admission.start(pod, container)
+            allocation = await admission.start(pod, container)
         except AdmissionError as error:
             self._emit(
                 "container-failed", pod=pod.name, container=container.name, reason=error.reason, message=error.message
             )
             raise
+        self._started.add((pod.uid, container.name))
         self._emit("container-started", pod=pod.name, container=container.name)
         return allocation
 
@@ -264,6 +275,13 @@ class Kubelet:
         if pod.uid in self._active:
             self._active.remove(pod.uid)
             self._emit("pod-removed", pod=pod.name)
+
+    def is_listed(self, pod: str, container: str) -> bool:
+        """Return whether podresources lists a container of a pod, both by name: not an init container that ends.
+
+        See pkg/kubelet/apis/podresources/server_v1.go.
+        """
+        return (pod, container) not in self._ending
 
     def allocated(self, resource: str) -> Mapping[str, tuple[str, str]]:
         """Return the allocations: device ID to (pod name, container name). Ended pods are released first."""

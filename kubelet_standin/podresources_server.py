@@ -93,7 +93,8 @@ class PodResources(rpc.PodResourcesListerServicer):
         allocated: dict[tuple[str, str, str], list[str]] = {}
         for resource in self._kubelet.resources:
             for device, (pod, container) in self._kubelet.allocated(resource).items():
-                allocated.setdefault((pod, container, resource), []).append(device)
+                if self._kubelet.is_listed(pod, container):
+                    allocated.setdefault((pod, container, resource), []).append(device)
         pods: dict[tuple[str, str], pb.PodResources] = {}
         containers: dict[tuple[str, str], pb.ContainerResources] = {}
         for (name, container, resource), devices in allocated.items():

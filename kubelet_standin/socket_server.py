@@ -7,6 +7,7 @@ import grpc
 
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
 from kubelet_standin.directory import SOCKET_NAME, alias
+from kubelet_standin.sockets import socket_address
 
 GARBAGE = b"220 this is not gRPC\r\n" * 8
 
@@ -33,6 +34,6 @@ async def listen(directory: str, service: rpc.RegistrationServicer, *, garbage: 
             return stop
         server = grpc.aio.server()
         rpc.add_RegistrationServicer_to_server(service, server)
-        server.add_insecure_port(f"unix:{path}")
+        server.add_insecure_port(socket_address(path))
         await server.start()
         return lambda: server.stop(None)

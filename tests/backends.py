@@ -1,18 +1,88 @@
-"""Binder backends over real directories, for the tests of the backend package."""
+"""Binder backends over real directories, as a server has them, for the tests of the backend package."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.config.values import Api
+from aosp_plugin.framework.backend import ClaimParameters
+from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.inventory import Inventory
 
 CDI_DIRECTORY = Config().cdi_dir
+
+
+class Served:
+    """A backend, and what its last scan has found."""
+
+    def __init__(self, backend: BinderBackend) -> None:
+        self.backend = backend
+        self._inventory = Inventory()
+        self._changed = False
+
+    @property
+    def found(self) -> FoundDevices:
+        """What the last scan has found; nothing before the first one."""
+        return self._inventory.found or FoundDevices()
+
+    def due(self) -> float | None:
+        """Return the seconds after which the next scan is due without a change of files."""
+        return 0.0 if self._changed else self.found.due
+
+    def scan(self) -> dict[str, str]:
+        """Scan, and return the reason of each device, empty if it is healthy."""
+        self._inventory.publish(self.backend.scan())
+        self._changed = False
+        return {device.id: device.reason for device in self.found.devices}
+
+    def update_host(self) -> None:
+        """Update the host after a scan."""
+        self._changed = self.backend.update_host(self.found)
+
+    def tell(self, **changes: Any) -> None:
+        """Change what the backend is told."""
+        self.backend.input = self.backend.input._replace(**changes)
+
+    def reset(self) -> None:
+        """Let the next scan forget the history."""
+        self.tell(resets=self.backend.input.resets + 1)
+
+    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Allocate devices as the kubelet does."""
+        self._inventory.snapshot.require_healthy(ids)
+        return self.backend.allocate(self.found, ids)
+
+    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """Choose devices for a container."""
+        return self.backend.prefer(self.found, available, must_include, size)
+
+    def pre_start(self, ids: Sequence[str]) -> None:
+        """Prepare devices for the start of a container as the kubelet does."""
+        self._inventory.snapshot.require_usable(ids)
+        self.backend.pre_start(self.found, ids)
+
+    def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters] = ()) -> Sequence[ContainerEdits]:
+        """Prepare the devices of a claim."""
+        return self.backend.prepare(self.found, ids, parameters)
+
+    def unprepare(self, ids: Sequence[str]) -> None:
+        """Release devices of claims."""
+        self.backend.unprepare(ids)
+
+    def attributes(self, device_id: str) -> Mapping[str, bool | int | str]:
+        """Return what users can select a device by."""
+        return self.backend.attributes(self.found, device_id)
+
+    def is_prepared(self, ids: Sequence[str]) -> bool:
+        """Return whether the devices are as they were prepared."""
+        return self.backend.is_prepared(self.found, ids)
 
 
 def binder_backend(
@@ -22,14 +92,8 @@ def binder_backend(
     cdi_dir: Path | str = CDI_DIRECTORY,
     clock: Callable[[], float] = time.monotonic,
     **keys: Any,
-) -> BinderBackend:
+) -> Served:
     """Return a backend that accepts plain files as binder devices; ``keys`` are configuration keys."""
     resource = Resource(**{"device_dir": str(directory), "verify": Verify.FILE, "shared_devices": (), **keys})
     kind = ClaimsBackend if resource.api is Api.DRA else BinderBackend
-    return kind(host or Host(), resource, cdi_dir=str(cdi_dir), clock=clock)
-
-
-def scan(backend: BinderBackend) -> dict[str, str]:
-    """Scan, and return the reason of each device, empty if it is healthy."""
-    backend.scan()
-    return {device.id: device.reason for device in backend.devices()}
+    return Served(kind(host or Host(), resource, cdi_dir=str(cdi_dir), clock=clock))

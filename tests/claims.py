@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
-from aosp_plugin.framework.backend import Backend, ClaimParameters
+from aosp_plugin.framework.backend import Backend, ClaimParameters, Found
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
@@ -25,11 +25,14 @@ from aosp_plugin.framework.dra.claim_records import (
     record_of,
 )
 from aosp_plugin.framework.dra.claims import Claims
+from aosp_plugin.framework.dra.record_store import RecordStore
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import Observer
+from aosp_plugin.framework.metrics import Metrics, Repaired, Result
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
 from aosp_plugin.framework.worker import Worker
+from tests.support import counted
 
 PATIENCE = 30.0
 """Seconds after which a test gives up waiting."""
@@ -38,7 +41,7 @@ TIMINGS = Timings(claim_conflict=20.0, claim_poll=0.02, claim_gone=0.1, claim_ve
 """The timings of the product, with short pauses."""
 
 
-class DirectoryBackend(Backend):
+class DirectoryBackend(Backend[Found]):
     """Phones that are directories while they are prepared, in place of mounts.
 
     ``fail`` has the names of methods that raise an error. A method whose name is in ``hang`` waits for ``resume``.
@@ -59,18 +62,17 @@ class DirectoryBackend(Backend):
         self.calls: list[str] = []
         self.parameters: list[Sequence[ClaimParameters]] = []
 
-    def scan(self) -> None:
-        """Find nothing new."""
-
-    def devices(self) -> Sequence[Device]:
+    def scan(self) -> Found:
         """Return all phones."""
-        return [Device(device_id, self.reasons.get(device_id, "")) for device_id in self.ids]
+        return Found([Device(device_id, self.reasons.get(device_id, "")) for device_id in self.ids])
 
-    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+    def allocate(self, _found: Found, ids: Sequence[str]) -> ContainerEdits:
         """Refuse: this backend is for claims."""
         raise NotImplementedError
 
-    def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
+    def prepare(
+        self, _found: Found, ids: Sequence[str], parameters: Sequence[ClaimParameters]
+    ) -> Sequence[ContainerEdits]:
         """Create the directory of each phone; "broken" in the parameters is an error."""
         self._begin("prepare", ids)
         self.parameters.append(parameters)
@@ -84,7 +86,7 @@ class DirectoryBackend(Backend):
             edits.append(ContainerEdits([node], [Mount(str(path), f"/phones/{device_id}")], {"PHONE": device_id}))
         return edits
 
-    def is_prepared(self, ids: Sequence[str]) -> bool:
+    def is_prepared(self, _found: Found, ids: Sequence[str]) -> bool:
         """Return whether the directories exist."""
         return all((self.directory / device_id).is_dir() for device_id in ids)
 
@@ -95,11 +97,9 @@ class DirectoryBackend(Backend):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(self.directory / device_id)
 
-    def retain(self, ids: Collection[str]) -> None:
-        """Remove all other directories."""
-        for path in self.directory.iterdir():
-            if path.name not in ids:
-                shutil.rmtree(path)
+    def places(self, device_id: str) -> Collection[str]:
+        """Return the directory of a phone."""
+        return [str(self.directory / device_id)]
 
     @property
     def mounted(self) -> set[str]:
@@ -188,80 +188,63 @@ class FakeSource:
         return msgspec.convert(self.objects[name], Claim)
 
 
-class RecordingObserver(Observer):
-    """Records events."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
-
-    def prepared(self, result: str, seconds: float) -> None:  # noqa: ARG002 - not compared
-        """Record it."""
-        self.events.append(("prepared", result))
-
-    def unprepared(self, result: str, seconds: float) -> None:  # noqa: ARG002 - not compared
-        """Record it."""
-        self.events.append(("unprepared", result))
-
-    def claims_changed(self, prepared: int) -> None:
-        """Record it."""
-        self.events.append(("claims", prepared))
-
-    def waited_for_device(self, seconds: float) -> None:  # noqa: ARG002 - not compared
-        """Record it."""
-        self.events.append(("waited",))
-
-    def reconciled(self, kind: str, result: str) -> None:
-        """Record it."""
-        self.events.append(("reconciled", kind, result))
-
-
 class Node(NamedTuple):
     """The directories of a node, and what a driver uses."""
 
     root: Path
     backend: DirectoryBackend
     source: FakeSource
-    observer: RecordingObserver
+    metrics: Metrics
+    driver: str = DRIVER
+    cdi_name: str = "cdi"
 
     @property
     def state(self) -> Path:
         """The directory of the driver."""
-        return self.root / "plugins" / DRIVER
-
-    @property
-    def checkpoint(self) -> Path:
-        """The checkpoint of an earlier version."""
-        return self.state / "checkpoint.json"
+        return self.root / "plugins" / self.driver
 
     @property
     def cdi(self) -> Path:
         """The directory of the CDI specs."""
-        return self.root / "cdi"
+        return self.root / self.cdi_name
 
     def spec(self, uid: str) -> Path:
         """Return the path of the CDI spec of a claim."""
-        return self.cdi / f"{DRIVER}-claim_{uid}.json"
+        return self.cdi / f"{self.driver}-claim_{uid}.json"
 
     @property
     def specs(self) -> set[str]:
         """The UIDs of the claims with a spec."""
-        prefix = f"{DRIVER}-claim_"
+        prefix = f"{self.driver}-claim_"
         found = self.cdi.iterdir() if self.cdi.exists() else ()
         return {path.name.removeprefix(prefix).removesuffix(".json") for path in found}
 
-    def host(self) -> ClaimHost:
+    def record(self, uid: str) -> Path:
+        """Return the path of the record of a claim."""
+        return self.state / f"claim_default_claim-{uid}_{uid}.json"
+
+    @property
+    def records(self) -> set[str]:
+        """The UIDs of the claims with a record."""
+        return {path.stem.rpartition("_")[2] for path in self.state.glob("claim_*.json")}
+
+    def store(self) -> RecordStore:
+        """Return the records of claims as a new process has them."""
+        return RecordStore(self.driver, str(self.state), boot_id_file=str(self.root / "boot_id"))
+
+    def host(self, store: RecordStore | None = None) -> ClaimHost:
         """Return the claims as a new process has them."""
-        specs = ClaimSpecs(
-            DRIVER,
-            state_directory=str(self.state),
-            cdi_directory=str(self.cdi),
-            boot_id_file=str(self.root / "boot_id"),
-        )
-        return ClaimHost(self.backend, specs)
+        inventory = Inventory()
+        inventory.publish(self.backend.scan())
+        return ClaimHost(self.backend, inventory, store or self.store(), ClaimSpecs(self.driver, str(self.cdi)))
 
     def boot(self, boot: str) -> None:
         """Set the boot ID."""
         (self.root / "boot_id").write_text(f"{boot}\n")
+
+    def repairs(self, kind: Repaired, result: Result = "ok") -> float:
+        """Return how often something was repaired, or could not be."""
+        return counted(self.metrics, "claim_repairs_total", kind=kind, result=result)
 
     @contextlib.asynccontextmanager
     async def claims(
@@ -274,31 +257,31 @@ class Node(NamedTuple):
         """Run the claims of a new process, in this event loop."""
         inventory, worker = Inventory(), Worker("claims")
         if scanned:
-            inventory.publish(self.backend.devices())
+            inventory.publish(self.backend.scan())
         claims = Claims(
             self.backend,
-            DRIVER,
+            self.driver,
             NODE,
             get_claim=get_claim or self.source.get_claim,
             worker=worker,
             inventory=inventory,
             state_directory=str(self.state),
             cdi_directory=str(self.cdi),
-            observer=self.observer,
-            timings=timings,
+            runtime=Runtime(self.metrics, timings=timings),
             boot_id_file=str(self.root / "boot_id"),
         )
         try:
             yield claims
         finally:
             self.backend.resume.set()
+            await claims.close(PATIENCE)
             worker.close()
 
 
 def make_node(root: Path) -> Node:
     """Return a node with eight phones, in a directory."""
     (root / "boot_id").write_text("boot-1\n")
-    return Node(root, DirectoryBackend(root / "phones"), FakeSource(), RecordingObserver())
+    return Node(root, DirectoryBackend(root / "phones"), FakeSource(), Metrics())
 
 
 def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedDevice, ...] | ClaimRecord:
@@ -333,4 +316,4 @@ async def unprepare(claims: Claims, *uids: str) -> dict[str, str]:
 
 def nothing_left(node: Node, claims: Claims) -> bool:
     """Return whether no trace of any claim is left."""
-    return not node.specs and not node.backend.mounted and not claims.prepared
+    return not node.specs and not node.records and not node.backend.mounted and not claims.prepared

@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import errno
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,10 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, databas
 settings.load_profile("repeatable")
 
 own_mounts.enter()
+
+# Git sets them for hooks and `rebase --exec`: the repositories that tests make would be the checkout's.
+for variable in ("GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
+    os.environ.pop(variable, None)
 
 # A shell starts background jobs with SIGINT ignored; the processes that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,7 +57,7 @@ def no_mount_events(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make inotify unavailable, as if the limit of instances on this host were reached."""
 
-    def unavailable(_notify: object) -> None:
+    def unavailable(_loop: object) -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.Inotify", unavailable)

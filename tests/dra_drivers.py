@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Literal, cast
+from typing import cast
 
+from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.observer import Observer
-from aosp_plugin.framework.timings import Stop, Timings
+from aosp_plugin.framework.metrics import Metrics
+from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraClaim, DraPod, DraTimings
+from tests.support import RESOURCE
 
 DRIVER = "phone.example.com"
 
@@ -29,6 +32,8 @@ HASTY = Timings(patience=0.2, stop=0.8)
 
 class Handler:
     """Prepares each claim with one device of its name, in place of ``Claims``; tests replace ``hook``."""
+
+    is_served_elsewhere = False
 
     def __init__(self) -> None:
         self.prepared: list[str] = []
@@ -72,47 +77,32 @@ class Handler:
             await result
 
 
-class Events(Observer):
-    """Records registrations."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def registration(self, result: Literal["ok", "failed", "refused"]) -> None:
-        """Record an answer."""
-        self.seen.append(result)
-
-    def unregistered(self) -> None:
-        """Record the end of a registration."""
-        self.seen.append("unregistered")
-
-
 class Driver:
     """A running driver."""
 
-    def __init__(self, service: KubeletService, handler: Handler, events: Events) -> None:
+    def __init__(self, service: KubeletService, handler: Handler, metrics: Metrics) -> None:
         self.service = service
         self.handler = handler
-        self.events = events
+        self.metrics = metrics
 
 
 @contextlib.asynccontextmanager
 async def running_driver(directory: str, *, name: str = DRIVER, timings: Timings = PATIENT) -> AsyncIterator[Driver]:
     """Run a driver inside the context."""
     files = FileEvents(timings)
-    stop, handler, events = Stop(timings), Handler(), Events()
+    stop, handler, metrics = Stop(timings), Handler(), Metrics()
     service = KubeletService(
         name,
+        RESOURCE,
         directory,
         cast("Claims", handler),
         files=files.subscribe(),
         stop=stop,
-        observer=events,
-        timings=timings,
+        runtime=Runtime(metrics, timings=timings),
     )
     running = asyncio.create_task(service.run())
     try:
-        yield Driver(service, handler, events)
+        yield Driver(service, handler, metrics)
     finally:
         stop.request()
         await running

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
+from aosp_plugin.framework.dra.driver_names import driver_name
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraVersion
-from tests.claims import DRIVER, NODE, claim_object
+from tests.claims import NODE, claim_object
 from tests.dra_drivers import FAST_KUBELET
+from tests.static_credentials import StaticCredentials
 from tests.support import until
 
 CLAIMS = protocol.resource_claims("default")
@@ -29,7 +30,9 @@ class DraNode:
         self.directory = directory
         self.server = server
         server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-        self.kubelet = DraKubelet(directory / "registry", version=version, timings=FAST_KUBELET, wipe=self._wipe)
+        self.kubelet = DraKubelet(
+            directory / "plugins_registry", version=version, timings=FAST_KUBELET, wipe=self._wipe
+        )
 
     async def _wipe(self, driver: str) -> None:
         selector = f"{ON_NODE},spec.driver={driver}" if driver else ON_NODE
@@ -55,14 +58,15 @@ class DraNode:
         claim = claim_object(name, {"main": devices}, *config)
         return DraClaim.from_object(self.server.objects.create(CLAIMS, claim))
 
-    def driver(self, backend: Backend, **arguments: Any) -> DraDriver:
+    def driver(self, backend: Backend[Any], **arguments: Any) -> DraDriver:
         """Return a driver of this node that does not run yet."""
-        directories = DraDirectories(*(str(self.directory / name) for name in ("registry", "state", "cdi")))
-        credentials = Credentials(self.server.url)
+        state = f"plugins/{driver_name(backend.resource_name)}"
+        directories = DraDirectories(*(str(self.directory / name) for name in ("plugins_registry", state, "cdi")))
+        credentials = StaticCredentials(self.server.url)
         return DraDriver(backend, node_name=NODE, directories=directories, credentials=credentials, **arguments)
 
     @contextlib.asynccontextmanager
-    async def running(self, backend: Backend, **arguments: Any) -> AsyncIterator[DraDriver]:
+    async def running(self, backend: Backend[Any], **arguments: Any) -> AsyncIterator[DraDriver]:
         """Run a driver inside the context, from the time when it is ready."""
         driver = self.driver(backend, **arguments)
         async with asyncio.TaskGroup() as tasks:
@@ -75,5 +79,5 @@ class DraNode:
 
     async def ready(self, driver: DraDriver) -> None:
         """Wait until the kubelet has registered the driver, and the API server has its slices."""
-        await self.kubelet.wait_for(lambda kubelet: kubelet.connected(DRIVER))
-        await until(lambda: not driver.unready)
+        await self.kubelet.wait_for(lambda kubelet: kubelet.connected(driver.driver_name))
+        await until(lambda: driver.ready)

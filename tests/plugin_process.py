@@ -18,15 +18,16 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.timings import Timings
 from tests.support import IN_LIFE, RESOURCE
 
-SHORT = IN_LIFE._replace(recheck=0.1)
+SHORT = IN_LIFE._replace(recheck=0.1, retry=0.05)
 VIEW = Timings(
     view_interval=0.2,
     view_after_registration=0.1,
-    recheck=0.1,
+    recheck=0.5,  # as in life, two answers of the kubelet take longer than to see that a later plugin has registered
     view_settle=0.05,
     view_pause=0.2,
 )
@@ -37,10 +38,10 @@ async def main(kubelet_dir: str, pod_resources_socket: str, device_dir: str) -> 
     logs.set_up("info", "text")
     resource = Resource(resource_name=RESOURCE, device_dir=device_dir, verify=Verify.FILE)
     backend = BinderBackend(Host(), resource, cdi_dir=Config().cdi_dir)
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=SHORT)
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=SHORT))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, plugin.stop)
     with contextlib.closing(PodResources(pod_resources_socket, [RESOURCE])) as pod_resources:
-        async with background_task(KubeletView([plugin], pod_resources, VIEW).run()):
+        async with background_task(KubeletView([plugin], pod_resources, Runtime(timings=VIEW)).run()):
             await plugin.run()
 
 

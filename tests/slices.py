@@ -1,7 +1,6 @@
 """A publisher of ResourceSlices with the stand-in API server, for tests."""
 
 import asyncio
-import collections
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -9,14 +8,16 @@ from typing import Any
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.backend import Found
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import Observer
+from aosp_plugin.framework.metrics import Metrics
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin.apiserver import ApiServer
-from tests.support import PATIENCE, until
+from tests.static_credentials import StaticCredentials
+from tests.support import RESOURCE, causes, until
 
 DRIVER, NODE = "phone.aosp.io", "worker"
 NODE_PATH = protocol.object_path(protocol.NODES, NODE)
@@ -42,25 +43,6 @@ def slice_path(block: int) -> str:
     return protocol.object_path(SLICES, slice_name(block))
 
 
-class SliceObserver(Observer):
-    """Counts repairs by reason."""
-
-    def __init__(self) -> None:
-        self.repairs: collections.Counter[str] = collections.Counter()
-        self.counts: list[tuple[int, int]] = []
-        self.changed = asyncio.Event()
-
-    def slices(self, wanted: int, confirmed: int) -> None:
-        """Note the counts."""
-        self.counts.append((wanted, confirmed))
-        self.changed.set()
-
-    def slices_repaired(self, reason: str) -> None:
-        """Count a repair."""
-        self.repairs[reason] += 1
-        self.changed.set()
-
-
 class Publishing:
     """A publisher that runs, with its inventory and its API server."""
 
@@ -73,34 +55,33 @@ class Publishing:
         self.server = server
         self.inventory = Inventory()
         self.stop = asyncio.Event()
-        self.observer = SliceObserver()
+        self.metrics = Metrics()
         self.publisher = SlicePublisher(
             client,
             DRIVER,
             NODE,
             self.inventory,
-            lambda _: {},
+            lambda *_: {},
             self.stop,
-            self.observer,
-            timings=timings,
+            resource=RESOURCE,
+            runtime=Runtime(self.metrics, timings=timings),
             rng=random.Random(1),  # noqa: S311 - repeatable
         )
 
     async def confirmed(self) -> None:
         """Wait until every slice is confirmed."""
-        async with asyncio.timeout(PATIENCE):
-            while not self.publisher.confirmed:
-                self.observer.changed.clear()
-                await self.observer.changed.wait()
+        await until(lambda: self.publisher.confirmed)
 
-    async def repaired(self, count: int) -> collections.Counter[str]:
+    async def repaired(self, count: int) -> dict[str, float]:
         """Wait until the damage of so many slices was noticed and repaired; return their number by reason."""
-        async with asyncio.timeout(PATIENCE):
-            while self.observer.repairs.total() < count:
-                self.observer.changed.clear()
-                await self.observer.changed.wait()
+        await until(lambda: sum(self.repairs().values()) >= count)
         await self.confirmed()
-        return self.observer.repairs
+        return self.repairs()
+
+    def repairs(self) -> dict[str, float]:
+        """Return the number of slices that were damaged, by reason."""
+        samples = next(iter(self.metrics.slice_repairs.collect())).samples
+        return {sample.labels["reason"]: sample.value for sample in samples}
 
     async def compared(self) -> None:
         """Wait until the publisher has compared everything, with what the server has now."""
@@ -112,15 +93,15 @@ class Publishing:
 
     async def problem(self, text: str) -> None:
         """Wait until the problem contains a text."""
-        await until(lambda: text in self.publisher.problem)
+        await until(lambda: text in causes(self.publisher))
 
     async def fine(self) -> None:
         """Wait until there is no problem."""
-        await until(lambda: not self.publisher.problem)
+        await until(lambda: not causes(self.publisher))
 
     async def published(self, devices: Sequence[Device]) -> None:
         """Publish devices, and wait until all slices are confirmed."""
-        self.inventory.publish(devices)
+        self.inventory.publish(Found(devices))
         await self.shown([device.id for device in devices if device.healthy])
 
     async def shown(self, names: Sequence[str]) -> None:
@@ -170,7 +151,7 @@ async def publishing(
     """Run a publisher; with ``devices``, its slices are confirmed. Its error is raised on exit."""
     if server.objects.find(NODE_PATH) is None:
         server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
-    async with client_type(Credentials(server.url)) as client:
+    async with contextlib.aclosing(client_type(StaticCredentials(server.url))) as client:
         running = Publishing(server, client, timings)
         task = asyncio.create_task(running.publisher.run())
         try:

@@ -10,17 +10,19 @@ import io
 import itertools
 import logging
 import os
+import re
 import resource
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import pytest
 
+from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
@@ -30,6 +32,10 @@ from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.daemon.serve import Daemon
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import leaves
+from aosp_plugin.framework.conditions import Condition, Conditions, Kind
+from aosp_plugin.framework.metrics import Metrics
+from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service import serving as process
 from aosp_plugin.framework.service.address import listen
@@ -149,7 +155,8 @@ def make_plugin(
     return DevicePlugin(
         BinderBackend(Host(), config_resource, cdi_dir=Config().cdi_dir),
         kubelet_dir=kubelet_dir,
-        timings=timings,
+        socket_prefix=SOCKET_PREFIX,
+        runtime=Runtime(timings=timings),
     )
 
 
@@ -182,12 +189,40 @@ async def listed(kubelet: Kubelet, count: int, resource: str = RESOURCE) -> None
 
 async def problem(plugin: DevicePlugin, text: str) -> None:
     """Wait until the plugin is not ready and its reason contains ``text``."""
-    await until(lambda: text in plugin.unready)
+    await until(lambda: text in unready(plugin))
 
 
 async def ready(plugin: DevicePlugin) -> None:
     """Wait until the plugin is ready."""
-    await until(lambda: not plugin.unready)
+    await until(lambda: plugin.ready)
+
+
+def unready(server: ResourceServer) -> str:
+    """Return the causes of the conditions that make a server unready; empty if it is ready."""
+    return "; ".join(each.detail for each in server.conditions() if each.kind.blocks)
+
+
+class Reporting(Protocol):
+    """A part of a server that reports conditions."""
+
+    _conditions: Conditions
+
+
+def reported(part: Reporting) -> list[Condition]:
+    """Return all that is wrong according to a part of a server, and to those with the same conditions."""
+    return [each for found in part._conditions._current.values() for each in found]
+
+
+def causes(part: Reporting, *kinds: Kind) -> str:
+    """Return the causes of the conditions of some kinds, or of all of them; empty if there are none."""
+    return "; ".join(each.detail for each in reported(part) if not kinds or each.kind in kinds)
+
+
+def counted(metrics: Metrics, name: str, **labels: str) -> float:
+    """Return the sum of the series of a metric with these labels. The name is without the prefix of all names."""
+    samples = (sample for family in metrics.registry.collect() for sample in family.samples)
+    found = [each for each in samples if each.name == f"device_plugin_{name}" and labels.items() <= each.labels.items()]
+    return sum(sample.value for sample in found)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -221,8 +256,8 @@ async def http_get(port: int, path: str) -> tuple[int, str, str]:
 
 
 def sockets(kubelet_dir: str) -> list[str]:
-    """Return the names of the plugin's sockets."""
-    return [name for name in os.listdir(kubelet_dir) if name.startswith("aosp-")]
+    """Return the names of the sockets that plugins serve on."""
+    return [name for name in os.listdir(kubelet_dir) if re.fullmatch(r"[^.].*-[0-9]+-[0-9]+\.sock", name)]
 
 
 class Serve:
@@ -235,8 +270,14 @@ class Serve:
         *flags: str,
         environment: dict[str, str] | None = None,
         usual_flags: bool = True,
+        stderr: int = asyncio.subprocess.PIPE,
+        program: Sequence[str] = (sys.executable, "-m", "aosp_plugin"),
     ) -> None:
-        """Build the command line; ``flags`` are added to the usual ones, or replace them."""
+        """Build the command line; ``flags`` are added to the usual ones, or replace them.
+
+        ``stderr`` is a file descriptor for standard error, by default that of ``logged``. ``program`` is how the
+        command is called.
+        """
         usual = [
             "--device-dir",
             str(devices.directory),
@@ -249,8 +290,9 @@ class Serve:
         ]
         usual = usual if usual_flags else []
         self._arguments = [*usual, *flags]
-        self._command = [sys.executable, "-m", "aosp_plugin", "serve", *self._arguments]
+        self._command = [*program, "serve", *self._arguments]
         self._environment = environment or {}
+        self._stderr = stderr
         self._process: asyncio.subprocess.Process | None = None
         self.log: list[str] = []
 
@@ -259,7 +301,7 @@ class Serve:
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             env=os.environ | self._environment,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=self._stderr,
         )
         return self
 
@@ -291,9 +333,9 @@ class Serve:
 
     async def finish(self) -> int:
         """Wait for the process to exit, and return its exit code."""
-        assert self.process.stderr is not None
         async with asyncio.timeout(PATIENCE):
-            self.log.append((await self.process.stderr.read()).decode())
+            if self.process.stderr is not None:
+                self.log.append((await self.process.stderr.read()).decode())
             return await self.process.wait()
 
 
@@ -314,16 +356,28 @@ class ServeHere(Serve):
         logger.setLevel(logging.INFO)
         flags = cli.commands["serve"].make_context("serve", [*self._arguments]).params
         file = flags.pop("file")
-        self._daemon = Daemon(lambda: sources.load(flags, os.environ, file)[0])
-        self._task = asyncio.create_task(self._daemon.run())
+        self._load = lambda: sources.load(flags, os.environ, file)[0]
+        self._task = asyncio.create_task(self._run())
         return self
+
+    async def _run(self) -> None:
+        """Run the daemon, and the next one whenever it executes its program again."""
+        is_over = False
+        while not is_over:
+            is_over = True
+
+            async def execute_again() -> None:
+                nonlocal is_over
+                is_over = False
+
+            self._daemon = Daemon(self._load)
+            self._patch.setattr(self._daemon._process, "execute_again", execute_again)
+            await self._daemon.run()
 
     async def __aexit__(self, *_: object) -> None:
         """Stop."""
         self.signal(signal.SIGTERM)
         await self.finish()
-        for listener in self._daemon._generation.listeners.values() if self._daemon._generation else ():
-            listener.close()
         logger = logging.getLogger("aosp_plugin")
         logger.removeHandler(self._handler)
         logger.setLevel(self._level)
@@ -331,7 +385,7 @@ class ServeHere(Serve):
 
     def signal(self, number: signal.Signals) -> None:
         """Do what a signal does."""
-        events = {signal.SIGTERM: self._daemon._process.stop, signal.SIGHUP: self._daemon._process.reload}
+        events = {signal.SIGTERM: self._daemon._process.stop, signal.SIGHUP: self._daemon._reload}
         events[number].set()
 
     async def finish(self) -> int:

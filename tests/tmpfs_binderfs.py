@@ -1,23 +1,29 @@
 """A tmpfs in place of binderfs, for phones on machines without binder: the mounts and their system calls are real.
 
 Only what binderfs itself does is replaced: the type of the file system, the devices of a new mount, and BINDER_CTL_ADD,
-instead of which a null device is created. Requires root.
+instead of which a null device is created. The links of /dev/char are elsewhere. Requires root.
 """
 
 import collections
+import itertools
 import os
 import stat
 import subprocess
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Never
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, detached, mounts
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
+from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.host_errors import NotPermittedError
-from aosp_plugin.binder.provision import phone_mount
+from aosp_plugin.binder.provision import device_links, phone_mount
 
 _NULL = os.makedev(1, 3)
+_MAJOR = 511
+"""A dynamic major number (Documentation/admin-guide/devices.txt), as binderfs has one."""
 
 
 class Mounts:
@@ -28,10 +34,31 @@ class Mounts:
         self.path = path
         self.kernel_devices: tuple[str, ...] = ()
         """The binder devices that each mount creates (``devices=`` of the driver)."""
+        self.links = path.parent / "char"
+        """In place of /dev/char."""
+        self._numbers: Iterator[int] = itertools.repeat(_NULL)
         self._device_names = binderfs.device_names
+        monkeypatch.setattr(device_links, "DIRECTORY", str(self.links))
         monkeypatch.setattr(mounts, "BINDERFS", "tmpfs")
         monkeypatch.setattr(binderfs, "add_device", self.add_device)
         monkeypatch.setattr(binderfs, "device_names", self.device_names)
+
+    def number_devices(self) -> None:
+        """Give each new device a number of its own, with which it does not open."""
+        self._numbers = map(partial(os.makedev, _MAJOR), itertools.count())
+
+    def linked(self) -> dict[str, str]:
+        """Return the number of the device that each link of /dev/char leads to, or why it leads to none."""
+        return {path.name: _number_at(path) for path in self.links.glob("*")}
+
+    def expected_links(self, *phones: str) -> dict[str, str]:
+        """Return what ``linked`` returns if exactly these phones have links to all their devices."""
+        devices = (self.path / phone / name for phone in phones for name in PHONE_BINDER_DEVICES)
+        return {number: number for number in map(_number_at, devices)}
+
+    def hide_links(self) -> None:
+        """Mount an empty file system in place of /dev/char that is read-only."""
+        _run("mount", "-t", "tmpfs", "-o", "ro", "links", self.links)
 
     def device_names(self, directory: str) -> list[str]:
         """List the devices of a mount."""
@@ -41,13 +68,13 @@ class Mounts:
     def add_device(self, directory: str, name: str) -> int:
         """Create a device in a mount."""
         self._complete(directory)
-        return _add_device(directory, name)
+        return _add_device(directory, name, next(self._numbers))
 
     def _complete(self, directory: str) -> None:
         """Create the devices that the kernel creates, if the mount is new."""
         if not os.path.lexists(f"{directory}/{binderfs.CONTROL_NAME}"):
             for name in (binderfs.CONTROL_NAME, *self.kernel_devices):
-                _add_device(directory, name)
+                _add_device(directory, name, next(self._numbers))
 
     def mounted(self) -> dict[str, int]:
         """Return the number of mounts on each phone's directory."""
@@ -66,7 +93,7 @@ class Mounts:
         """Mount another tmpfs on a directory, and create devices in it."""
         _run("mount", "-t", "tmpfs", "other", self.path / name)
         for device in (binderfs.CONTROL_NAME, *devices):
-            _add_device(str(self.path / name), device)
+            _add_device(str(self.path / name), device, next(self._numbers))
 
     def refuse_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Refuse every attempt of this process to mount or unmount from now on."""
@@ -75,7 +102,7 @@ class Mounts:
             raise NotPermittedError(f"cannot mount {arguments}")
 
         names = ((phone_mount, "attach_new"), (phone_mount, "unmount_all"), (phone_mount, "fill"))
-        for module, name in (*names, (detached, "check_mountable")):
+        for module, name in (*names, (binderfs, "check_mountable")):
             monkeypatch.setattr(module, name, refuse)
 
     def share(self, name: str) -> None:
@@ -110,7 +137,15 @@ def _run(*command: str | Path) -> None:
     subprocess.run(command, check=True)  # noqa: S603 - a fixed command
 
 
-def _add_device(directory: str, name: str) -> int:
-    """Create a null device with the mode that the kernel gives."""
-    os.mknod(f"{directory}/{name}", stat.S_IFCHR | 0o600, _NULL)
-    return _NULL
+def _add_device(directory: str, name: str, number: int) -> int:
+    """Create a device with the mode that the kernel gives."""
+    os.mknod(f"{directory}/{name}", stat.S_IFCHR | 0o600, number)
+    return number
+
+
+def _number_at(path: Path) -> str:
+    try:
+        number = path.stat().st_rdev
+    except OSError as error:
+        return str(error.strerror)
+    return f"{os.major(number)}:{os.minor(number)}"

@@ -1,30 +1,33 @@
 """Binder devices as a backend of the framework, for DRA: phones that are made for a claim, and devices that are found.
 
-A phone has no binderfs until its claim is prepared, and none after it. A found device is recreated when its claim is
-over, so that the next one gets a fresh one.
+A phone has a binderfs only while its claim is prepared. A found device is recreated when its claim is unprepared, so
+that the next claim gets a fresh device.
 """
 
 import contextlib
 import logging
 import os
-import re
 import stat
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from aosp_plugin.backend import scanned as scans
-from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend import found_devices
+from aosp_plugin.backend.binder_backend import BinderBackend, unhealthy
 from aosp_plugin.backend.container_edits import AllocatedDevice
-from aosp_plugin.backend.offered_phones import ClaimedPhones
+from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, HostState, PhoneState
+from aosp_plugin.backend.offered_phones import OfferedPhones, binder_devices
 from aosp_plugin.backend.parameters import Parameters, effective_parameters, require_free
-from aosp_plugin.binder.devices.health import Reason
+from aosp_plugin.binder.devices.health import HealthProblem
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, kind_of
 from aosp_plugin.binder.devices.sets import DeviceSet, PhoneLayout, is_phone, last_number, natural_sort
+from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.binder.provision.recreation import Recreator
 from aosp_plugin.config.keys import Resource
-from aosp_plugin.framework.backend import ClaimParameters, Version
+from aosp_plugin.framework.backend import ClaimParameters
+from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -36,41 +39,144 @@ from aosp_plugin.framework.errors import (
 
 LOG = logging.getLogger(__name__)
 
-_MAX_TEXT_LENGTH = 64
-"""Characters in the value of an attribute (staging/src/k8s.io/api/resource/v1/types.go)."""
+
+class ClaimedPhones(OfferedPhones):
+    """Offers ``count`` phones, and keeps the phones of prepared claims."""
+
+    def __init__(
+        self,
+        provisioner: PhoneProvisioner,
+        store: DeviceStore,
+        count: int,
+        held: HeldDevices,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(provisioner, store, count, held, clock=clock)
+        self._prepared: frozenset[str] = frozenset()
+        """The phones of prepared claims."""
+        self._mounted: frozenset[str] = frozenset()
+        """The phones that had a binderfs at the last scan, without those that were released since."""
+        self.unavailable = ""
+        """Why no binderfs can be mounted; empty if one can."""
+
+    def state(self) -> PhoneState:
+        """Return the present state of the phones, which decides on their health.
+
+        The binder devices of a phone need not exist before it is prepared.
+        """
+        unclaimed = self._mounted - self._prepared
+        return super().state()._replace(prepared=self._prepared, unclaimed=unclaimed, unavailable=self.unavailable)
+
+    def names(self) -> Iterable[str]:
+        """Return the names of the binder devices of all phones that are listed."""
+        return binder_devices(self._configured | self._prepared | {*filter(is_phone, self._held.problems)})
+
+    def scan(self) -> None:
+        """Find the mounts of earlier processes, and obstacles in their places.
+
+        Raises HostError if the directory of the phones cannot be read.
+        """
+        self._mounted = frozenset(self._provisioner.survey())
+        try:
+            self._provisioner.check()
+            self.unavailable = ""
+        except HostError as error:
+            self.unavailable = str(error)
+
+    def update_host(self, found: FoundDevices) -> None:
+        """Mount prepared phones that have lost their mounts. Raises HostError, also if no phone could be mounted."""
+        super().update_host(found)
+        if self.unavailable:
+            raise HostError(self.unavailable)
+
+    def prepare(self, phones: Iterable[str]) -> list[str]:
+        """Mount the phones that have no binderfs, and return them; all or none. Raises HostError."""
+        mounted: list[str] = []
+        try:
+            for phone in phones:
+                if self._provisioner.mount(phone):
+                    mounted.append(phone)
+                if phone in mounted or phone not in self._prepared:
+                    self._prepared |= {phone}
+                    self._store.renew(binder_devices([phone]))
+        except HostError:
+            with contextlib.suppress(HostError):
+                self.release(mounted)
+            raise
+        return mounted
+
+    def read(self, phone: str) -> Sequence[BinderDevice]:
+        """Return the existing binder devices of a prepared phone. Raises HostError."""
+        return [device for device in self._provisioner.read(phone) if device.kind is Kind.BINDERFS]
+
+    def release(self, phones: Iterable[str]) -> None:
+        """Remove these phones, unless they are held. Raises HostError."""
+        for phone in phones:
+            self._is_of_claim(phone)  # another process may have replaced it for the other API, so that it is held
+            if phone not in self._held.problems:
+                self._provisioner.unmount(phone)
+                self._prepared -= {phone}
+                self._mounted -= {phone}
+                self._store.drop(binder_devices([phone]))
+
+    def _is_of_claim(self, phone: str) -> bool:
+        """Return whether a phone was mounted for a claim, by the last scan if its mount cannot be read now."""
+        with contextlib.suppress(HostError):  # releasing it reports that
+            self._provisioner.is_mounted(phone)
+        return self._provisioner.is_own(phone) and phone not in self._provisioner.other_api
+
+    def _kept(self) -> Collection[str]:
+        return self._prepared
+
+    def _remove_surplus(self, found: FoundDevices) -> None:  # noqa: ARG002 - the configured count does not matter
+        """Remove phones that no claim has, if no pod has them either: those of the other API, or of a lost record.
+
+        Others are removed when their claim is over.
+        """
+        now, allocated = self._clock(), self._held.told().allocated
+        self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in self._mounted - self._prepared}
+        if allocated is not None:
+            since = self._surplus_since
+            self.release([each for each in since if each not in allocated.ids and allocated.asked > since[each]])
+
+    def _replace_those_of_claims(self) -> list[str]:
+        return []
 
 
 class ClaimsBackend(BinderBackend):
     """The binder devices of one resource on this host, for ResourceClaims."""
 
-    _tolerated = frozenset({Reason.SURPLUS, Reason.FOREIGN_MOUNT})  # the mount finds what is in the way now
-
     def __init__(
-        self, host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float] = time.monotonic
+        self,
+        host: Host,
+        resource: Resource,
+        *,
+        cdi_dir: str,
+        conditions: Conditions | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """See ``BinderBackend``."""
-        super().__init__(host, resource, cdi_dir=cdi_dir, clock=clock)
-        self.creates_devices = resource.provision is not None
+        super().__init__(host, resource, cdi_dir=cdi_dir, conditions=conditions, clock=clock)
         self._claimed = self._phones if isinstance(self._phones, ClaimedPhones) else None
         self._prepared: dict[str, Sequence[BinderDevice]] = {}
-        self._kernel_version = kernel_version(os.uname().release)
 
-    def _find_driver(self) -> str:
-        return super()._find_driver() if self._claimed is None else self._claimed.driver
+    def prepare(
+        self, found: FoundDevices, ids: Sequence[str], parameters: Sequence[ClaimParameters]
+    ) -> Sequence[ContainerEdits]:
+        """Mount the phones ``ids`` that have no binderfs; return what a container gets with each device.
 
-    def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
-        """Mount those of the phones ``ids`` that have no binderfs; return what a container gets with each device.
-
-        Raises AllocationError; what this call has mounted is removed then.
+        Raises AllocationError, and then removes what this call has mounted.
         """
-        effective = effective_parameters(parameters, self._resource.visible_devices_env)
-        groups = self._groups(ids)
-        for group in groups:
-            self._require_usable(group, scans.general_problem(group, self._scanned, self._state()))
-        devices = self._further_devices(effective, groups)
+        effective = effective_parameters(parameters, self._resource.variables)
+        groups = self._groups(found, ids)
+        for group in groups if self._claimed is not None else ():
+            self._require_usable(group, found_devices.general_problem(group, found, self._state_for_claims()))
+        devices = self._further_devices(found, effective, groups)
         mounted = self._mount(groups)
         try:
-            return self._edits_of(ids, groups, effective, devices)
+            edits = self._edits_of(found, groups, effective, devices)
+            return [self._resolved(edits[device_id]) for device_id in ids]
         except AllocationError:
             with contextlib.suppress(BackendError):
                 self.unprepare(mounted)
@@ -80,7 +186,7 @@ class ClaimsBackend(BinderBackend):
         """Remove phones, and recreate found devices if ``recreate`` is on-start. Raises BackendError.
 
         A found device that cannot be recreated is unhealthy until ``update_host`` has recreated it. A device that a pod
-        has through the other API is left as it is.
+        has through the other API stays unchanged.
         """
         if self._claimed is not None:
             try:
@@ -88,69 +194,87 @@ class ClaimsBackend(BinderBackend):
             except HostError as error:
                 raise BackendError(str(error)) from error
         elif self._recreator is not None:
-            scanned = self._scanned
-            for group in self._sets_of([device_id for device_id in ids if device_id in scanned.sets], scanned):
+            last = self._last  # a claim may end before the first scan
+            for group in self._sets_of([device_id for device_id in ids if device_id in last.sets], last):
                 self._recreate(group, self._recreator)
         for device_id in ids:
             self._prepared.pop(device_id, None)
 
-    def is_prepared(self, ids: Sequence[str]) -> bool:
+    def is_prepared(self, found: FoundDevices, ids: Sequence[str]) -> bool:
         """Return whether these devices have the binder devices with which they were prepared."""
         try:
-            devices = map(self._device, self._groups(ids))
+            devices = [self._device(found, group) for group in self._groups(found, ids)]
             return all(self._prepared.get(device.id) == self._lasting(device.members) for device in devices)
         except AllocationError:
             return False
 
-    def retain(self, ids: Collection[str]) -> None:
-        """Release all devices but ``ids``, as ``unprepare`` does. Raises BackendError."""
-        try:
-            known = {*self._prepared} if self._claimed is None else self._claimed.existing()
-        except HostError as error:
-            raise BackendError(str(error)) from error
-        if released := natural_sort([*known.difference(ids)]):
-            self.unprepare(released)
+    def places(self, device_id: str) -> Collection[str]:
+        """Return the path of a phone's binderfs, or the paths of the binder devices of a found device."""
+        names = [device_id] if self._claimed is not None else self._layout.set_of(device_id).members
+        return [self._host.resolve(f"{self._resource.scan_directory}/{name}") for name in names]
 
-    def attributes(self, device_id: str) -> Mapping[str, bool | int | str | Version]:
-        """Return the number of a device, its driver, the version of the kernel, its spread device, and its size."""
-        scanned = self._scanned
-        group = scanned.sets.get(device_id)
+    def attributes(self, found: FoundDevices, device_id: str) -> Mapping[str, bool | int | str]:
+        """Return the number of a device, its number of binder devices, and its first spread device."""
+        group = found.sets.get(device_id)
         if group is None:
             return {}
-        values: dict[str, bool | int | str | Version] = {"binderDevices": len(group.members)}
+        values: dict[str, bool | int | str] = {"binderDevices": len(group.members)}
         if (number := last_number(device_id)) is not None:
             values["number"] = number
-        texts = {"driver": self.driver, "spreadDevice": os.path.basename(scanned.shared.spread.device(group.number))}
-        values |= {name: text for name, text in texts.items() if 0 < len(text) <= _MAX_TEXT_LENGTH}
-        if self._kernel_version:
-            values["kernelVersion"] = Version(self._kernel_version)
+        if spread := found.shared.spread.of(group.number):
+            values["spreadDevice"] = os.path.basename(spread[0].path)
         return values
 
-    def _groups(self, ids: Sequence[str]) -> list[DeviceSet]:
+    def _offered_phones(self, provisioner: PhoneProvisioner, clock: Callable[[], float]) -> OfferedPhones | None:
+        phones = self._resource.phones
+        if phones is None:
+            return None
+        return ClaimedPhones(provisioner, self._store, phones.count, self._held, clock=clock)
+
+    def _groups(self, found: FoundDevices, ids: Sequence[str]) -> list[DeviceSet]:
         """Return the device sets of ``ids`` in natural order. Raises UnknownDeviceError.
 
-        A claim may have a phone beyond the count: it was lowered since.
+        A claim may have a phone beyond a count that was lowered since.
         """
         if self._claimed is None:
-            return self._sets_of(ids, self._scanned)
+            return self._sets_of(ids, found)
         if unknown := [device_id for device_id in ids if not is_phone(device_id)]:
             raise UnknownDeviceError(f"unknown device {unknown[0]!r}")
         return [PhoneLayout().set_of(phone) for phone in natural_sort([*set(ids)])]
 
-    def _lasting(self, members: Sequence[BinderDevice]) -> Sequence[BinderDevice]:
-        """Return binder devices with what stays the same while a claim has them.
+    def _require_usable(self, group: DeviceSet, problem: HealthProblem | None) -> None:
+        """Raise UnhealthyDeviceError if the claim to which this device is allocated cannot have it.
 
-        Recreation changes minor number and inode, which only the next scan finds.
+        The scheduler may have allocated the device before it was closed to new pods, and a refused claim never gets
+        another device. The snapshot cannot tell: a preparation restores the lost mount of a prepared phone, and that
+        another claim has the device, or that its recreation failed, may be newer than the last scan.
+        """
+        if group.id not in self._prepared:
+            self._require_free(group)
+        if problem is not None and problem.closed_to_claims:
+            raise unhealthy(group, problem)
+
+    def _state_for_claims(self) -> HostState:
+        """Return what has a say in the health of devices for a claim: not what claims have, which the caller has read.
+
+        They may have ended since the daemon read them.
+        """
+        return self._state()._replace(held=self._held.problems)
+
+    def _lasting(self, members: Sequence[BinderDevice]) -> Sequence[BinderDevice]:
+        """Return the binder devices without what may change while a claim has them.
+
+        Recreation changes device number and inode, which only the next scan finds.
         """
         if self._recreator is None:
             return members
         return [
-            device._replace(identity=device.identity and device.identity._replace(number=0, inode=0))
+            device._replace(identity=device.identity and device.identity._replace(st_rdev=0, st_ino=0))
             for device in members
         ]
 
     def _mount(self, groups: Sequence[DeviceSet]) -> list[str]:
-        """Mount those of the phones that have no binderfs, and return them. Raises UnhealthyDeviceError."""
+        """Mount the phones that have no binderfs, and return their IDs. Raises UnhealthyDeviceError."""
         if self._claimed is None:
             return []
         try:
@@ -159,45 +283,46 @@ class ClaimsBackend(BinderBackend):
             ids = ", ".join(group.id for group in groups)
             raise UnhealthyDeviceError(f"device {ids!r} could not be mounted: {error}") from error
 
-    def _device(self, group: DeviceSet) -> AllocatedDevice:
+    def _device(self, found: FoundDevices, group: DeviceSet) -> AllocatedDevice:
         """Return what a container gets with a prepared device. Raises UnhealthyDeviceError.
 
-        The binder devices of a phone are read alone, because a scan would read the state of the driver as well.
+        Only the binder devices of the phone are read, because a scan takes longer: it reads the driver's state as well.
         """
         if self._claimed is None:
-            return self._usable(group, self._scanned)
+            self._require_usable(group, found_devices.problem(group, found, self._state_for_claims()))
+            return found.allocated(group)
         try:
             members = self._claimed.read(group.id)
         except HostError as error:
             raise UnhealthyDeviceError(str(error)) from error
         if len(members) < len(group.members):
             raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: its binder devices are missing")
-        return AllocatedDevice(group.id, members, self._scanned.shared.of(group.number))
+        return found.allocated(group)._replace(members=members)
 
     def _edits_of(
-        self, ids: Sequence[str], groups: Sequence[DeviceSet], parameters: Parameters, further: Sequence[str]
-    ) -> list[ContainerEdits]:
-        """Return what a container gets with each of the devices ``ids``. Raises AllocationError."""
-        scanned = self._scanned
-        devices = [self._device(group) for group in groups]
-        taken = self._edits.paths_without(devices, scanned.shared)
+        self, found: FoundDevices, groups: Sequence[DeviceSet], parameters: Parameters, further: Sequence[str]
+    ) -> dict[str, ContainerEdits]:
+        """Return what a container gets with each device, by ID. Raises AllocationError."""
+        devices = [self._device(found, group) for group in groups]
+        taken = self._edits.paths_without(devices, found.shared)
         if parameters.container_paths is None:
             taken += self._resource.container_paths
-        present = {*scanned.shared.devices, *((path, path) for device in devices for path in device.others)}
+        present = {*found.shared.devices, *(other[:2] for device in devices for other in device.others)}
         added = tuple((path, path) for path in further if (path, path) not in present)
         require_free(parameters, [path for path, _ in added], taken)
         if self._claimed is None and self._recreator is None:
             self._log_reuse([device.id for device in devices if device.id not in self._prepared])
         self._prepared |= {device.id: self._lasting(device.members) for device in devices}
-        shared = scanned.shared._replace(devices=(*scanned.shared.devices, *added))
-        edits = zip((device.id for device in devices), self._edits.for_claim(devices, shared, parameters), strict=True)
-        by_id = dict(edits)
-        return [self._resolved(by_id[device_id]) for device_id in ids]
+        shared = found.shared._replace(devices=(*found.shared.devices, *added))
+        edits = self._edits.for_claim(devices, shared, parameters)
+        return dict(zip((device.id for device in devices), edits, strict=True))
 
-    def _further_devices(self, parameters: Parameters, groups: Sequence[DeviceSet]) -> Sequence[str]:
-        """Return the devices of the parameters. Raises AllocationError if one is missing, or must not be passed on."""
-        driver, shared = self._host.driver() if parameters.devices else Driver(), self._scanned.shared
-        own = {path for group in groups for path in shared.of(group.number)}
+    def _further_devices(
+        self, found: FoundDevices, parameters: Parameters, groups: Sequence[DeviceSet]
+    ) -> Sequence[str]:
+        """Return the devices that the parameters name. Raises AllocationError if one is missing or not allowed."""
+        driver, shared = self._host.driver() if parameters.devices else Driver(), found.shared
+        own = {path for group in groups for path, *_ in shared.of(group.number)}
         for path in parameters.devices:
             try:
                 status = self._host.lstat(self._host.resolve(path))
@@ -217,7 +342,7 @@ class ClaimsBackend(BinderBackend):
         return parameters.devices
 
     def _resolved(self, edits: ContainerEdits) -> ContainerEdits:
-        """Return the edits with paths of the host without links, which a CDI spec requires. Raises AllocationError."""
+        """Return the edits with the links in host paths resolved, as a CDI spec requires. Raises AllocationError."""
         host_paths = {*(node.host_path for node in edits.devices), *(mount.host_path for mount in edits.mounts)}
         try:
             resolved = {path: self._host.resolve(path) for path in host_paths}
@@ -229,15 +354,9 @@ class ClaimsBackend(BinderBackend):
         )
 
     def _recreate(self, group: DeviceSet, recreator: Recreator) -> None:
-        if group.id in self._holds.ids:
+        if group.id in self._held.problems:
             return
         try:
             recreator.recreate(group)
         except HostError as error:
             LOG.warning("recreation failed", extra={"device": group.id, "error": str(error)})
-
-
-def kernel_version(release: str) -> str:
-    """Return the first three numbers of a kernel's release, such as 6.1.0 for 6.1-rc2; empty if there are none."""
-    match = re.match(r"(0|[1-9]\d*)\.(0|[1-9]\d*)(?:\.(0|[1-9]\d*))?", release)
-    return ".".join(part or "0" for part in match.groups()) if match else ""

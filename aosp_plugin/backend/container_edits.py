@@ -14,34 +14,29 @@ out the users of the next tenant. Measured on Linux 6.1: both fail with EROFS.
 A further container path (``/dev/binder``) is a mount alone, for all kinds: the cgroup allows the device already, and in
 a pod with a user namespace a device node must have the host's path. mknod is not permitted there, and runc bind-mounts
 the host's file of the same path instead (libcontainer/rootfs_linux.go ``bindMountDeviceNode``). So a device of a
-binderfs outside /dev, where the plugin provisions devices, has its device node at the host's path, and ``/dev/<name>``
+binderfs outside /dev, where the plugin mounts phones, has its device node at the host's path, and ``/dev/<name>``
 is a mount.
 
-A phone that the plugin made has a binderfs of its own, with nothing of other containers in it. Its container gets the
-directory of it, where clients look for their devices first, and no ``/dev/<name>``. The null device covers
+A phone that the plugin made has a binderfs of its own, which no other container uses. Its container gets
+that directory, where clients look for their devices first, and no ``/dev/<name>``. The null device covers
 ``binder-control`` there, which the device cgroup denies as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from aosp_plugin.backend.shared_paths import SharedFiles
+from aosp_plugin.backend.parameters import Parameters
+from aosp_plugin.backend.shared_paths import Selected, SharedFiles
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
+from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
 from aosp_plugin.config.keys import Resource
-from aosp_plugin.config.values import OWN_BINDERFS, Isolation, shared_path
+from aosp_plugin.config.values import OWN_BINDERFS, Isolation, filled, has_placeholder, normalised, shared_path
 from aosp_plugin.framework import cdi
 from aosp_plugin.framework.devices import CDI, ContainerEdits, DeviceList, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from aosp_plugin.backend.parameters import Parameters
-
-CONTAINER_DIRECTORY = "/dev"
-"""Directory of the binder devices in a container, independent of the device directory of the host."""
-
 
 NULL_DEVICE = "/dev/null"
 
@@ -51,8 +46,10 @@ class AllocatedDevice(NamedTuple):
 
     id: str
     members: Sequence[BinderDevice]
-    others: Sequence[str] = ()
-    """What it has besides by its number, as paths of the host: its spread device and its slices."""
+    others: Sequence[Selected] = ()
+    """Its spread devices and its slices."""
+    number: int = 0
+    """The number of the device, which selects ``others``."""
 
 
 class EditsBuilder:
@@ -61,23 +58,24 @@ class EditsBuilder:
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
         self._has_phones = resource.phones is not None
-        self._shared_mounts = [shared_path(text) for text in resource.shared_mounts]
+        mounts = [shared_path(text) for text in resource.shared_mounts]
+        self._shared_mounts = [mount for mount in mounts if not has_placeholder(mount[0])]
+        self._own_mounts = [(normalised(host), normalised(path)) for host, path in mounts if has_placeholder(host)]
         self._common_environment = {"PATH": resource.path_env} if resource.path_env else {}
         self.needs_spec = not CDI.isdisjoint(resource.device_list)
         """Whether containers refer to devices of a CDI spec."""
         self.by_cdi_only = self.needs_spec and DeviceList.VOLUME_MOUNTS not in resource.device_list
-        """Whether containers get nothing but what the CDI spec has."""
+        """Whether containers get devices by the CDI spec alone."""
 
     def for_container(self, devices: Sequence[AllocatedDevice], shared: SharedFiles) -> ContainerEdits:
         """Return the edits for a container with these ``devices``, in the order in which it gets them.
 
-        ``shared`` is what it gets besides binder devices. Raises InvalidRequestError if CDI does not support two of the
-        devices in one container.
+        ``shared`` is what every container gets besides binder devices. Raises InvalidRequestError if one container
+        cannot have all the devices.
         """
-        self._require_one_phone(devices)
-        names = [self._visible_name(member) for device in devices for member in device.members]
+        self._require_together(devices, shared)
         edits = self._edits(devices, shared, self._resource.container_paths)
-        edits = edits._replace(environment={**self._visible_devices(names), **edits.environment})
+        edits = edits._replace(environment={**self._names(devices), **edits.environment})
         if not self.needs_spec:
             return edits
         remaining = self._mounts_without_cdi(devices, edits, shared)
@@ -90,27 +88,27 @@ class EditsBuilder:
     ) -> list[ContainerEdits]:
         """Return the edits of each of the ``devices`` of a request; a container with the request gets all of them.
 
-        What does not belong to another device is among those of the first one. Raises InvalidRequestError.
+        The first device also has the edits that belong to no single device. Raises InvalidRequestError.
         """
-        self._require_one_phone(devices)
+        self._require_together(devices, shared)
         paths = self._resource.container_paths if parameters.container_paths is None else parameters.container_paths
         edits, rest = [], [*paths]
         for device in devices:
             own_paths, rest = rest[: len(device.members)], rest[len(device.members) :]
-            nodes = [*self._nodes_of(device.members), *map(self._node, device.others)]
-            edits.append(ContainerEdits(nodes, self._mounts_of(device.members, own_paths)))
-        names = [self._visible_name(member) for device in devices for member in device.members]
+            nodes = [*self._nodes_of(device.members), *self._selected([device])]
+            mounts = [*self._mounts_of(device.members, own_paths), *self._own_mounts_of([device], shared)]
+            edits.append(ContainerEdits(nodes, mounts))
         everything = self._edits(devices, shared, ())
         given = {item for own in edits for item in (*own.devices, *own.mounts)}
         first = ContainerEdits(
             [*edits[0].devices, *(node for node in everything.devices if node not in given)],
             [*edits[0].mounts, *(mount for mount in everything.mounts if mount not in given)],
-            {**self._visible_devices(names), **everything.environment, **parameters.environment},
+            {**self._names(devices), **everything.environment, **parameters.environment},
         )
         return [first, *edits[1:]]
 
     def paths_without(self, devices: Sequence[AllocatedDevice], shared: SharedFiles) -> list[str]:
-        """Return the container paths that do not depend on ``container_paths``, and of which each is in use once."""
+        """Return the container paths that are in use without ``container_paths``, each once."""
         edits = self._edits(devices, shared, ())
         paths = [node.container_path for node in edits.devices] + [mount.container_path for mount in edits.mounts]
         return list(dict.fromkeys(paths))
@@ -132,10 +130,19 @@ class EditsBuilder:
             described.append(cdi.CdiDevice(device.id, edits._replace(devices=nodes, mounts=mounts)))
         return cdi.encode(cdi.spec_of(self._resource.resource_name, described))
 
-    def _require_one_phone(self, devices: Sequence[AllocatedDevice]) -> None:
+    def _require_together(self, devices: Sequence[AllocatedDevice], shared: SharedFiles) -> None:
+        """Raise InvalidRequestError if no container can have all of these devices."""
+        ids = ", ".join(device.id for device in devices)
         if self._has_phones and len(devices) > 1:
-            ids = ", ".join(device.id for device in devices)
             raise InvalidRequestError(f"a container can have one phone, not {len(devices)} ({ids}): request 1")
+        nodes, mounts = self._selected(devices), self._own_mounts_of(devices, shared)
+        paths: dict[str, str] = {}
+        for host_path, path in [*(node[:2] for node in nodes), *(mount[:2] for mount in mounts)]:
+            if paths.setdefault(path, host_path) != host_path:
+                raise InvalidRequestError(
+                    f"a container cannot have devices {ids}: {paths[path]} and {host_path} would both be {path} "
+                    "(spread_devices, shared_mounts): request 1"
+                )
 
     def _edits(
         self, devices: Sequence[AllocatedDevice], shared: SharedFiles, container_paths: Sequence[str]
@@ -144,12 +151,17 @@ class EditsBuilder:
         members = list(dict.fromkeys(member for device in devices for member in device.members))
         nodes, mounts = self._nodes_of(members), self._mounts_of(members, container_paths)
         nodes += [self._node(host_path, path) for host_path, path in shared.devices]
-        nodes += map(self._node, dict.fromkeys(path for device in devices for path in device.others))
-        mounts += self._shared_mounts_of(members, shared)
+        nodes += self._selected(devices)
+        mounts += self._shared_mounts_of(members, shared) + self._own_mounts_of(devices, shared)
         return ContainerEdits(nodes, mounts, self._common_environment)
 
     def _node(self, host_path: str, path: str = "") -> DeviceNode:
         return DeviceNode(host_path, path or host_path, self._resource.permissions)
+
+    def _selected(self, devices: Sequence[AllocatedDevice]) -> list[DeviceNode]:
+        """Return the nodes of the spread devices and slices of ``devices``, each once."""
+        nodes = [self._node(other.path, other.container_path) for device in devices for other in device.others]
+        return list(dict.fromkeys(nodes))
 
     def _nodes_of(self, members: Iterable[BinderDevice]) -> list[DeviceNode]:
         return [self._node(member.path, device_node_path(member)) for member in members]
@@ -161,7 +173,7 @@ class EditsBuilder:
         return [Mount(member.path, path) for member, path in (*own, *further)]
 
     def _shared_mounts_of(self, members: Sequence[BinderDevice], shared: SharedFiles) -> list[Mount]:
-        """Return the shared mounts: read-only, or root in any container could unlink every tenant's binder devices."""
+        """Return the shared mounts. They are read-only, or root in a container could unlink all binder devices."""
         if self._resource.isolation is Isolation.STRICT:
             return []
         binderfs = next((member.directory for member in members if member.directory), "")
@@ -175,29 +187,46 @@ class EditsBuilder:
                 mounts.append(Mount(host_path, path))
         return mounts
 
+    def _own_mounts_of(self, devices: Sequence[AllocatedDevice], shared: SharedFiles) -> list[Mount]:
+        """Return the mounts whose paths have an ID or number. A client can connect to a socket in a read-only mount."""
+        if self._resource.isolation is Isolation.STRICT:
+            return []
+        mounts = [
+            Mount(filled(host_path, device.id, device.number), filled(path, device.id, device.number))
+            for device in devices
+            for host_path, path in self._own_mounts
+        ]
+        return [mount for mount in mounts if mount.host_path in shared.mounts]
+
     def _own_paths(self, member: BinderDevice) -> Iterable[str]:
-        """Return the container paths at which a binder device has to be mounted, without the configured ones."""
+        """Return the container paths at which a binder device has to be mounted, besides the configured paths."""
         if member.kind is not Kind.BINDERFS:
             return ()
         path = device_node_path(member)
         return (path,) if self._has_phones else dict.fromkeys([path, container_path(member)])
 
-    def _visible_devices(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the variable with the names of a container's binder devices; nothing if it is off."""
+    def _names(self, devices: Sequence[AllocatedDevice]) -> dict[str, str]:
+        """Return the configured variables with the binder devices and spread devices of a container.
+
+        The names of several devices are separated by commas.
+        """
+        values: dict[str, list[str]] = {}
         variable = self._resource.visible_devices_env
-        if DeviceList.ENVVAR not in self._resource.device_list or not variable:
-            return {}
-        return {variable: ",".join(dict.fromkeys(names))}
+        if DeviceList.ENVVAR in self._resource.device_list and variable:
+            values[variable] = [self._visible_name(member) for device in devices for member in device.members]
+        for other in [other for device in devices for other in device.others if other.variable]:
+            values.setdefault(other.variable, []).append(other.container_path)
+        return {name: ",".join(dict.fromkeys(parts)) for name, parts in values.items()}
 
     def _visible_name(self, member: BinderDevice) -> str:
-        """Return the name by which a container finds a binder device; below its own binderfs for a phone."""
+        """Return the name by which a container finds a binder device; for a phone, its name in the binderfs."""
         return member.name.rpartition("/")[2] if self._has_phones else member.name
 
     def _edits_by_cdi(self, device: AllocatedDevice, shared: SharedFiles) -> ContainerEdits:
         """Return the edits of one device in the CDI spec.
 
-        If two devices of a container set the same variable or mount to the same path, the last one wins. So the spec
-        has no list of names, and no container paths for devices that are one binder device each.
+        If two devices of a container set the same variable or mount to the same path, the last device wins. So the
+        spec has no list of names, and no container paths if each device is a single binder device.
         """
         paths = self._resource.container_paths if self._has_phones or self._resource.sets is not None else ()
         return self._edits([device], shared, paths)
@@ -205,7 +234,7 @@ class EditsBuilder:
     def _mounts_without_cdi(
         self, devices: Sequence[AllocatedDevice], edits: ContainerEdits, shared: SharedFiles
     ) -> list[Mount]:
-        """Return the mounts that no device has in the CDI spec. Raises InvalidRequestError if two devices conflict."""
+        """Return the mounts that are in no device of the CDI spec. Raises InvalidRequestError if devices conflict."""
         by_cdi = [mount for device in devices for mount in self._edits_by_cdi(device, shared).mounts]
         for mount in by_cdi:
             if mount not in edits.mounts:

@@ -1,13 +1,12 @@
 """The opaque parameters of a ResourceClaim and its DeviceClass: validated and merged.
 
 A class is written by an administrator, a claim by the user of a pod, who must not get more of the host than the class
-allows. A key of the claim takes precedence over the same key of the class, and that over the configuration. Functions
-of their arguments.
+allows. A key of the claim takes precedence over the same key of the class, and that over the configuration.
 """
 
 # No "from __future__ import annotations": the keys are in the annotations of PhoneParameters.
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
@@ -33,7 +32,7 @@ _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 def _are_container_paths(values: Sequence[str]) -> bool:
-    """Return whether each path is normalised, can be printed, is no pattern, and occurs once."""
+    """Return whether each path is normalised and printable, and occurs once."""
     return are_different_paths(values) and all(map(_is_path, values))
 
 
@@ -69,7 +68,7 @@ class PhoneParameters(Struct, frozen=True, kw_only=True):
         ),
         Key("[/dev/binder, /dev/hwbinder, /dev/vndbinder]"),
     ] = ()
-    """Additional paths of the binder devices in a container, in place of those of container_paths."""
+    """Additional paths of the binder devices in a container, in place of container_paths."""
     environment: Annotated[
         Mapping[str, str],
         Limit(
@@ -79,7 +78,7 @@ class PhoneParameters(Struct, frozen=True, kw_only=True):
         ),
         Key("{PHONE_LOCALE: de-DE}"),
     ] = {}
-    """Environment variables of the container, in addition to those of the class."""
+    """Environment variables of the container, in addition to the variables of the class."""
     devices: Annotated[
         tuple[AbsolutePath, ...],
         Meta(max_length=_MAX_ITEMS),
@@ -90,8 +89,8 @@ class PhoneParameters(Struct, frozen=True, kw_only=True):
         ),
         Key("[/dev/snd/controlC0]"),
     ] = ()
-    """Further devices of the host that the container gets at the same paths, in addition to those of the class. Those
-    of a claim must match allowedDevices."""
+    """Further devices of the host that the container gets at the same paths, in addition to the devices of the class.
+    Devices of a claim must match allowedDevices."""
     allowed_devices: Annotated[
         tuple[AbsolutePath, ...],
         Meta(max_length=_MAX_ITEMS),
@@ -126,17 +125,17 @@ PARAMETER_KEYS: Mapping[str, Key] = {camel_case(name): key for name, key in keys
 """The keys by their names in JSON, in the order of the documentation."""
 
 
-def effective_parameters(parameters: Sequence[ClaimParameters], visible_devices_env: str = "") -> Parameters:
-    """Return the effective parameters; the last ones take precedence.
+def effective_parameters(parameters: Sequence[ClaimParameters], variables: Collection[str] = ()) -> Parameters:
+    """Return the effective parameters; later elements of ``parameters`` take precedence.
 
-    ``visible_devices_env`` is the variable that the plugin sets itself. Raises InvalidRequestError, which names class
+    ``variables`` are the names of variables that the plugin sets itself. Raises InvalidRequestError, which names class
     or claim, the key, and what is allowed.
     """
     try:
         merged: dict[str, Setting] = {}
         allowed: tuple[str, ...] = ()
         for part in parameters:
-            settings = _settings(part, visible_devices_env)
+            settings = _settings(part, variables)
             if "allowedDevices" in settings:
                 allowed = settings.pop("allowedDevices").value
             if part.source == "claim" and "devices" in settings:
@@ -155,10 +154,10 @@ def effective_parameters(parameters: Sequence[ClaimParameters], visible_devices_
 
 
 def require_free(parameters: Parameters, devices: Sequence[str], taken: Sequence[str]) -> None:
-    """Raise InvalidRequestError if a container path conflicts with one of ``taken``, or with another one.
+    """Raise InvalidRequestError if container paths of the parameters conflict with ``taken``, or with each other.
 
-    ``devices`` are those of the parameters that the container does not have anyway. A path below a read-only mount
-    cannot be created, and of two mounts at one path the runtime keeps the last one.
+    ``devices`` are the devices of the parameters that the container does not get otherwise. A path below a read-only
+    mount cannot be created, and of two mounts at one path the runtime keeps the last one.
     """
     for key, paths, others in (
         ("containerPaths", parameters.container_paths or (), (*taken, *devices)),
@@ -173,7 +172,7 @@ def require_free(parameters: Parameters, devices: Sequence[str], taken: Sequence
                 )
 
 
-def _settings(part: ClaimParameters, visible_devices_env: str) -> dict[str, Setting]:
+def _settings(part: ClaimParameters, variables: Collection[str]) -> dict[str, Setting]:
     """Return the settings of a class or claim by key. Raises ConfigError."""
     place, content = _PLACES[part.source], part.content
     if not isinstance(content, dict):
@@ -187,11 +186,12 @@ def _settings(part: ClaimParameters, visible_devices_env: str) -> dict[str, Sett
     settings = {name: PARAMETER_KEYS[name].setting(value, f"{place}: {name}") for name, value in values.items()}
     if part.source == "claim" and "allowedDevices" in settings:
         raise ConfigError(f"{place}: allowedDevices: only a DeviceClass can set it")
-    if visible_devices_env and visible_devices_env in settings.get("environment", Setting({}, "")).value:
-        raise ConfigError(
-            f"{place}: environment: the variable {visible_devices_env} is not allowed: the plugin sets it to the names "
-            "of the binder devices; allowed: other names"
-        )
+    for variable in variables:
+        if variable in settings.get("environment", Setting({}, "")).value:
+            raise ConfigError(
+                f"{place}: environment: the variable {variable} is not allowed: the plugin sets it to the names of "
+                "devices; allowed: other names"
+            )
     for setting in (settings[name] for name in ("containerPaths", "devices") if name in settings):
         for path in setting.value:
             if (reserved := reserved_path(path)) is not None:
@@ -216,9 +216,9 @@ def _matches(pattern: str, path: str) -> bool:
 
 
 def _merged(name: str, before: Setting | None, setting: Setting) -> Setting:
-    """Return a setting with what a weaker one adds to it: variables and devices are added, paths replaced.
+    """Return ``setting`` merged with the weaker setting ``before``: variables and devices are joined, paths replaced.
 
-    Raises ConfigError if there are too many together.
+    Raises ConfigError if the result has too many items.
     """
     if before is None or name == "containerPaths":
         return setting

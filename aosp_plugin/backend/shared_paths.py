@@ -1,88 +1,129 @@
 """What containers get besides binder devices: shared mounts and devices, spread devices, and slices of devices.
 
-A few devices of the host, such as GPUs, are spread over the devices of a resource: device number N has the known spread
-device N mod K, where K is the number of known ones, in natural order. A lost one stays known: its devices are
-unhealthy, and no other device moves. See ``known`` for when the devices are spread again.
+A few devices of the host, such as GPUs, are spread over the devices of a resource: of each item of ``spread_devices``,
+device number N has the known spread device N mod K, where K is the number of known spread devices, in natural order.
+Items with devices of the same hardware, such as the cards and the render nodes of GPUs, are ``paired``. A spread device
+that is lost stays known: its devices are unhealthy, and no other device moves. A restart and SIGHUP forget lost ones.
 
-Of numbered devices, such as loop devices, each device of a resource has a slice, which depends on nothing but numbers.
+Of numbered devices, such as loop devices, each device of a resource has a slice, which depends only on its number.
 """
 
 import contextlib
 import logging
 import os
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, may_overlap, parts
+from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
 from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import Resource, SliceDevices, shared_device, spread_device
-from aosp_plugin.config.values import OWN_BINDERFS, shared_path
+from aosp_plugin.config.keys import Resource, SliceDevices, SpreadDevice, shared_device, spread_device
+from aosp_plugin.config.values import OWN_BINDERFS, has_placeholder, placeholder_pattern, shared_path
 from aosp_plugin.framework.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
 
 
+class Selected(NamedTuple):
+    """A device of the host that a container gets by the number of its device."""
+
+    path: str
+    container_path: str
+    variable: str = ""
+    """The variable of the container with the container path; empty if there is none."""
+
+
+class SpreadItem(NamedTuple):
+    """An item of ``spread_devices`` as of one scan. Immutable: shared by all threads."""
+
+    device: SpreadDevice
+    known: Mapping[str, str] = {}
+    """The hardware of each known device by its path, lost ones included; empty if it is unknown."""
+    paths: tuple[str, ...] = ()
+    """The paths in use, in the order of the numbers of the devices that have them."""
+
+    def selected(self, number: int) -> Selected:
+        """Return the spread device of device ``number``. At least one must be in use."""
+        path = self.paths[number % len(self.paths)]
+        return Selected(path, self.device.container_path or path, self.device.env)
+
+
 class Spread(NamedTuple):
     """The spread devices as of one scan. Immutable: shared by all threads."""
 
-    known: tuple[str, ...] = ()
-    """Paths of the host in natural order, including lost ones."""
+    items: tuple[SpreadItem, ...] = ()
+    """The items with a device in use."""
     lost: frozenset[str] = frozenset()
-    """Those of them that do not exist now."""
+    """The paths in use that do not exist now."""
     numa_nodes: Mapping[str, int] = {}
-    """The NUMA nodes of those that have one, according to the kernel."""
-    limits: Mapping[str, int] = {}
-    """The numbers of devices that have the same one at most, of those with such a limit."""
+    """The NUMA nodes of spread devices by path, according to the kernel; absent without one."""
 
-    def device(self, number: int) -> str:
-        """Return the path of the spread device of device ``number``; empty if none is known."""
-        return self.known[number % len(self.known)] if self.known else ""
+    @property
+    def paths(self) -> list[str]:
+        """The paths in use."""
+        return [path for item in self.items for path in item.paths]
+
+    def of(self, number: int) -> list[Selected]:
+        """Return the spread devices of device ``number``, one of each item."""
+        return [item.selected(number) for item in self.items]
+
+    def limits(self, number: int) -> dict[str, int]:
+        """Return the ``per_device`` of the spread devices of device ``number`` by path, if they have one."""
+        return {
+            item.selected(number).path: item.device.per_device
+            for item in self.items
+            if item.device.per_device is not None
+        }
 
     def numa_node(self, number: int) -> tuple[int, ...]:
-        """Return the NUMA node of the spread device of device ``number``; empty if it has none."""
-        numa_node = self.numa_nodes.get(self.device(number))
-        return () if numa_node is None else (numa_node,)
+        """Return the NUMA node of the first spread device of device ``number`` that has one; empty if none has."""
+        return next(((self.numa_nodes[path],) for path, *_ in self.of(number) if path in self.numa_nodes), ())
 
 
 class SharedFiles(NamedTuple):
     """What containers get besides binder devices, as of one scan. Immutable: shared by all threads."""
 
     mounts: frozenset[str] = frozenset()
-    """The shared mounts that exist."""
+    """The shared mounts that exist, including the mounts of single devices."""
     devices: tuple[tuple[str, str], ...] = ()
     """The shared devices that exist: paths on the host and in the container."""
     missing: tuple[str, ...] = ()
-    """Paths and patterns that each container requires, and that no device of the host has."""
+    """Paths and patterns that each container requires, and at which there is no device."""
     spread: Spread = Spread()
     slices: tuple[SliceDevices, ...] = ()
     present: frozenset[str] = frozenset()
-    """The paths of the host at which a shared or spread device is, or one of any slice."""
+    """The paths at which there is a shared or spread device, or a device of a slice."""
     sliced: Mapping[tuple[int, int], str] = {}
     """The paths of the files that match the pattern of a slice, by type and device number."""
 
-    def of(self, number: int) -> tuple[str, ...]:
-        """Return the paths of what device ``number`` has by its number: its spread device and its slices."""
-        spread = filter(None, [self.spread.device(number)])
-        return (*spread, *(path for devices in self.slices for path in devices.of(number)))
+    def of(self, number: int) -> tuple[Selected, ...]:
+        """Return the spread devices and the slices of device ``number``."""
+        return (*self.spread.of(number), *(Selected(path, path) for path in self.sliced_of(number)))
+
+    def sliced_of(self, number: int) -> list[str]:
+        """Return the paths in the slices of device ``number``, which no other device has."""
+        return [path for devices in self.slices for path in devices.of(number)]
 
     def missing_of(self, number: int) -> list[str]:
-        """Return those of these paths at which no device is."""
-        return [path for path in self.of(number) if path not in self.present]
+        """Return the paths of the spread devices and slices of device ``number`` at which there is no device."""
+        return [path for path, *_ in self.of(number) if path not in self.present]
 
 
 class SharedPaths:
-    """Finds these files of one resource at each scan. To be used in the worker thread."""
+    """Finds the ``SharedFiles`` of one resource at each scan. To be used in the worker thread."""
 
     def __init__(self, host: Host, resource: Resource) -> None:
         """Create the object; the host is not accessed."""
         self._host = host
-        self._mounts = {path for path, _ in map(shared_path, resource.shared_mounts)} - {OWN_BINDERFS}
+        mounts = [path for path, _ in map(shared_path, resource.shared_mounts)]
+        self._mounts = {path for path in mounts if not has_placeholder(path)} - {OWN_BINDERFS}
+        self._own_mounts = {placeholder_pattern(path): path for path in mounts if has_placeholder(path)}
         self._shared = [shared_device(item) for item in resource.shared_devices]
-        spread = map(spread_device, resource.spread_devices)
-        self._spread = {"/" + "/".join(parts(item.path)): item.per_device for item in spread}
+        self._spread = {_normal(item.path): SpreadItem(item) for item in map(spread_device, resource.spread_devices)}
+        """The items of ``spread_devices`` as of the last scan, by path or pattern."""
         self._slices = resource.slice_devices
         self._search: PathSearch | None = None
         self._states: dict[str, frozenset[str]] = {}
@@ -91,28 +132,29 @@ class SharedPaths:
     def directories(self) -> frozenset[str]:
         """Return the directories in which a change may add or remove a file, as paths of this process.
 
-        Before the first scan those that it will find, or all devices would be scanned again because of them.
+        Before the first scan they are looked for already, or all devices would be scanned again because of them.
         """
         search = self._search
         if search is None:
             search = PathSearch(self._host)
-            for path in (*self._mounts, *self._keys()):
+            for path in (*self._mounts, *self._own_mounts, *self._keys()):
                 self._find(path, search)
         return frozenset(search.directories)
 
     def scan(self, *, forget: bool = False) -> SharedFiles:
         """Find the files. ``forget`` drops lost spread devices.
 
-        Logs once for each path that is missing, or is no device. Raises ConfigError at the first scan if the path of a
-        device is a directory, which only a wrong configuration explains. Containers do not get another file, or a
-        directory that replaces a device later: a program may have written to the path of a device that was missing, and
-        that must not cost the node all its phones.
+        Logs once for each path that is missing or is not a device. Raises ConfigError at the first scan if the path of
+        a device is a directory, which only a wrong configuration explains. Later, a file or directory in place of a
+        device is not passed to containers: a program may have written to the path of a missing device, and that must
+        not cost the node all its phones.
         """
         before, search = self._files.spread, PathSearch(self._host)
         mounts = frozenset(path for path in self._mounts if self._find(path, search))
         self._log_not_found("mounts", self._mounts - mounts)
+        mounts |= self._find_own_mounts(search)
         found, absent = self._find_devices(search)
-        spread = self._spread_devices(found, () if forget else before.known)
+        spread = self._spread_devices(found, forget=forget)
         missing, present = self._missing(found, spread), frozenset[str]().union(*found.values())
         files = [file for devices in self._slices for file in found[devices.pattern].items()]
         sliced = {(stat.S_IFMT(status.st_mode), status.st_rdev): path for path, status in files}
@@ -120,12 +162,35 @@ class SharedPaths:
         self._search = search
         self._log_not_found("devices", absent & {device.path for device in self._shared if not device.required})
         if spread != before:
-            extra = {"paths": ",".join(spread.known), "missing": ",".join(sorted(spread.lost))}
-            LOG.info("spread devices changed", extra=extra)
+            unused = {path for item in self._spread.values() for path in item.known}.difference(spread.paths)
+            names = {"paths": spread.paths, "missing": sorted(spread.lost), "unused": natural_sort([*unused])}
+            LOG.info("spread devices changed", extra={key: ",".join(paths) for key, paths in names.items()})
         return self._files
 
+    def _find_own_mounts(self, search: PathSearch) -> frozenset[str]:
+        """Return the mounts of single devices that exist.
+
+        A mount behind a link below the configured directory does not count: a program that may write only there would
+        choose which files of the host a container gets.
+        """
+        found, links = set[str](), set[str]()
+        for pattern, path in self._own_mounts.items():
+            depth = len(parts(path[: path.index("{")].rpartition("/")[0]))
+            for file in self._find(pattern, search):
+                names = parts(file)
+                places = ("/" + "/".join(names[:length]) for length in range(depth + 1, len(names) + 1))
+                with contextlib.suppress(OSError):  # it is gone again
+                    (links if any(map(self._is_link, places)) else found).add(file)
+        for path in self._newly("links", links):
+            LOG.warning("mount of a device is a link, not passed to containers", extra={"path": path})
+        return frozenset(found)
+
+    def _is_link(self, path: str) -> bool:
+        directory, _, name = path.rpartition("/")
+        return stat.S_ISLNK(self._host.lstat(f"{self._host.resolve(directory)}/{name}").st_mode)
+
     def _find_devices(self, search: PathSearch) -> tuple[dict[str, dict[str, os.stat_result]], set[str]]:
-        """Return the status of each device that each path or pattern has, and those without any file."""
+        """Return the status of the devices at each path or pattern, and the paths and patterns without any file."""
         others, unprintable = set[str](), set[str]()
         keys = self._keys()
         found: dict[str, dict[str, os.stat_result]] = {path: {} for path in keys}
@@ -150,14 +215,14 @@ class SharedPaths:
         return found, absent
 
     def _keys(self) -> dict[str, str]:
-        """Return the paths and patterns of devices, each with the key that has it."""
+        """Return the paths and patterns of devices, each with its configuration key."""
         shared = {device.path: "shared_devices" for device in self._shared}
         patterns = [devices.pattern for devices in self._slices]
         return shared | dict.fromkeys(self._spread, "spread_devices") | dict.fromkeys(patterns, "slice_devices")
 
     @staticmethod
     def _find(path: str, search: PathSearch) -> dict[str, os.stat_result]:
-        """Return the status of the file at a path, or of each that matches a pattern, links followed."""
+        """Return the status of each file at a path or matching a pattern, links followed."""
         files: dict[str, os.stat_result] = {}
         with contextlib.suppress(OSError):
             for candidate in search.find(path):
@@ -166,52 +231,89 @@ class SharedPaths:
         return files
 
     def _shared_devices(self, found: Mapping[str, Iterable[str]]) -> tuple[tuple[str, str], ...]:
-        """Return host path and container path of the shared devices; of several for one, the first."""
+        """Return host path and container path of the shared devices; of several for one container path, the first."""
         devices: dict[str, str] = {}
         for device in self._shared:
             for path in found[device.path]:
                 devices.setdefault(device.container_path or path, path)
         return tuple((path, container_path) for container_path, path in devices.items())
 
-    def _missing(self, found: Mapping[str, Collection[str]], spread: Spread) -> tuple[str, ...]:
-        """Return the paths and patterns that each container requires and that have no device."""
+    def _missing(self, found: Mapping[str, Mapping[str, os.stat_result]], spread: Spread) -> tuple[str, ...]:
+        """Return the paths and patterns that each container requires, and at which there is no device."""
         required = [device.path for device in self._shared if device.required]
-        missing = [path for path in (*required, *(() if spread.known else self._spread)) if not found[path]]
+        missing = [path for path in required if not found[path]]
+        missing += [path for path, item in self._spread.items() if not item.paths]
         for path in self._newly("required", [*missing, *spread.lost]):
             LOG.warning("required device not found", extra={"path": path})
         return tuple(missing)
 
-    def _spread_devices(self, found: Mapping[str, Mapping[str, os.stat_result]], before: Collection[str]) -> Spread:
-        """Return the spread devices, given those known ``before``. A lost one keeps its NUMA node."""
+    def _spread_devices(self, found: Mapping[str, Mapping[str, os.stat_result]], *, forget: bool) -> Spread:
+        """Return the spread devices. A lost one keeps hardware and NUMA node, unless ``forget`` is set."""
         present = {file: status for path in self._spread for file, status in found[path].items()}
-        devices = known(before, present, [path for path in self._spread if not is_pattern(path)])
-        numa_nodes = {path: node for path, node in self._files.spread.numa_nodes.items() if path in devices}
-        for path, status in present.items():
+        known = []
+        for path, item in self._spread.items():
+            fixed = {} if is_pattern(path) else {path: ""}  # it selects the same devices before it appears
+            now = {file: self._host.hardware(status) for file, status in found[path].items()}
+            known.append({**fixed, **({} if forget else item.known), **now})
+        for (path, item), own, paths in zip([*self._spread.items()], known, paired(known), strict=True):
+            self._spread[path] = item._replace(known=own, paths=paths)
+        spread = Spread(tuple(item for item in self._spread.values() if item.paths))
+        used = {*spread.paths}
+        numa_nodes = {path: node for path, node in self._files.spread.numa_nodes.items() if path in used}
+        for path in used & present.keys():
             numa_nodes.pop(path, None)
-            node = self._host.numa_node(status)
+            node = self._host.numa_node(present[path])
             if node is not None and node <= LAST_NUMA_NODE:
                 numa_nodes[path] = node
-        limits = {
-            path: limit
-            for pattern, limit in reversed(self._spread.items())
-            for path in devices
-            if limit is not None and may_overlap(path, pattern)
-        }
-        return Spread(devices, frozenset(devices) - present.keys(), numa_nodes, limits)
+        return spread._replace(lost=frozenset(used - present.keys()), numa_nodes=numa_nodes)
 
     def _log_not_found(self, kind: str, paths: Iterable[str]) -> None:
         for path in self._newly(f"no {kind}", paths):
             LOG.info("shared path not found, not mounted", extra={"path": path})
 
     def _newly(self, state: str, paths: Iterable[str]) -> list[str]:
-        """Return those of the paths that are in this state that were not in it at the last call."""
+        """Return the paths in a state that were not in it at the last call."""
         before, self._states[state] = self._states.get(state, frozenset()), frozenset(paths)
         return sorted(self._states[state] - before)
 
 
-def known(before: Collection[str], present: Collection[str], fixed: Collection[str]) -> tuple[str, ...]:
-    """Return the known spread devices in natural order: those found ``before`` or now, and those without wildcards.
+def paired(known: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """Return the devices in use of each item of ``spread_devices``, in the order of the numbers that have them.
 
-    ``before`` is empty after a restart and after SIGHUP, so that lost ones are forgotten and the devices spread again.
+    ``known`` has the hardware of the devices of each item by path, empty if it is unknown. Items that share hardware
+    use the same number of devices, so that the same device number gets devices of the same hardware. Their order is the
+    natural order of the first such item. Hardware without a device in every such item is left out: a BMC has a card and
+    no render node, for example, and no container gets its card together with another GPU.
     """
-    return tuple(natural_sort([*{*before, *present, *fixed}]))
+    keyed = [dict(_keyed(paths)) for paths in known]
+    used = []
+    for own in keyed:
+        together = [own]
+        for other in keyed * len(keyed):  # items may be connected through others
+            if other not in together and any(_share(other, each) for each in together):
+                together.append(other)
+        first = next(each for each in keyed if each in together)
+        used.append(tuple(own[key] for key in first if all(key in each for each in together)))
+    return used
+
+
+def _keyed(paths: Mapping[str, str]) -> Iterator[tuple[tuple[str, int | str], str]]:
+    """Yield the devices of an item in natural order, each with its hardware and its position on that hardware.
+
+    A device of unknown hardware has its path in place of the position.
+    """
+    counts = Counter[str]()
+    for path in natural_sort([*paths]):
+        hardware = paths[path]
+        yield (hardware, counts[hardware] if hardware else path), path
+        counts[hardware] += 1
+
+
+def _share(first: Mapping[tuple[str, int | str], str], second: Mapping[tuple[str, int | str], str]) -> bool:
+    """Return whether two items have devices of the same hardware."""
+    return not {hardware for hardware, _ in first if hardware}.isdisjoint(hardware for hardware, _ in second)
+
+
+def _normal(path: str) -> str:
+    """Return a path or a pattern with single slashes."""
+    return "/" + "/".join(parts(path))

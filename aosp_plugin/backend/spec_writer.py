@@ -1,21 +1,17 @@
-"""The CDI spec of a resource: what is in it after a scan, and which devices it lacks."""
+"""The CDI spec of a resource, written after each scan that changes it."""
 
 from collections.abc import Iterable
 
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
-from aosp_plugin.backend.scanned import Scanned
+from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.framework.cdi import SpecFile
 
-_USABLE = (Reason.NOT_IN_CDI_SPEC, Reason.SURPLUS)
-"""Reasons for which a device is in the spec nevertheless: it lacks nothing but the spec, or pods may have it."""
-
 
 class SpecWriter:
-    """Writes the CDI spec of one resource. To be used in one thread, except for ``lacking``."""
+    """Writes the CDI spec of one resource. For the worker thread."""
 
     def __init__(self, host: Host, resource: Resource, edits: EditsBuilder, cdi_dir: str) -> None:
         """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
@@ -27,16 +23,15 @@ class SpecWriter:
         self._described: tuple[object, bytes | None] = (None, None)
         self._written: list[AllocatedDevice] = []
         self.lacking: frozenset[str] = frozenset()
-        """Binder devices that no container can get, because only the spec brings them and it could not be written.
-        Replaced by a single assignment."""
+        """Binder devices that no container can get, because they are in the spec alone, which could not be written."""
 
-    def write(self, scanned: Scanned) -> None:
-        """Write the spec of the devices that a scan found healthy. Raises CdiError, HostError and OSError."""
-        devices = self._healthy(scanned)
+    def write(self, found: FoundDevices) -> None:
+        """Write the spec with the devices that pods may use. Raises CdiError, HostError and OSError."""
+        devices = self._usable(found)
         try:
-            content = self._content(devices, scanned.shared)
+            content = self._content(devices, found.shared)
             members = [member for device in devices for member in device.members]
-            numbers = [member.identity.number for member in members if member.identity is not None]
+            numbers = [member.identity.st_rdev for member in members if member.identity is not None]
             self._file().write(content, numbers)
         except BaseException:
             if self._edits.by_cdi_only:
@@ -45,9 +40,9 @@ class SpecWriter:
         self._written = devices
         self.lacking = frozenset()
 
-    def check(self, scanned: Scanned) -> None:
-        """Check that this spec could be written, without changing it. Raises CdiError, HostError and OSError."""
-        content = self._content(self._healthy(scanned), scanned.shared)
+    def check(self, found: FoundDevices) -> None:
+        """Check without effect that the spec could be written. Raises CdiError, HostError and OSError."""
+        content = self._content(self._usable(found), found.shared)
         self._file().check(content or b"")
 
     def rewrite(self) -> None:
@@ -68,13 +63,13 @@ class SpecWriter:
         return self._spec_file
 
     @staticmethod
-    def _healthy(scanned: Scanned) -> list[AllocatedDevice]:
-        """Return the devices that belong in the spec."""
-        problems = scanned.problems
+    def _usable(found: FoundDevices) -> list[AllocatedDevice]:
+        """Return the devices that a new pod, or the pod that has them, may use."""
+        problems = found.problems
         return [
-            scanned.allocated(group)
-            for group in scanned.sets.values()
-            if group.id not in problems or problems[group.id].reason in _USABLE
+            found.allocated(group)
+            for group in found.sets.values()
+            if group.id not in problems or not problems[group.id].closed_to_all
         ]
 
 

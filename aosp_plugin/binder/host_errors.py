@@ -3,13 +3,9 @@
 ::
 
     HostError                        the host is not in the required state
-    ├── DeviceDirectoryError         the device directory cannot be read or written
     ├── ProvisionerError             the provisioner does not answer
     └── BinderfsError                an operation on a binderfs or a binder device failed
-        ├── BinderMissingError       the kernel has no binder driver, or no binderfs
         ├── NotPermittedError        missing capability, file mode or device cgroup rule
-        ├── DeviceExistsError        the name is in use
-        ├── DeviceNameError          the kernel rejects the name
         └── DevicesExhaustedError    no free minor numbers, or the max= of the mount is reached
 
 The text of each error is one line for an operator: the failed operation, its path, the cause and the remedy. A class of
@@ -22,10 +18,6 @@ class HostError(Exception):
     """The state of the host prevents an operation."""
 
 
-class DeviceDirectoryError(HostError):
-    """The device directory cannot be read or written."""
-
-
 class ProvisionerError(HostError):
     """The privileged process that mounts phones on request does not answer."""
 
@@ -34,20 +26,8 @@ class BinderfsError(HostError):
     """An operation on a binderfs or a binder device failed."""
 
 
-class BinderMissingError(BinderfsError):
-    """The kernel has no binder driver, or was built without binderfs."""
-
-
 class NotPermittedError(BinderfsError):
     """The process lacks a permission: root, CAP_SYS_ADMIN, or a rule in its device cgroup."""
-
-
-class DeviceExistsError(BinderfsError):
-    """A binder device or another file with this name exists."""
-
-
-class DeviceNameError(BinderfsError):
-    """The kernel rejects this name for a binder device."""
 
 
 class DevicesExhaustedError(BinderfsError):

@@ -12,30 +12,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-import click
-
 from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.devices.scanner import is_restricted
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import SYS_DEV
 from aosp_plugin.binder.host_errors import BinderfsError, HostError
+from aosp_plugin.binder.provision.device_links import DIRECTORY, link_name
+from aosp_plugin.cli.terminal import echo
+from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation, shared_path
 from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.errors import ConfigError
 
-_DEVICES = "/dev"
-_EVERYONE = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
-
 _NO_NAMES = (
     "the container got nothing from the plugin: the resource is another plugin's, or the runtime ignores CDI names "
     '(docs/runbook.md, "The container has no binder device at all")'
 )
+_RESTRICTED = 'chmod 0666 on the host (docs/runbook.md, "EACCES inside the container")'
 _CAUSES = {
     errno.ENOENT: 'the plugin did not add it (docs/runbook.md, "The container has no binder device at all")',
     errno.ENXIO: 'a copy of a binderfs device, or a device without a driver (docs/runbook.md, "ENXIO inside the '
     'container")',
     errno.EPERM: 'the device cgroup does not allow it (docs/runbook.md, "EPERM inside the container")',
-    errno.EACCES: 'its mode does not allow it: chmod 0666 on the host (docs/runbook.md, "EPERM inside the container")',
+    errno.EACCES: f"its mode does not allow it: {_RESTRICTED}",
     errno.ENOTTY: 'not a device of the binder driver (docs/runbook.md, "not-binder")',
 }
 
@@ -45,7 +46,7 @@ class Finding(NamedTuple):
 
     text: str
     problem: str = ""
-    """Why it failed and where to go on; empty if it succeeded."""
+    """Why it failed and what to do next; empty if it succeeded."""
 
 
 def check(config: Config, resource_name: str | None, environment: Mapping[str, str]) -> None:
@@ -57,15 +58,15 @@ def check(config: Config, resource_name: str | None, environment: Mapping[str, s
     failed = 0
     for finding in findings(resource, environment):
         failed += bool(finding.problem)
-        click.echo(f"{'FAILED' if finding.problem else 'ok':<8}{finding.text}")
+        echo(f"{'FAILED' if finding.problem else 'ok':<8}{finding.text}")
         if finding.problem:
-            click.echo(f"        {finding.problem}")
+            echo(f"        {finding.problem}")
     if failed:
         raise HostError(
             f"{resource.resource_name}: checks failed in this container: {failed}; see the plugin's log on this node, "
             f"and there: aosp-plugin status"
         )
-    click.echo(f"{resource.resource_name}: this container has its binder devices")
+    echo(f"{resource.resource_name}: this container has its binder devices")
 
 
 def findings(resource: Resource, environment: Mapping[str, str], root: str = "") -> Iterator[Finding]:
@@ -78,7 +79,7 @@ def findings(resource: Resource, environment: Mapping[str, str], root: str = "")
         yield Finding(f"{variable}={value}", "" if names else _NO_NAMES)
     paths = _paths(resource, names) if variable else _unnamed(resource, root)
     if not paths and not variable:
-        yield Finding(f"{_DEVICES}/{resource.device_prefix}*", _NO_NAMES)
+        yield Finding(f"{CONTAINER_DIRECTORY}/{resource.device_prefix}*", _NO_NAMES)
     for path in paths:
         yield _opened(resource, path, root)
 
@@ -98,7 +99,7 @@ def _paths(resource: Resource, names: Sequence[str]) -> list[str]:
     """Return where a container with binder devices of these names, in this order, has them."""
     paths = [path for name, path in zip_longest(names, resource.container_paths[: len(names)]) if name and path]
     if resource.phones is None:
-        paths += [f"{_DEVICES}/{name}" for name in names]
+        paths += [f"{CONTAINER_DIRECTORY}/{name}" for name in names]
     elif resource.isolation is not Isolation.STRICT:
         shared = [path for host, path in map(shared_path, resource.shared_mounts) if host == OWN_BINDERFS]
         paths += [f"{directory}/{name}" for directory in shared for name in names]
@@ -110,18 +111,22 @@ def _unnamed(resource: Resource, root: str) -> list[str]:
     if resource.phones is not None or resource.sets is not None:
         return list(resource.container_paths)
     pattern = f"{resource.device_prefix}*"
-    return [f"{_DEVICES}/{name}" for name in sorted(fnmatch.filter(os.listdir(root + _DEVICES), pattern))]
+    return [
+        f"{CONTAINER_DIRECTORY}/{name}"
+        for name in sorted(fnmatch.filter(os.listdir(root + CONTAINER_DIRECTORY), pattern))
+    ]
 
 
 def _opened(resource: Resource, path: str, root: str) -> Finding:
-    """Check that a device opens, with the driver that the resource requires."""
+    """Check that a device opens, and that the driver that the resource requires answers."""
     try:
         status = os.stat(root + path)
         if resource.verify is not Verify.FILE and not stat.S_ISCHR(status.st_mode):
             return Finding(path, 'not a character device (docs/runbook.md, "not-a-device")')
         if "w" in resource.permissions and resource.verify in {Verify.BINDER, Verify.PROBE}:
             version = binderfs.binder_version(root + path)
-            return Finding(f"{path}: opened, binder protocol {version}{_mode(status)}")
+            remarks = _mode(status) + _link(resource, status, root)
+            return Finding(f"{path}: opened, binder protocol {version}{remarks}")
         flags = os.O_RDWR if "w" in resource.permissions else os.O_RDONLY
         os.close(os.open(root + path, flags | os.O_CLOEXEC | os.O_NONBLOCK))
     except BinderfsError as error:
@@ -130,10 +135,24 @@ def _opened(resource: Resource, path: str, root: str) -> Finding:
     except OSError as error:
         cause = _CAUSES.get(error.errno or 0)
         return Finding(path, f"{error.strerror}: {cause}" if cause else str(error.strerror))
-    return Finding(f"{path}: opened{_mode(status)}")
+    return Finding(f"{path}: opened{_mode(status)}{_link(resource, status, root)}")
 
 
 def _mode(status: os.stat_result) -> str:
-    """Return a remark about a device that only its owner may open, such as root's; Android has other users."""
-    mode = stat.S_IMODE(status.st_mode)
-    return "" if mode & _EVERYONE == _EVERYONE else f"; mode {mode:04o}: not for all users of Android"
+    """Return a remark about a device that not all users of Android may open."""
+    if not is_restricted(status):
+        return ""
+    return f"; mode {stat.S_IMODE(status.st_mode):04o}: not for all users of Android, {_RESTRICTED}"
+
+
+def _link(resource: Resource, status: os.stat_result, root: str) -> str:
+    """Return a remark about a found device of a binderfs, which some runtimes close again unless the host links it.
+
+    udev links each device in sysfs, and whoever mounts a phone links its devices. Neither the host's links nor the
+    runtime's version is visible in a container.
+    """
+    name = link_name(status.st_rdev)
+    in_sysfs = not stat.S_ISCHR(status.st_mode) or os.path.exists(f"{root}{SYS_DEV}/char/{name}")
+    if resource.phones is not None or in_sysfs:
+        return ""
+    return f"; runc 1.1.3 to 1.1.6 may close it again unless the host has {DIRECTORY}/{name}"

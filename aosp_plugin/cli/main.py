@@ -10,18 +10,22 @@ from typing import Any
 
 import click
 
-from aosp_plugin import __version__
+from aosp_plugin import PROGRAM, __version__
 from aosp_plugin.binder.host_errors import HostError
-from aosp_plugin.cli.nodes import nodes
+from aosp_plugin.cli import check as check_command
+from aosp_plugin.cli import provisioner as provisioner_command
+from aosp_plugin.cli import reload as reload_command
+from aosp_plugin.cli import status as status_command
+from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config import convert, keys, sources
 from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.threads import require_threads
 
 LOG = logging.getLogger(__name__)
 
-# Modules that only one command needs are imported in its function: grpc, for example, takes longer to load than the
-# other commands take to run.
+# What loads grpc is imported in the function of its command: that takes 20 MB, and longer than other commands run.
 
 
 class _Configurable(click.Command):
@@ -57,7 +61,7 @@ def _flag(name: str, key: convert.Key) -> click.Option:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
 )
-@click.version_option(__version__, prog_name="aosp-plugin")
+@click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Kubernetes device plugin that gives Android binder devices to containers.
@@ -66,9 +70,6 @@ def cli(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-cli.add_command(nodes)
 
 
 @cli.command(cls=_Configurable)
@@ -86,18 +87,18 @@ def serve(file: str | None, **flags: Any) -> None:
     def load() -> Config:
         return sources.load(flags, os.environ, file)[0]
 
+    require_threads()
     asyncio.run(serve_configuration(load))
 
 
 @cli.command(cls=_Configurable)
-@click.option("--remove", is_flag=True, help="Unmount it instead: all phones in the directory, and the binderfs.")
+@click.option("--remove", is_flag=True, help="Unmount instead: all phones in the directory.")
 @click.option("--surplus", is_flag=True, help="With --remove: only the phones beyond the count.")
 def provision(file: str | None, *, remove: bool, surplus: bool, **flags: Any) -> None:
-    """Mount or create what the configuration orders, and exit.
+    """Mount the phones of the configuration, and exit.
 
-    Mounts phones, and creates the binder devices of provision. What exists is kept, so it may run again at any time. A
-    plugin with provisioned_by: command then serves them without privileges: run this before it, in an init container or
-    at boot. Accepts the flags of serve.
+    Phones that exist are kept, so it may run again at any time. A plugin with provisioned_by: command then serves them
+    without privileges: run this before it, in an init container or at boot. Accepts the flags of serve.
 
     Exit codes: 0 provisioned, or only a part: phones in whose place something else is, and resources that failed, are
     logged, and the plugin reports them. 1 no resource provisioned: the kernel has no binderfs, a right is missing, or
@@ -124,17 +125,13 @@ def provisioner(file: str | None, **flags: Any) -> None:
     """Mount phones for a plugin without privileges.
 
     Runs until SIGTERM or SIGINT, beside a plugin with provisioned_by: provisioner and the same configuration, and
-    listens on a Unix socket in /run/aosp-plugin. When it starts, it creates the binder devices of provision. Accepts
-    the flags of serve.
+    listens on a Unix socket in /run/aosp-plugin. Accepts the flags of serve.
 
-    Exit codes: 0 ended by a signal, 1 the binder devices of provision cannot be created, 2 invalid usage or
-    configuration.
+    Exit codes: 0 ended by a signal, 1 another provisioner runs, 2 invalid usage or configuration.
     """
     # As in serve: process 1 of a container would otherwise not notice a signal that comes before it waits for one.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    from aosp_plugin.cli import provisioner  # noqa: PLC0415
-
-    provisioner.run(sources.load(flags, os.environ, file)[0])
+    provisioner_command.run(sources.load(flags, os.environ, file)[0])
 
 
 @cli.command(name="config", cls=_Configurable)
@@ -152,29 +149,39 @@ def show_config(file: str | None, **flags: Any) -> None:
 @click.option("--url", metavar="URL", help="Address of the plugin: http://HOST:PORT.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--resource", metavar="NAME", help="Show only this resource.")
-@click.option("--namespace", "-n", metavar="NAME", help="Show only devices of pods in this namespace.")
-@click.option("--pod", metavar="NAME", help="Show only devices of this pod.")
-@click.option("--unhealthy", is_flag=True, help="Show only unhealthy, leaked and gone devices.")
 @click.option("--all", "all_rows", is_flag=True, help="Show all rows of each table, not only the first 20.")
 @click.option("--check", is_flag=True, help="Print one line for each problem, and exit with code 3 if there is any.")
-def status(url: str | None, *, as_json: bool, all_rows: bool, check: bool, **conditions: Any) -> None:
-    """Show devices, their pods, unhealthy devices and leaks.
+def status(url: str | None, resource: str | None, *, as_json: bool, all_rows: bool, check: bool) -> None:
+    """Show devices, their pods and what is unhealthy.
 
     Queries the plugin on this node, at the address that AOSP_PLUGIN_STATUS_LISTEN, AOSP_PLUGIN_LISTEN and the file in
     AOSP_PLUGIN_CONFIG determine, or else at 127.0.0.1:9478. For a pod of the DaemonSet: kubectl exec POD -- aosp-plugin
     status.
 
     Exit codes: 0 report received, 1 plugin unreachable, 2 invalid usage, and with --check 3 if there are problems;
-    notices are printed, but are no problem. Without --check, problems do not change the exit code.
+    notices are printed, but do not count. Without --check, problems do not change the exit code.
     """
-    from aosp_plugin.cli import status  # noqa: PLC0415
-
     if check and as_json:
         raise click.UsageError("--check cannot be combined with --json")
-    report = status.selected(status.fetch(url or status.own_url(os.environ)), **conditions)
+    report = status_command.selected(status_command.fetch(url or status_command.own_url(os.environ)), resource)
     if check:
-        sys.exit(3 if status.check(report) else 0)
-    status.show(report, all_rows=all_rows, as_json=as_json)
+        sys.exit(3 if status_command.check(report) else 0)
+    status_command.show(report, all_rows=all_rows, as_json=as_json)
+
+
+@cli.command(cls=_Configurable)
+def holders(file: str | None, **flags: Any) -> None:
+    """Show which processes hold the binder devices open.
+
+    One row for each device, and for each pod or cgroup whose processes hold it; PID is the first of them. Runs as root
+    on the host, or in a privileged container with hostPID. Accepts the flags of serve.
+
+    Exit codes: 0 all processes were read, 1 failure, 2 invalid usage or configuration, 3 some processes could not be
+    read; they are named.
+    """
+    from aosp_plugin.cli import holders  # noqa: PLC0415
+
+    sys.exit(0 if holders.holders(sources.load(flags, os.environ, file)[0]) else 3)
 
 
 @cli.command()
@@ -189,9 +196,7 @@ def reload(url: str | None) -> None:
     Exit codes: 0 the configuration is served, 1 it was rejected, and the one before is still served, or there is no
     outcome, 2 invalid usage or configuration.
     """
-    from aosp_plugin.cli import reload, status  # noqa: PLC0415
-
-    outcome = reload.reload(url or status.own_url(os.environ))
+    outcome = reload_command.reload(url or status_command.own_url(os.environ))
     if outcome.error:
         raise click.ClickException(f"configuration reload rejected: {outcome.error}")
     click.echo("configuration reloaded" if outcome.changed else "configuration unchanged, devices scanned again")
@@ -209,9 +214,7 @@ def check(file: str | None, resource: str | None) -> None:
 
     Exit codes: 0 all checks passed, 1 a check failed, 2 invalid usage or configuration.
     """
-    from aosp_plugin.cli import check  # noqa: PLC0415
-
-    check.check(sources.load({}, os.environ, file)[0], resource, os.environ)
+    check_command.check(sources.load({}, os.environ, file)[0], resource, os.environ)
 
 
 @cli.command()
@@ -244,7 +247,7 @@ def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 success, 1 failure, 2 invalid usage or configuration."""
     try:
-        cli.main(args=arguments, prog_name="aosp-plugin", standalone_mode=False)
+        cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except ExceptionGroup as group:  # of the tasks of serve; the same error may have ended several
@@ -269,5 +272,5 @@ def _report(error: BaseException) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    click.echo(f"aosp-plugin: {' '.join(message.split())}", err=True)
+    echo(f"{PROGRAM}: {' '.join(message.split())}", err=True)
     return exit_code

@@ -1,4 +1,4 @@
-"""``aosp-plugin provision``: mounts and creates what the configuration orders, and ends.
+"""``aosp-plugin provision``: mounts the phones of the configuration, and ends.
 
 Everything that exists already is kept, so a further call changes nothing. Surplus phones are kept too: only the kubelet
 knows whether pods have them. It is the privileged part of a plugin with ``provisioned_by: command``, and runs before it
@@ -7,7 +7,6 @@ in an init container.
 
 import logging
 
-from aosp_plugin.backend.binder_backend import device_provisioner
 from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError
@@ -21,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 def provision(config: Config) -> None:
-    """Provision every resource; those without anything to provision are skipped.
+    """Mount the phones of every resource; those without phones are skipped.
 
     A resource that fails is logged, and must not keep the plugin from serving the others. Raises HostError if all have
     failed, ConfigError, and OSError.
@@ -40,37 +39,37 @@ def provision(config: Config) -> None:
     for name, problem in errors.items():
         LOG.error("resource not provisioned", extra={"resource": name, "error": problem})
     if not ordered and not errors:
-        LOG.warning("nothing to provision", extra={"reason": "the configuration has neither phones nor provision"})
+        LOG.warning("nothing to provision", extra={"reason": "the configuration has no phones"})
 
 
 def _provision(host: Host, resource: Resource) -> int:
-    """Mount the phones or create the binder devices that a resource orders, and return their number.
+    """Mount the phones of a resource, and return how many it orders.
 
     Under DRA, phones are mounted when claims are prepared. Raises HostError if something general is in the way, such as
-    a kernel without binderfs or a missing right, or if all phones have obstacles.
+    a kernel without binderfs or a missing right, or if every phone has an error.
     """
     name = resource.resource_name
-    if resource.phones is not None and resource.api is not Api.DRA:
-        ordered, added = resource.phones.count, _mount(host, resource.phones, name)
-    elif resource.provision is not None and (provisioner := device_provisioner(host, resource)) is not None:
-        ordered, added = resource.provision.count, provisioner.provision()
-    else:
+    if resource.phones is None or resource.api is Api.DRA:
         return 0
-    LOG.info("provisioned", extra={"resource": name, "ordered": ordered, "added": added})
+    ordered = resource.phones.count
+    LOG.info(
+        "provisioned",
+        extra={"resource": name, "ordered": ordered, "added": _mount(host, resource.phones, name)},
+    )
     return ordered
 
 
 def _mount(host: Host, ordered: Phones, resource_name: str) -> int:
-    """Mount the phones that are missing; return their number. Single obstacles are logged: the plugin reports them."""
+    """Mount the phones that are missing; return their number. Errors of single phones are logged."""
     provisioner = PhoneProvisioner(ordered.directory, host)
     phones = [phone_id(number) for number in range(ordered.count)]
     mounted = provisioner.provision(phones)
-    missing = [phone for phone in phones if not provisioner.is_own(phone) and phone not in provisioner.obstacles]
-    if missing and provisioner.failure is not None:
-        raise provisioner.failure
-    if len(provisioner.obstacles) == ordered.count:
-        raise HostError(provisioner.problem)
-    for phone, obstacle in provisioner.obstacles.items():
-        extra = {"resource": resource_name, "device": phone, "error": str(obstacle)}
+    missing = [phone for phone in phones if not provisioner.is_own(phone) and phone not in provisioner.phone_errors]
+    if missing and provisioner.mount_error is not None:
+        raise provisioner.mount_error
+    if len(provisioner.phone_errors) == ordered.count:
+        raise HostError(provisioner.error_text)
+    for phone, error in provisioner.phone_errors.items():
+        extra = {"resource": resource_name, "device": phone, "error": str(error)}
         LOG.warning("phone not provisioned", extra=extra)
     return len(mounted)

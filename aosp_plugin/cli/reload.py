@@ -34,7 +34,7 @@ def reload(url: str) -> ReloadReport:
         time.sleep(PAUSE)
         if identify(process.pid) != process:
             raise ServiceError("the plugin ended during the reload; its log says why")
-        with contextlib.suppress(ServiceError):  # it closes connections while it changes to the new configuration
+        with contextlib.suppress(ServiceError):  # it cannot be reached while it executes its program again
             outcome = fetch(url).last_reload
             if outcome is not None and outcome.began >= requested:
                 return outcome

@@ -1,4 +1,4 @@
-"""``aosp-plugin provision --remove``: unmounts what ``provision`` and the plugin have mounted.
+"""``aosp-plugin provision --remove``: unmounts the phones that the command and the plugin have mounted.
 
 A phone is in use if a pod has it or may get it according to the kubelet, or if a visible process has it open or
 mounted. Where the kubelet does not answer nothing is removed, unless this runs on the host itself, where it sees all
@@ -11,24 +11,24 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
+import posixpath
 from collections.abc import Mapping
 
 from aosp_plugin.binder.devices.sets import natural_sort, phone_number, replicated_id
 from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import Host, binder_parameters
+from aosp_plugin.binder.driver.host import Host, sees_kernel_threads
 from aosp_plugin.binder.host_errors import HostError
-from aosp_plugin.binder.provision.device_provisioner import DEVICES_SOURCE, provisioning
+from aosp_plugin.binder.provision.device_links import DeviceLinks
+from aosp_plugin.binder.provision.directories import phones_below
 from aosp_plugin.binder.provision.phone_mount import has_namespace_of_init, read_mount_table, require_propagation
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.config.keys import Config
-from aosp_plugin.framework.dra.claim_host import ClaimSpecs
-from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.config.sources import node_name
+from aosp_plugin.framework.dra.record_store import claims_on_host
+from aosp_plugin.framework.errors import ClaimRecordError
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.sockets import listener
-from aosp_plugin.report.leaks import sees_kernel_threads
-from aosp_plugin.report.node_reporter import node_name
 
 LOG = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ Uses = dict[str, str]
 
 
 def remove(config: Config, *, surplus: bool) -> bool:
-    """Remove the phones and the provisioned binderfs of each resource; ``surplus``: phones beyond ``count`` alone.
+    """Remove the phones of each resource; ``surplus``: those beyond ``count`` alone.
 
     What is in use stays, and is logged. Returns whether nothing had to stay. Raises HostError, PluginError and OSError.
     """
@@ -50,18 +50,15 @@ def remove(config: Config, *, surplus: bool) -> bool:
         provisioner.survey()
     uses = asyncio.run(_uses(config))
     for resource in config.resources:
-        uses[resource.scan_directory] |= _claimed(config, resource.resource_name)
+        uses[resource.scan_directory] |= _claimed(config, host, resource.scan_directory)
     all_removed = True
     for resource in config.resources:
-        directory = resource.scan_directory
-        if resource.phones is not None:
-            first = resource.phones.count if surplus else 0
-            kept = _remove_phones(host, directory, phones[directory], uses[directory], first)
-        elif resource.provision is not None and not surplus:
-            prefixes = tuple(each.device_prefix for each in config.resources if each.scan_directory == directory)
-            kept = _remove_binderfs(host, directory, prefixes, uses[directory])
-        else:
+        if resource.phones is None:
             continue
+        directory = resource.phones.directory
+        first = resource.phones.count if surplus else 0
+        kept = _remove_phones(host, directory, phones[directory], uses[directory], first)
+        DeviceLinks(host, directory).repair({})
         for name, reason in kept.items():
             LOG.warning("not removed", extra={"resource": resource.resource_name, "device": name, "reason": reason})
         all_removed &= not kept
@@ -90,13 +87,18 @@ async def _uses(config: Config) -> dict[str, Uses]:
     return uses
 
 
-def _claimed(config: Config, resource_name: str) -> Uses:
-    """Return the devices of prepared claims. Raises OSError and PluginError."""
-    driver = driver_name(resource_name)
-    cdi_directory = os.path.normpath(f"{config.host_root}/{config.cdi_dir}")
-    specs = ClaimSpecs(driver, state_directory=config.driver_directory(driver), cdi_directory=cdi_directory)
-    specs.read()
-    return {device_id: f"claim {record.full_name}" for record in specs.records.values() for device_id in record.ids}
+def _claimed(config: Config, host: Host, directory: str) -> Uses:
+    """Return the devices below a directory that claims have, whatever the driver. Raises OSError and PluginError."""
+    claims = claims_on_host(config.driver_directory(""))
+    if claims.damaged:
+        raise ClaimRecordError(f"the claim record {claims.damaged[0]} is damaged: its claim may have any device")
+    resolved = host.resolve(directory)
+    return {
+        posixpath.relpath(place, resolved): f"claim {content.claim.full_name}"
+        for content in claims.prepared
+        for place in content.places
+        if place.startswith(f"{resolved}/")
+    }
 
 
 def on_host() -> bool:
@@ -111,8 +113,8 @@ def _remove_phones(host: Host, directory: str, surveyed: PhoneProvisioner, uses:
     """
     phones = [phone for phone in natural_sort(surveyed.mounted()) if (phone_number(phone) or 0) >= first]
     kept = {phone: uses[phone] for phone in phones if phone in uses}
-    with provisioning("phones", host, directory) as path:
-        _unmount(host, path, surveyed.known(phones)["devices"], kept)
+    with phones_below(host, directory) as path:
+        _unmount(host, path, surveyed.known(phones)["file_systems"], kept)
         for phone in phones:
             if phone not in kept:
                 try:
@@ -122,34 +124,17 @@ def _remove_phones(host: Host, directory: str, surveyed: PhoneProvisioner, uses:
     return kept
 
 
-def _remove_binderfs(host: Host, directory: str, prefixes: tuple[str, ...], kept: Uses) -> Uses:
-    """Unmount a provisioned binderfs as a whole, unless it may be an administrator's.
-
-    Return why it was kept. Raises HostError.
-    """
-    with provisioning("binder devices", host, directory) as path:
-        mounted = binderfs.mount_at(path)
-        if mounted is not None and not kept:
-            name = os.path.basename(path)
-            of_kernel = re.split("[,\n]", binder_parameters())
-            others = {each for each in binderfs.device_names(path) if not each.startswith(prefixes)} - {*of_kernel}
-            if others or mounted.source != DEVICES_SOURCE:
-                kept[name] = f"it is not the plugin's: source {mounted.source}, other devices {sorted(others)}"
-            _unmount(host, os.path.dirname(path), {name: mounted.device}, kept)
-    return kept
-
-
 def _unmount(host: Host, directory: str, mounted: Mapping[str, int], kept: Uses) -> None:
-    """Unmount the file systems below a directory, by name and number (st_dev), and add to ``kept`` why some stay.
+    """Unmount the file systems below a directory, by name and st_dev, and add to ``kept`` why some stay.
 
     The directories stay: a container that has one as a volume would not see its successor. Raises HostError.
     """
     if mounted:
         require_propagation(directory, read_mount_table(), in_container=host.process_path("/") != "/")
-    holders = mounts.holders({device: name for name, device in mounted.items()})
-    for name, device in mounted.items():
-        if device in holders:
-            kept.setdefault(name, f"process {holders[device]} has it mounted")
+    users = mounts.users({st_dev: name for name, st_dev in mounted.items()})
+    for name, st_dev in mounted.items():
+        if st_dev in users:
+            kept.setdefault(name, f"process {users[st_dev]} has it mounted")
         if name not in kept:
             try:
                 binderfs.unmount(f"{directory}/{name}")

@@ -1,82 +1,62 @@
 """``aosp-plugin status``: fetches the status report of the plugin on this node and prints it as text or JSON."""
 
 import http.client
+import json
 import shutil
 import sys
 import urllib.parse
 from collections.abc import Mapping
 from http import HTTPStatus
 
-import click
 import msgspec
 
 from aosp_plugin.cli.summary import DEFAULT_ROWS, problem_lines, summary
+from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config import keys, sources
 from aosp_plugin.config.convert import shown
+from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.framework.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.address import joined_address
-from aosp_plugin.report.document import DeviceReport, Report, Severity, State
+from aosp_plugin.report.document import Report
 
-TIMEOUT = 5.0
-"""Seconds to wait for the plugin's answer."""
+TIMEOUT = 10.0
+"""Seconds to wait for the next part of the answer."""
+MAX_ANSWER = 8 << 20
+"""Bytes. A device takes some 300 of them."""
 
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server on all addresses is reached on loopback
 _HTTP_PORT = 80
+_MAX_TEXT = 200
+"""Characters of an answer in an error."""
 
 
 def show(report: Report, *, all_rows: bool, as_json: bool) -> None:
     """Print a report as text, with colors on a terminal and cut to its width, or as JSON."""
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        echo(json.dumps(msgspec.to_builtins(report), separators=(",", ":")))
         return
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for line in summary(report, None if all_rows else DEFAULT_ROWS):
         text = line.text if len(line.text) <= columns else f"{line.text[: columns - 1]}…"
-        click.secho(text, bold=line.bold or None, fg=line.color, reset=bool(line.bold or line.color))
+        echo(text, bold=line.bold, color=line.color)
 
 
 def check(report: Report) -> int:
     """Print a line for each problem; return their number, without notices."""
     for line in problem_lines(report):
-        click.echo(line)
+        echo(line)
     return sum(problem.severity is not Severity.NOTICE for problem in report.problems)
 
 
-def selected(
-    report: Report,
-    resource: str | None = None,
-    namespace: str | None = None,
-    pod: str | None = None,
-    *,
-    unhealthy: bool = False,
-) -> Report:
-    """Return the part of a report with this resource, and with devices of pods in this namespace and of this name.
-
-    ``unhealthy`` selects unhealthy, leaked and gone devices. Conditions combine; counts are always those of the whole
-    resource. Raises ConfigError for an unknown resource.
-    """
-
-    def matches(device: DeviceReport) -> bool:
-        if unhealthy and not device.reason and device.state is not State.LEAKED:
-            return False
-        has_pod = any(namespace in {None, each.namespace} and pod in {None, each.name} for each in device.pods)
-        return has_pod or not (namespace or pod)
-
-    resources, problems = report.resources, report.problems
-    if resource is not None:
-        resources = tuple(each for each in resources if each.name == resource)
-        problems = tuple(problem for problem in problems if problem.resource in {"", resource})
-        if not resources:
-            names = ", ".join(each.name for each in report.resources)
-            raise ConfigError(f"flag --resource: {shown(resource)} is not served; allowed: {names}")
-    if namespace or pod or unhealthy:
-        parts = []
-        for each in resources:
-            devices = tuple(filter(matches, each.devices))
-            names_of_devices = {name for device in devices for name in device.binder_devices}
-            leaks = tuple(leak for leak in each.leaks if leak.binder_device in names_of_devices)
-            parts.append(msgspec.structs.replace(each, devices=devices, leaks=leaks))
-        resources = tuple(parts)
+def selected(report: Report, resource: str | None) -> Report:
+    """Return the part of a report with this resource; all of it for None. Raises ConfigError for an unknown one."""
+    if resource is None:
+        return report
+    resources = tuple(each for each in report.resources if each.name == resource)
+    if not resources:
+        names = ", ".join(each.name for each in report.resources)
+        raise ConfigError(f"flag --resource: {shown(resource)} is not served; allowed: {names}")
+    problems = tuple(problem for problem in report.problems if problem.resource in {"", resource})
     return msgspec.structs.replace(report, resources=resources, problems=problems)
 
 
@@ -100,25 +80,27 @@ def fetch(url: str) -> Report:
     """
     connection, path = _connection(url)
     try:
-        connection.request("GET", f"{path}/status")
+        connection.request("GET", f"{path}/status", headers={"Connection": "close"})
         response = connection.getresponse()
-        body = response.read()
+        body = response.read(MAX_ANSWER + 1)
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or str(error)[:_MAX_TEXT]
         raise ServiceError(
             f"no plugin answers at {url} ({reason}); check that aosp-plugin serve is running on this node, "
             "or set its address with --url"
         ) from error
     finally:
         connection.close()
+    if len(body) > MAX_ANSWER:
+        raise ServiceError(f"the answer from {url} is longer than {MAX_ANSWER >> 20} MiB")
     if response.status != HTTPStatus.OK:
-        text = body.decode(errors="replace").strip()[:200]
+        text = body.decode(errors="replace").strip()[:_MAX_TEXT]
         raise ServiceError(f"the plugin at {url} answers with HTTP status {response.status}: {text}")
     try:
         return msgspec.json.decode(body, type=Report)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ServiceError(
-            f"the answer from {url} is not a status report of this version of aosp-plugin: {error}"
+            f"the answer from {url} is not a status report of this version of aosp-plugin: {str(error)[:_MAX_TEXT]}"
         ) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from aosp_plugin.binder.devices.sets import natural_key
+from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.report import document
 
 DEFAULT_ROWS = 20
@@ -38,16 +39,11 @@ def summary(report: document.Report, max_rows: int | None = DEFAULT_ROWS, now: f
     started = datetime.datetime.fromtimestamp(report.started).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     lines = [Line(f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}")]
     lines.append(Line(f"  SELinux: {_SELINUX[report.selinux]}"))
-    lines += [Line(f"  warning: {text}, see docs/hosts.md", color="yellow") for text in report.advisories]
     lines += _problems_of("", report, now)
     for resource in report.resources:
         lines += [Line(""), Line(f"{resource.name}: {_registration(resource, now)}", bold=True)]
         lines.append(Line(f"  {_counts(resource, allocations_known=report.allocations.known)}"))
         lines += _problems_of(resource.name, report, now)
-        if resource.leak_detection == "off":
-            lines.append(Line(f"  {resource.leaks_problem}"))
-        leaks = [_leak_row(leak, now) for leak in resource.leaks]
-        lines += _table("Leaked", ("DEVICE", "PID", "USER", "AGE", "LOCATION", "COMMAND"), leaks, max_rows, "red")
         unhealthy = _unhealthy_rows(resource.devices, now)
         lines += _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy, max_rows, "yellow")
         pods = _pod_rows(resource.devices, now)
@@ -67,7 +63,7 @@ def _problems_of(resource: str, report: document.Report, now: float) -> Iterator
     for problem in report.problems:
         if problem.resource == resource:
             text = f"  {problem.severity}: {_sentence(problem, now)}"
-            yield Line(text, color="red" if problem.severity is document.Severity.ERROR else "yellow")
+            yield Line(text, color="red" if problem.severity is Severity.ERROR else "yellow")
 
 
 def _sentence(problem: document.Problem, now: float) -> str:
@@ -78,7 +74,7 @@ def _sentence(problem: document.Problem, now: float) -> str:
 
 
 def _registration(resource: document.ResourceReport, now: float) -> str:
-    """Return whether the resource is registered, for how long, and what the kubelet or the API server has of it."""
+    """Return whether the resource is registered, for how long, and how many devices the kubelet or API server has."""
     since, driver = age(now, resource.since), resource.driver
     if not resource.registered:
         return f"NOT registered with the kubelet for {since}"
@@ -103,12 +99,17 @@ def _table(
     yield Line("")
     yield Line(f"  {title}", bold=True, color=color)
     shown = [columns, *rows[:max_rows]]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    for row in shown:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield Line(f"    {'  '.join(cells)}".rstrip())
+    for text in aligned(shown):
+        yield Line(f"    {text}")
     if hidden := len(rows) - len(shown) + 1:
         yield Line(f"    ... and {hidden:,} more; use --all to show them")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _counts(resource: document.ResourceReport, *, allocations_known: bool) -> str:
@@ -119,12 +120,11 @@ def _counts(resource: document.ResourceReport, *, allocations_known: bool) -> st
         parts += [f"{counts.allocated:,} allocated{gone}", f"{counts.free:,} free"]
     else:
         parts.append("allocation unknown")
-    parts.append(f"{counts.leaked:,} leaked" if resource.leaks_known else "- leaked")
     return f"{counts.total:,} device{'s' * (counts.total != 1)}: {', '.join(parts)}"
 
 
 def _unhealthy_rows(devices: Iterable[document.DeviceReport], now: float) -> list[tuple[str, ...]]:
-    """Return a row for each device with a reason, including leaked devices."""
+    """Return a row for each device with a reason."""
     return [
         (
             device.id,
@@ -135,11 +135,6 @@ def _unhealthy_rows(devices: Iterable[document.DeviceReport], now: float) -> lis
         for device in devices
         if device.reason
     ]
-
-
-def _leak_row(leak: document.LeakReport, now: float) -> tuple[str, ...]:
-    location = f"pod {leak.pod_uid}" if leak.pod_uid else f"container {leak.container[:12]}" if leak.container else "-"
-    return (leak.binder_device, str(leak.pid), str(leak.user), age(now, leak.since), location, leak.command)
 
 
 def _pod_rows(devices: Iterable[document.DeviceReport], now: float) -> list[tuple[str, ...]]:
@@ -170,7 +165,7 @@ def ranges(names: Iterable[str]) -> list[str]:
     joined: list[str] = []
     first = following = None
     for name in names:
-        match = re.fullmatch(r"(.*\D)(0|[1-9]\d*)", name)
+        match = re.fullmatch(r"(.*\D)(0|[1-9]\d{0,999})", name)
         if match and name == following:
             joined[-1] = f"{first}..{match[2]}"
         else:

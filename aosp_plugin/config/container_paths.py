@@ -14,11 +14,12 @@ from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap
 from aosp_plugin.binder.devices.sets import Named
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import NamedSets, Resource, SharedDevice, shared_device, spread_device
-from aosp_plugin.config.values import Isolation, normalised, shared_path
+from aosp_plugin.config.values import Isolation, normalised, placeholder_pattern, shared_path
+from aosp_plugin.framework.apiserver import SERVICE_ACCOUNT_DIRECTORY
 from aosp_plugin.framework.errors import ConfigError
 
-_DEVICE_DIRECTORY = "/dev"
-"""Directory of binder devices in a container."""
+CONTAINER_DIRECTORY = "/dev"
+"""Directory of the binder devices in a container, independent of the device directory of the host."""
 
 _RESERVED = (
     # Mounted by the runtime. runc refuses other mounts in /proc (libcontainer/rootfs_linux.go ``checkProcMount``).
@@ -32,17 +33,21 @@ _RESERVED = (
     # Mounted by the kubelet.
     *(f"/etc/{name}" for name in ("hostname", "hosts", "resolv.conf")),
     "/dev/termination-log",
-    "/var/run/secrets/kubernetes.io/serviceaccount",
+    SERVICE_ACCOUNT_DIRECTORY,
 )
 """Paths that the container runtime or the kubelet provides: neither they nor what is below them can be configured."""
 
 
+MAX_PATHS = 128
+"""Maximum number of container paths in the configuration: each is compared with all others."""
+
+
 class SharedFile(NamedTuple):
-    """What each container of a resource gets besides its binder devices."""
+    """A file or directory that each container of a resource gets besides its binder devices."""
 
     key: str
     host_path: str
-    """It may be a pattern of devices, or OWN_BINDERFS."""
+    """It may be a pattern, or OWN_BINDERFS."""
     container_path: str
 
 
@@ -58,12 +63,12 @@ def shared_files(resource: Resource) -> Iterator[SharedFile]:
     """Yield the shared devices and mounts of a resource, its spread devices and those of slices."""
     for device in map(shared_device, resource.shared_devices):
         yield SharedFile("shared_devices", device.path, device.container_path or device.path)
-    for path in [spread_device(item).path for item in resource.spread_devices]:
-        yield SharedFile("spread_devices", path, path)
+    for spread in map(spread_device, resource.spread_devices):
+        yield SharedFile("spread_devices", spread.path, spread.container_path or spread.path)
     for devices in resource.slice_devices:
         yield SharedFile("slice_devices", devices.pattern, devices.pattern)
     if resource.isolation is not Isolation.STRICT:  # which shares no mounts
-        for host_path, container_path in map(shared_path, resource.shared_mounts):
+        for host_path, container_path in map(shared_path, map(placeholder_pattern, resource.shared_mounts)):
             yield SharedFile("shared_mounts", host_path, container_path)
 
 
@@ -84,6 +89,9 @@ def validate_container_paths(resource: Resource, at: Mapping[str, str]) -> None:
             raise ConfigError(f"{error}: the container runtime or the kubelet provides {reserved}")
         if (devices := _own_devices(resource, place.path)) is not None:
             raise ConfigError(f"{error}: containers have their binder devices at {devices}")
+    if len(places) > MAX_PATHS:
+        sources = "; ".join(dict.fromkeys(at[place.key] for place in places))
+        raise ConfigError(f"{sources}: {len(places)} container paths; allowed: at most {MAX_PATHS} in all")
     for first, second in itertools.combinations(places, 2):
         if may_overlap(first.path, second.path) and not _match_same_device(first, second):
             sources = "; ".join(dict.fromkeys((at[first.key], at[second.key])))
@@ -98,47 +106,45 @@ def reserved_path(path: str) -> str | None:
 
 
 def _validate_patterns(resource: Resource, at: Mapping[str, str]) -> None:
-    """Raise ConfigError for a pattern with a container path, or one that matches no device on any host."""
+    """Raise ConfigError for a pattern with one container path for all, or one of another kind than those of fnmatch."""
     shared = [("shared_devices", shared_device(item)) for item in resource.shared_devices]
     spread = [("spread_devices", SharedDevice(path=spread_device(item).path)) for item in resource.spread_devices]
     slices = [("slice_devices", SharedDevice(path=devices.path)) for devices in resource.slice_devices]
     for key, device in (*shared, *spread, *slices):
-        if not is_pattern(device.path):
-            continue
-        pattern = f"{at[key]}: the pattern {shown(device.path)}"
-        if device.container_path is not None:
+        if re.search(r"[{}]|\*\*", device.path):
+            raise ConfigError(f"{at[key]}: {shown(device.path)} is not allowed: braces and ** are not supported; use *")
+        if is_pattern(device.path) and device.container_path is not None:
             raise ConfigError(
-                f"{pattern} cannot have the container path {shown(device.container_path)}: each device that matches "
-                "has its path on the host"
+                f"{at[key]}: the pattern {shown(device.path)} cannot have the container path "
+                f"{shown(device.container_path)}: each device that matches has its path on the host"
             )
-        if "**" in device.path:
-            raise ConfigError(f"{pattern} is not allowed: ** is not supported; use * per part")
-        if parts(normalised(device.path))[0] == "sys":
-            raise ConfigError(f"{pattern} is not allowed: no devices are below /sys")
 
 
 def _match_same_device(first: _Place, second: _Place) -> bool:
-    """Return whether two places of one key are a pattern and a path, or two patterns, that select the same devices."""
+    """Return whether a pattern and a path, or two patterns, select the same shared devices.
+
+    A container would get two spread devices, or one twice.
+    """
     patterns = is_pattern(first.path) or is_pattern(second.path)
-    return patterns and first.key == second.key and first.same_device and second.same_device
+    return patterns and first.key == second.key == "shared_devices" and first.same_device and second.same_device
 
 
 def _own_devices(resource: Resource, path: str) -> str | None:
     """Return the container paths of binder devices that a path conflicts with, for messages; None if there are none."""
     sets, prefix = resource.sets, resource.device_prefix
-    relative = path.removeprefix(f"{_DEVICE_DIRECTORY}/")
+    relative = path.removeprefix(f"{CONTAINER_DIRECTORY}/")
     if relative != path and isinstance(sets, NamedSets):
         layout = Named(sets.names, sets.pattern)
         parents = itertools.accumulate(relative.split("/"), "{}/{}".format)
         # Without the digit, {name}{set} would match /dev/binderfs: the set "fs".
         if any(re.search("[0-9]", set_id) for set_id in layout.ids([*parents])):
-            return f"{_DEVICE_DIRECTORY}/{sets.pattern}"
+            return f"{CONTAINER_DIRECTORY}/{sets.pattern}"
     elif relative != path and not resource.phones:
         name = relative.partition("/")[0]
         if re.fullmatch(f"{re.escape(prefix)}[0-9]+", name) or (is_pattern(name) and matches(name, f"{prefix}0")):
-            return f"{_DEVICE_DIRECTORY}/{prefix}N"
+            return f"{CONTAINER_DIRECTORY}/{prefix}N"
     directory = normalised(resource.scan_directory)
     # A device of a binderfs outside /dev also has its host's path in a container; see backend.container_edits.
-    if not may_overlap(directory, _DEVICE_DIRECTORY) and may_overlap(directory, path):
+    if not may_overlap(directory, CONTAINER_DIRECTORY) and may_overlap(directory, path):
         return directory
     return None

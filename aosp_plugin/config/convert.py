@@ -1,7 +1,10 @@
 """Converts and validates the values of keys. The keys themselves are in ``keys``."""
 
+import ast
+import difflib
 import enum
 import functools
+import inspect
 import itertools
 import reprlib
 import types
@@ -25,7 +28,7 @@ class Setting(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Annotates a type with the allowed values, and with what its type does not say about them."""
+    """Annotates a type with the description of the allowed values, and with a check that the type cannot express."""
 
     allowed: str
     """The allowed values, as errors name them."""
@@ -41,7 +44,7 @@ class Key(NamedTuple):
     flag: bool = False
     """Whether ``serve`` has a flag for it, in addition to the variable and the file."""
     variable: bool = True
-    """Whether it has an environment variable, in addition to the file. Mappings have none."""
+    """Whether it has an environment variable, in addition to the file: mappings do not."""
     hint: Any = None
     """The annotated type of its value; set by ``keys_of``, as is all that follows."""
     limit: Limit = Limit("")
@@ -83,9 +86,6 @@ def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
 
 def descriptions(struct: type[msgspec.Struct]) -> dict[str, str]:
     """Return the docstring of each field of a struct, on one line. Reads the source code."""
-    import ast  # noqa: PLC0415 - only for help and documentation
-    import inspect  # noqa: PLC0415
-
     module = ast.parse(inspect.getsource(inspect.getmodule(struct) or struct))
     (body,) = (node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == struct.__name__)
     return {
@@ -111,8 +111,6 @@ def require_known(names: Iterable[Any], keys: Collection[str], place: str) -> No
 
 def similar(name: Any, keys: Iterable[str]) -> str | None:
     """Return the key that is most similar to ``name``, or None if no key is similar."""
-    import difflib  # noqa: PLC0415 - only for errors
-
     text = name[:_MAX_COMPARED].lower().replace("-", "_") if isinstance(name, str) else ""
     return next(iter(difflib.get_close_matches(text, keys, n=1)), None)
 

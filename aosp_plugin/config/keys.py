@@ -6,7 +6,7 @@ Flags, variables, validation, help, the JSON Schema and docs/configuration.md fo
 # No "from __future__ import annotations": the keys are in the annotations of the structs.
 import posixpath
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from msgspec import Meta, Struct
 
@@ -16,6 +16,7 @@ from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.convert import Key, Limit, keys_of
 from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, ProvisionedBy, Recreate
+from aosp_plugin.framework.apiserver import SERVICE_ACCOUNT_DIRECTORY
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.service.address import is_loopback, listen_address
@@ -44,26 +45,13 @@ class NamedSets(Struct, frozen=True, kw_only=True):
     """Path of a binder device below the device directory."""
 
 
-class Provision(Struct, frozen=True, kw_only=True):
-    """The binder devices that the plugin creates in a binderfs that it mounts."""
-
-    count: Annotated[_DeviceCount, Key("360")]
-    """Number of binder devices to create."""
-    max: Annotated[_DeviceCount | None, Key("4096")] = None
-    """Mount option max= of the binderfs. If null, the kernel's limit."""
-    directory: Annotated[values.AbsolutePath, Key("/run/aosp-binderfs/phones")] = "/run/aosp-binderfs/devices"
-    """Host directory that the binderfs is mounted on."""
-    first: Annotated[values.DeviceNumber, Key("1")] = 0
-    """Number of the first binder device."""
-
-
 class Phones(Struct, frozen=True, kw_only=True):
     """The phones that the plugin makes, each with a binderfs of its own."""
 
     count: Annotated[int, Meta(ge=1, le=ALL_MINORS // MINORS_PER_PHONE), Key("120")]
     """Number of phones."""
     directory: Annotated[values.AbsolutePath, Key("/run/aosp-binderfs/tenants")] = "/run/aosp-binderfs/phones"
-    """Host directory of the binderfs mounts."""
+    """Host directory of the binderfs mounts. Root alone can change it, and what is at its path."""
 
 
 class SharedDevice(Struct, frozen=True, kw_only=True):
@@ -72,7 +60,7 @@ class SharedDevice(Struct, frozen=True, kw_only=True):
     path: Annotated[values.PathPattern, Key("/dev/fuse")]
     """Path on the host, or a pattern."""
     container_path: Annotated[values.AbsolutePath | None, Key("/dev/ashmem")] = None
-    """Path in the container. If null, the path on the host; a pattern has no other one."""
+    """Path in the container. If null, the path on the host; null is required for a pattern."""
     required: Annotated[bool, Key("true")] = False
     """Whether the devices of the resource are unhealthy while it, or any match of a pattern, is missing."""
 
@@ -90,13 +78,22 @@ class SpreadDevice(Struct, frozen=True, kw_only=True):
 
     path: Annotated[values.PathPattern, Key("/dev/dri/renderD*")]
     """Path on the host, or a pattern."""
+    container_path: Annotated[values.AbsolutePath | None, Key("/dev/dri/renderD128")] = None
+    """Path in each container, whichever device it has. If null, the path on the host."""
+    env: Annotated[values.VariableName, Key("GPU_NODE")] = ""
+    """Environment variable with the path of the device in the container. If empty, it is not set."""
     per_device: Annotated[_DeviceCount | None, Key("30")] = None
-    """Number of devices of the resource that have the same one at most; further ones are unhealthy. If null, any."""
+    """Maximum number of devices of the resource that share one; further ones are unhealthy. If null, there is no
+    limit."""
 
 
 def spread_device(item: str | SpreadDevice) -> SpreadDevice:
     """Return an item of ``spread_devices``, which may be text, as a mapping."""
     return item if isinstance(item, SpreadDevice) else SpreadDevice(path=item)
+
+
+def _spread_variable(item: str | SpreadDevice) -> str:
+    return spread_device(item).env
 
 
 class SliceDevices(Struct, frozen=True, kw_only=True):
@@ -105,7 +102,7 @@ class SliceDevices(Struct, frozen=True, kw_only=True):
     path: Annotated[values.NumberedPath, Key("/dev/loop*")]
     """Path on the host, in which * stands for the number of the device."""
     count: Annotated[int, Meta(ge=1, le=1024), Key("40")]
-    """Number of them for each device of the resource."""
+    """Number of these devices for each device of the resource."""
 
     @property
     def pattern(self) -> str:
@@ -113,7 +110,7 @@ class SliceDevices(Struct, frozen=True, kw_only=True):
         return values.normalised(self.path).replace("*", "[0-9]*")
 
     def of(self, number: int) -> list[str]:
-        """Return the paths of those of device ``number`` of the resource."""
+        """Return the paths of the slice of device ``number`` of the resource."""
         before, _, after = values.normalised(self.path).partition("*")
         return [f"{before}{each}{after}" for each in range(number * self.count, (number + 1) * self.count)]
 
@@ -131,8 +128,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         Limit("a mapping with count and optionally directory; or null"),
         Key("{count: 120}", variable=False),
     ] = None
-    """Phones that the plugin makes: each is a device with a binderfs of its own. Excludes device_dir, device_prefix,
-    sets and provision."""
+    """Phones that the plugin makes: each is a device with a binderfs of its own. Excludes device_dir, device_prefix
+    and sets."""
     device_dir: Annotated[values.AbsolutePath, Key("/dev/binderfs", flag=True)] = "/dev"
     """Host directory of the binder devices."""
     device_prefix: Annotated[values.DevicePrefix, Key("binder", flag=True)] = "aosp_binder"
@@ -148,7 +145,8 @@ class Resource(Struct, frozen=True, kw_only=True):
     shared_mounts: Annotated[values.SharedMounts, Key(f"[{OWN_BINDERFS}:/dev/binderfs, /opt/phone]")] = (
         f"{OWN_BINDERFS}:/dev/binderfs",
     )
-    """Host directories that every container gets read-only; binderfs is the binderfs of its binder devices."""
+    """Host directories and files that every container gets read-only, if they exist; binderfs is the binderfs of its
+    binder devices, and {id} and {number} are those of its device."""
     shared_devices: Annotated[
         tuple[values.SharedDevicePath | SharedDevice, ...],
         Limit(
@@ -162,13 +160,14 @@ class Resource(Struct, frozen=True, kw_only=True):
         tuple[values.AbsolutePath | SpreadDevice, ...],
         Limit(
             "a list of absolute paths, each once, which may have the wildcards *, ? and [...], and mappings with path "
-            "and optionally per_device",
+            "and optionally container_path, env and per_device",
             lambda items: values.are_different_paths([spread_device(item).path for item in items]),
         ),
-        Key("[/dev/dri/renderD*]"),
+        Key("[/dev/dri/card*, /dev/dri/renderD*]"),
     ] = ()
-    """Devices of which each device of the resource has one, selected by its number: its container gets that one, and it
-    is unhealthy while that one is missing."""
+    """Host devices that are spread over the devices of the resource: each has one match of each item, selected by its
+    number. A container gets the matches of its device, which is unhealthy while one is missing. The matches of one GPU
+    stay together."""
     slice_devices: Annotated[
         tuple[SliceDevices, ...],
         Limit(
@@ -177,8 +176,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         ),
         Key("[{path: /dev/loop*, count: 40}]", variable=False),
     ] = ()
-    """Numbered devices of which each device of the resource has several of its own: device N has those from N * count
-    to N * count + count - 1, no other one has them, and it is unhealthy while one of them is missing. Requires phones,
+    """Numbered host devices, of which each device of the resource has several of its own: device N has the numbers N *
+    count to N * count + count - 1, which no other device has, and is unhealthy while one is missing. Requires phones,
     or sets with a size."""
     container_paths: Annotated[values.Paths, Key("[/dev/binder, /dev/hwbinder, /dev/vndbinder]")] = ()
     """Additional paths of binder devices in a container: the first path leads to its first binder device, the second
@@ -199,17 +198,11 @@ class Resource(Struct, frozen=True, kw_only=True):
         Key("{size: 3}", variable=False),
     ] = None
     """Binder devices that form one device, by their numbers or by their names. If null, each one is a device."""
-    provision: Annotated[
-        Provision | None,
-        Limit("a mapping with count and optionally max, directory and first; or null"),
-        Key("{count: 360}", variable=False),
-    ] = None
-    """Binder devices that the plugin creates in a binderfs of its own, instead of those in device_dir."""
     provisioned_by: Annotated[ProvisionedBy, Key("provisioner")] = ProvisionedBy.PLUGIN
-    """What mounts and creates the binder devices of phones and provision: plugin (serve, whenever they are missing),
-    provisioner (aosp-plugin provisioner, a privileged process that runs beside serve and mounts phones on its request),
-    command (aosp-plugin provision, which runs before serve, for example in an init container). With the last two, serve
-    changes nothing on the host itself, and requires no privilege."""
+    """What mounts phones: plugin (serve, whenever they are missing), provisioner (aosp-plugin provisioner, a privileged
+    process that runs beside serve and mounts phones on its request), command (aosp-plugin provision, which runs before
+    serve, for example in an init container). With the last two, serve changes nothing on the host itself, and requires
+    no privilege."""
     numa: Annotated[values.NumaNodes, Key("{0-179: 0, 180-359: 1}", variable=False)] = {}
     """NUMA nodes of devices, by their numbers."""
     recreate: Annotated[Recreate, Key("on-start")] = Recreate.NEVER
@@ -220,16 +213,25 @@ class Resource(Struct, frozen=True, kw_only=True):
     missing_device_ttl: Annotated[values.Seconds, Key("60")] = 300.0
     """Seconds until a missing binder device is removed from the list, and a replaced one becomes healthy."""
 
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Return the resource with the given keys, and with the defaults that depend on them for the others."""
+        return cls(**{**dependent_defaults(given), **given})
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables with the names of the devices of a container."""
+        return tuple(filter(None, [self.visible_devices_env, *map(_spread_variable, self.spread_devices)]))
+
     @property
     def scan_directory(self) -> str:
         """The host directory in which the resource's binder devices are found."""
-        made = self.phones or self.provision
-        return self.device_dir if made is None else made.directory
+        return self.device_dir if self.phones is None else self.phones.directory
 
     @property
     def scan_directory_key(self) -> str:
         """The key that determines the directory, for messages."""
-        return "phones.directory" if self.phones else "provision.directory" if self.provision else "device_dir"
+        return "phones.directory" if self.phones else "device_dir"
 
     @property
     def scanned_files(self) -> str:
@@ -249,8 +251,14 @@ PHONE_DEFAULTS: Mapping[str, Any] = {
 }
 """The defaults that differ if ``phones`` is set, so that ``phones: {count: 120}`` is a whole configuration."""
 
-COMMAND_DEFAULTS: Mapping[str, Any] = {"recreate": Recreate.NEVER}
-"""The defaults that differ from these if ``provisioned_by`` is command: the plugin mounts no fresh binderfs."""
+
+def dependent_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the defaults of a resource that differ because of the keys that are given."""
+    if given.get("phones") is None:
+        return {}
+    if given.get("provisioned_by") is ProvisionedBy.COMMAND:  # the plugin mounts no fresh binderfs
+        return {**PHONE_DEFAULTS, "recreate": Recreate.NEVER}
+    return PHONE_DEFAULTS
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -284,7 +292,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """PodResources socket of the kubelet, for the pod of each device and the number of devices that the kubelet has. If
     empty, both are unknown."""
     service_account_dir: Annotated[values.AbsolutePath, Key("/etc/aosp-plugin/serviceaccount")] = (
-        "/var/run/secrets/kubernetes.io/serviceaccount"
+        SERVICE_ACCOUNT_DIRECTORY
     )
     """Directory with the files token and ca.crt, with which the plugin connects to the API server. Only resources with
     api: dra, node_events and startup_taint require them."""
@@ -294,15 +302,8 @@ class Config(Struct, frozen=True, kw_only=True):
     startup_taint: Annotated[values.TaintKey, Key("aosp.io/starting")] = ""
     """Key of the taint that the plugin removes from its Node when all resources are ready. If empty, it removes none.
     Requires a service account."""
-    feature_file: Annotated[
-        values.FeatureFilePath, Key("/etc/kubernetes/node-feature-discovery/features.d/aosp-device-plugin")
-    ] = ""
-    """Host file for Node Feature Discovery, with the number and kind of the devices of each resource as labels. If
-    empty, it is not written."""
-    leak_scan_interval: Annotated[values.Interval, Key("300")] = 0.0
-    """Seconds between scans for leaked devices. If 0, leak detection is off."""
     runbook_url: Annotated[values.Link, Key("https://wiki.example.com/aosp-device-plugin/runbook")] = ""
-    """Address at which operators read docs/runbook.md. If set, the page links each problem to its heading there."""
+    """URL at which operators read docs/runbook.md. If set, the page links each problem to its heading there."""
     resources: Annotated[
         tuple[Resource, ...],
         Meta(min_length=1),
@@ -347,4 +348,4 @@ KEYS: Mapping[str, Key] = RESOURCE_KEYS | {name: key for name, key in PROCESS_KE
 """The keys that have one value at the top level of a file."""
 
 DEFAULTS: Mapping[str, Any] = {name: getattr(Resource() if name in RESOURCE_KEYS else Config(), name) for name in KEYS}
-"""The default of each of these."""
+"""The defaults of these keys."""

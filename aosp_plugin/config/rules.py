@@ -4,25 +4,22 @@ Only the configuration is read. Two directories that are the same through a link
 """
 
 import itertools
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from aosp_plugin.binder.devices.patterns import is_pattern, may_overlap, parts
-from aosp_plugin.binder.devices.sets import name_problem, pattern_problem
+from aosp_plugin.binder.devices.patterns import is_pattern, may_overlap
+from aosp_plugin.binder.devices.sets import pattern_problem
 from aosp_plugin.config.container_paths import reserved_path, shared_files, validate_container_paths
 from aosp_plugin.config.convert import shown
-from aosp_plugin.config.keys import DEFAULTS, Config, NamedSets, NumberedSets, Provision, Resource, status_address
+from aosp_plugin.config.keys import DEFAULTS, Config, NamedSets, NumberedSets, Resource, status_address
 from aosp_plugin.config.values import OWN_BINDERFS, Api, ProvisionedBy, Recreate, normalised
 from aosp_plugin.framework.cdi import kind_problem
 from aosp_plugin.framework.devices import CDI
 from aosp_plugin.framework.dra.driver_names import driver_name, driver_name_problem
 from aosp_plugin.framework.errors import ConfigError
 from aosp_plugin.framework.service.address import conflicts, joined_address, listen_address
-
-_ANYWHERE = ("/proc", "/dev/fd")
-"""Directories of links to the directories of processes, such as /proc/1/root."""
-_LINKS = {"/var/run": "/run", "/var/lock": "/run/lock"}
-"""Links that hosts have (file-hierarchy(7)). The plugin cannot follow them: its container has other directories."""
 
 
 class ResourceEntry(NamedTuple):
@@ -41,13 +38,14 @@ def validate(entries: Sequence[ResourceEntry], file: str) -> None:
     for entry in entries:
         _require_one_replica(*entry)
         _validate_phones(*entry)
-        _validate_provision(*entry)
-        _validate_made_directory(*entry)
+        _validate_phones_directory(*entry)
         _validate_sets(*entry)
         _validate_cdi_kind(*entry)
         _validate_dra(*entry)
         _validate_shared_with_phones(*entry)
         _validate_slices(entry)
+        _validate_mounts(*entry)
+        _validate_variables(*entry)
         validate_container_paths(*entry)
     for (i, first), (j, second) in itertools.combinations(enumerate(entries), 2):
         place = f"file {file}: resources[{i}] and resources[{j}]"
@@ -55,7 +53,6 @@ def validate(entries: Sequence[ResourceEntry], file: str) -> None:
         _require_different_devices(first, second, place)
         _require_own_slices(first, second, f"{place}: ")
         _require_own_slices(second, first, f"{place}: ")
-    _validate_capacity(entries)
 
 
 def validate_addresses(config: Config, at: Mapping[str, str]) -> None:
@@ -89,10 +86,10 @@ def _no_effect(at: Mapping[str, str], name: str, other: str, reason: str) -> Con
 
 
 def _validate_phones(resource: Resource, at: Mapping[str, str]) -> None:
-    """Require that no key describes other binder devices, and that the plugin may mount phones when it has to."""
+    """Require that no key describes other binder devices, and that the plugin may mount phones when it must."""
     if resource.phones is None:
         return
-    for name in ("device_dir", "device_prefix", "sets", "provision"):
+    for name in ("device_dir", "device_prefix", "sets"):
         if getattr(resource, name) != DEFAULTS[name]:
             raise _no_effect(at, name, "phones", "whose binder devices the plugin makes")
     by, conflict = resource.provisioned_by, ("", "")
@@ -108,40 +105,22 @@ def _validate_phones(resource: Resource, at: Mapping[str, str]) -> None:
         )
 
 
-def _validate_provision(resource: Resource, at: Mapping[str, str]) -> None:
-    provision = resource.provision
-    if provision is None:
+def _validate_phones_directory(resource: Resource, at: Mapping[str, str]) -> None:
+    """Require that phones are mounted where no container has, or gets, something else."""
+    if resource.phones is None:
         return
-    if normalised(resource.device_dir) != DEFAULTS["device_dir"]:
-        raise _no_effect(at, "device_dir", "provision", f"whose binder devices are in {provision.directory}")
-    if isinstance(resource.sets, NamedSets):
+    directory = normalised(resource.phones.directory)
+    place = f"{at['phones']}.directory: {shown(resource.phones.directory)} is not allowed"
+    if directory == "/" or f"{directory}/".startswith("/dev/"):
         raise ConfigError(
-            f"{at['provision']}: provisioned binder devices have numbers, and the device sets have names "
-            f"({at['sets']}): give the sets a size, or create the binder devices in another way"
+            f"{place}: the runtime gives a privileged container every device below /dev; allowed: an absolute path "
+            "outside /dev, not /"
         )
-    last = f"{resource.device_prefix}{provision.first + provision.count - 1}"
-    if (problem := name_problem(last)) is not None:
+    if (reserved := reserved_path(directory)) is not None:
         raise ConfigError(
-            f"{at['provision']}: {shown(last)} is not a valid device name ({at['device_prefix']}): {problem}"
+            f"{place}: a container has its binder devices at the host's path, too, where the container runtime or "
+            f"the kubelet provides {reserved}"
         )
-
-
-def _validate_made_directory(resource: Resource, at: Mapping[str, str]) -> None:
-    """Require that the plugin makes binder devices where no container has, or gets, something else."""
-    for key, made in (("phones", resource.phones), ("provision", resource.provision)):
-        if made is None:
-            continue
-        place, directory = f"{at[key]}.directory: {shown(made.directory)} is not allowed", normalised(made.directory)
-        if directory == "/" or f"{directory}/".startswith("/dev/"):
-            raise ConfigError(
-                f"{place}: the runtime gives a privileged container every device below /dev; allowed: an absolute path "
-                "outside /dev, not /"
-            )
-        if (reserved := reserved_path(directory)) is not None:
-            raise ConfigError(
-                f"{place}: a container has its binder devices at the host's path, too, where the container runtime or "
-                f"the kubelet provides {reserved}"
-            )
 
 
 def _validate_sets(resource: Resource, at: Mapping[str, str]) -> None:
@@ -187,12 +166,7 @@ def _validate_shared_with_phones(resource: Resource, at: Mapping[str, str]) -> N
         path = file.host_path
         if path == OWN_BINDERFS:
             continue
-        if ".." in parts(path) or any(_is_below(path, anywhere) for anywhere in _ANYWHERE):
-            raise ConfigError(
-                f"{at[file.key]}: {shown(path)} is not allowed with phones ({at['phones']}): it can lead to any "
-                "directory of the host, also to that of the phones; allowed: a path without .., outside /proc"
-            )
-        if may_overlap(_without_links(path), _without_links(directory)):
+        if may_overlap(_without_link(path), _without_link(directory)):
             raise ConfigError(
                 f"{at[file.key]}: {shown(path)} is not allowed: all containers would get the binder devices of all "
                 f"phones, which are in {directory} ({at['phones']}.directory)"
@@ -205,7 +179,7 @@ def _validate_slices(entry: ResourceEntry) -> None:
     Replicas of a device would share one as well.
     """
     resource, at = entry
-    if resource.slice_devices and resource.phones is None and not isinstance(resource.sets, NumberedSets):
+    if resource.slice_devices and not _have_numbers(resource):
         raise ConfigError(
             f"{at['slice_devices']}: a slice is selected by the number of its device, and only phones and sets with a "
             f"size have one each ({at['sets']})"
@@ -215,6 +189,29 @@ def _validate_slices(entry: ResourceEntry) -> None:
             f"{at['replicas']}: {resource.replicas} replicas would share a slice ({at['slice_devices']}); allowed: 1"
         )
     _require_own_slices(entry, entry)
+
+
+def _validate_mounts(resource: Resource, at: Mapping[str, str]) -> None:
+    """Require that no two devices share a mount that their number selects."""
+    mount = next((mount for mount in resource.shared_mounts if "{number}" in mount), None)
+    if mount is not None and not _have_numbers(resource):
+        raise ConfigError(
+            f"{at['shared_mounts']}: {shown(mount)} is not allowed: only phones and sets with a size have one number "
+            f"each ({at['sets']}); use {{id}}"
+        )
+
+
+def _have_numbers(resource: Resource) -> bool:
+    """Return whether no two devices of a resource have the same number."""
+    return resource.phones is not None or isinstance(resource.sets, NumberedSets)
+
+
+def _validate_variables(resource: Resource, at: Mapping[str, str]) -> None:
+    """Require that no variable is for two kinds of devices."""
+    twice = next((name for name, count in Counter(resource.variables).items() if count > 1), None)
+    if twice is not None:
+        sources = _joined(at["spread_devices"], at["visible_devices_env"])
+        raise ConfigError(f"{sources}: the variable {twice} would have the names of several kinds of devices")
 
 
 def _require_own_slices(entry: ResourceEntry, other: ResourceEntry, place: str = "") -> None:
@@ -230,18 +227,9 @@ def _require_own_slices(entry: ResourceEntry, other: ResourceEntry, place: str =
                 )
 
 
-def _is_below(path: str, directory: str) -> bool:
-    """Return whether a path, or a match of a pattern, is a directory or lies in it."""
-    names, depth = parts(normalised(path)), len(parts(directory))
-    return len(names) >= depth and may_overlap("/".join(names[:depth]), directory)
-
-
-def _without_links(path: str) -> str:
-    """Return where a path, or a pattern, leads on most hosts. None is read here."""
-    for link, target in _LINKS.items():
-        if _is_below(path, link):
-            return "/".join([target, *parts(normalised(path))[len(parts(link)) :]])
-    return normalised(path)
+def _without_link(path: str) -> str:
+    """Return a path without the link /var/run, which hosts have. The host is not read: its files are elsewhere here."""
+    return re.sub("^/var/run(?=/|$)", "/run", normalised(path))
 
 
 def _require_different_names(first: ResourceEntry, second: ResourceEntry, place: str) -> None:
@@ -288,24 +276,6 @@ def _directory_source(entry: ResourceEntry) -> str:
     """Return the source of the directory in which binder devices are found."""
     key, dot, part = entry.resource.scan_directory_key.partition(".")
     return f"{entry.at[key]}{dot}{part}"
-
-
-def _validate_capacity(entries: Sequence[ResourceEntry]) -> None:
-    """Require one max= per binderfs, with capacity for every binder device and one more to recreate them."""
-    by_directory: dict[str, list[tuple[Provision, str]]] = {}
-    for resource, at in entries:
-        if (provision := resource.provision) is not None:
-            by_directory.setdefault(normalised(provision.directory), []).append((provision, at["provision"]))
-    for directory, provisions in by_directory.items():
-        limit, count = provisions[0][0].max, sum(provision.count for provision, _ in provisions)
-        sources = _joined(*(source for _, source in provisions))
-        if any(provision.max != limit for provision, _ in provisions):
-            raise ConfigError(f"{sources}: the binderfs {directory} has one max; set it in each of them, or in none")
-        if limit is not None and limit <= count:
-            raise ConfigError(
-                f"{sources}: max {limit} is too small for the binderfs {directory}: {count} binder devices, and one "
-                f"more to recreate them; allowed: {count + 1} or more, or no max"
-            )
 
 
 def _joined(*sources: str) -> str:

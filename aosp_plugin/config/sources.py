@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import yaml
 
 from aosp_plugin.config.convert import Setting, rejected, require_known, shown, shown_name, similar
 from aosp_plugin.config.keys import (
-    COMMAND_DEFAULTS,
     DEFAULTS,
     KEYS,
     PHONE_DEFAULTS,
@@ -18,18 +20,33 @@ from aosp_plugin.config.keys import (
     RESOURCE_KEYS,
     Config,
     Resource,
+    dependent_defaults,
 )
 from aosp_plugin.config.rules import ResourceEntry, validate, validate_addresses
-from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework.errors import ConfigError
-
-if TYPE_CHECKING:
-    import yaml
 
 FILE_VERSION = "v1"
 
+MAX_FILE = 256 << 10
+"""Characters of a file. Its nodes take some hundred times as much memory."""
+MAX_ITEMS = 256
+"""Items of a list in a file: many of them are compared with each other."""
+MAX_MERGED = 10_000
+"""Keys that << merges in a file: their number may double with each line."""
+
+_NOT_DECIMAL = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+"""Numbers that YAML 1.1 reads with the base 8 or 60."""
+
+NODE_VARIABLE = "NODE_NAME"
+"""Environment variable with the name of the Kubernetes node. The host name that a container sees is that of its pod."""
+
 _PREFIX = "AOSP_PLUGIN_"
 _FILE_VARIABLE = f"{_PREFIX}CONFIG"
+
+_SERVICE_HOST = "_SERVICE_HOST"
+_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?")
+"""The rest of the names of a Service's variables, after its own name (pkg/kubelet/envvars/envvars.go
+``FromServices``)."""
 
 Settings = dict[str, Setting]
 
@@ -76,6 +93,11 @@ def as_yaml(settings: Mapping[str, Setting]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def node_name() -> str:
+    """Return the name of the Kubernetes node."""
+    return os.environ.get(NODE_VARIABLE) or os.uname().nodename
+
+
 def flag(name: str) -> str:
     """Return the flag of a key."""
     return "--" + name.replace("_", "-")
@@ -94,12 +116,28 @@ def _from_flags(flags: Mapping[str, Any]) -> Settings:
 def _from_environment(environment: Mapping[str, str]) -> Settings:
     """Return the settings of AOSP_PLUGIN_* variables. Lists are separated by commas. Raises ConfigError."""
     settings: Settings = {}
+    ignored = {_FILE_VARIABLE, *_service_links(environment)}
     for variable_name, text in environment.items():
-        if variable_name.startswith(_PREFIX) and variable_name != _FILE_VARIABLE:
+        if variable_name.startswith(_PREFIX) and variable_name not in ignored:
             name = _key_of_variable(variable_name)
             value = [part for part in text.split(",") if part] if KEYS[name].is_list else text
             settings[name] = KEYS[name].setting(value, f"variable {variable_name}")
     return settings
+
+
+def _service_links(environment: Mapping[str, str]) -> set[str]:
+    """Return the names of the variables that a kubelet has added for Services, such as one named aosp-plugin.
+
+    A Service has at least three: its address, the number of its first port, and the URL of that port.
+    """
+    services = [name.removesuffix(_SERVICE_HOST) for name in environment if name.endswith(_SERVICE_HOST)]
+    return {
+        name
+        for service in services
+        if f"{service}_SERVICE_PORT" in environment and "://" in environment.get(f"{service}_PORT", "")
+        for name in environment
+        if name.startswith(service) and _SERVICE_LINK.fullmatch(name, len(service))
+    }
 
 
 def _key_of_variable(variable_name: str) -> str:
@@ -139,12 +177,9 @@ def _entry(entry: Any, place: str) -> Settings:
 def _with_defaults(settings: Settings) -> Settings:
     """Return the settings with the default of each other key, in the order of the keys."""
     defaults = {name: Setting(value, "default") for name, value in DEFAULTS.items()}
-    phones, by = settings.get("phones"), settings.get("provisioned_by")
-    if phones is not None and phones.value is not None:
-        defaults |= {name: Setting(value, "default with phones") for name, value in PHONE_DEFAULTS.items()}
-        if by is not None and by.value is ProvisionedBy.COMMAND:
-            source = f"default with provisioned_by: {by.value}"
-            defaults |= {name: Setting(value, source) for name, value in COMMAND_DEFAULTS.items()}
+    for name, value in dependent_defaults(_values(settings)).items():
+        key = "phones" if value == PHONE_DEFAULTS[name] else f"provisioned_by: {settings['provisioned_by'].value}"
+        defaults[name] = Setting(value, f"default with {key}")
     return defaults | settings
 
 
@@ -173,13 +208,29 @@ def _document(path: str) -> dict[Any, Any]:
 
 def _read(path: str) -> Any:
     """Return the content of a YAML file. Raises ConfigError."""
-    import yaml  # noqa: PLC0415 - takes a megabyte of memory
+
+    class Loader(yaml.SafeLoader):
+        merged = 0
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            for key, value in [pair for pair in node.value if pair[0].tag.endswith(":merge")]:
+                for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(each, yaml.MappingNode):
+                        self.flatten_mapping(each)
+                        self.merged += len(each.value)
+                    if self.merged > MAX_MERGED:
+                        line = key.start_mark.line + 1
+                        raise ConfigError(f"file {path}: line {line}: more than {MAX_MERGED:,} keys are merged by <<")
+            super().flatten_mapping(node)
 
     try:
         with open(path, encoding="utf-8") as file:
-            loader = yaml.SafeLoader(file)
-            node = loader.get_single_node()
-        _require_unique_keys(loader, node, path)
+            text = file.read(MAX_FILE + 1)
+        if len(text) > MAX_FILE:
+            raise ConfigError(f"file {path}: it has more than {MAX_FILE >> 10} KiB")
+        loader = Loader(text)
+        node = loader.get_single_node()
+        _check_nodes(loader, node, path)
         return None if node is None else loader.construct_document(node)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
@@ -190,17 +241,21 @@ def _read(path: str) -> Any:
         raise ConfigError(f"file {path} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
-def _require_unique_keys(loader: yaml.SafeLoader, root: yaml.Node | None, path: str) -> None:
-    """Raise ConfigError if a mapping has a key twice: PyYAML would use the last one.
+def _check_nodes(loader: yaml.SafeLoader, root: yaml.Node | None, path: str) -> None:
+    """Raise ConfigError for duplicate keys, for numbers that are not decimal, and for a list that is too long.
 
-    A key that a mapping has itself and also merges by ``<<`` is no duplicate: that is what ``<<`` is for. So the nodes
-    are compared before keys are merged into them.
+    PyYAML would use the last of several keys, and read octal numbers, without an error. A key that a mapping has and
+    also merges by ``<<`` is not a duplicate: that is what ``<<`` is for. So the nodes are compared before keys are
+    merged into them.
     """
-    import yaml  # noqa: PLC0415 - see above
-
     nodes, visited = [root], set[yaml.Node | None]()
     for node in nodes:
         if isinstance(node, yaml.SequenceNode) and node not in visited:
+            if len(node.value) > MAX_ITEMS:
+                raise ConfigError(
+                    f"file {path}: a list in line {node.start_mark.line + 1} has {len(node.value)} items; "
+                    f"allowed: at most {MAX_ITEMS}"
+                )
             nodes += node.value
         elif isinstance(node, yaml.MappingNode) and node not in visited:
             nodes += itertools.chain.from_iterable(node.value)
@@ -213,4 +268,12 @@ def _require_unique_keys(loader: yaml.SafeLoader, root: yaml.Node | None, path: 
                 if key in lines:
                     raise ConfigError(f"file {path}: {shown_name(key)}: duplicate key; lines {lines[key]} and {line}")
                 lines[key] = line
+        elif (
+            isinstance(node, yaml.ScalarNode)
+            and node.tag.endswith((":int", ":float"))
+            and _NOT_DECIMAL.fullmatch(node.value)
+        ):
+            line, kind = node.start_mark.line + 1, "of base 60" if ":" in node.value else "octal"
+            text = f"{shown_name(node.value)} is {kind} in YAML: write the number in decimal"
+            raise ConfigError(f"file {path}: line {line}: {text}")
         visited.add(node)

@@ -3,6 +3,7 @@
 import enum
 import math
 import os.path
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
@@ -15,6 +16,8 @@ from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config.convert import Limit
 from aosp_plugin.framework.devices import DeviceList, is_extended_resource_name
 from aosp_plugin.framework.service.address import listen_address
+
+_PLACEHOLDER = re.compile(r"\{(id|number)\}")
 
 OWN_BINDERFS = "binderfs"
 """Host side of a shared mount: the binderfs of the container's own binder devices."""
@@ -46,9 +49,9 @@ class Isolation(enum.StrEnum):
     """Which binder devices of the host a container can list."""
 
     SHARED = "shared"
-    """All in its binderfs, read-only: those of other containers cannot be opened, unlinked or renamed."""
+    """All in its binderfs, read-only. It cannot open, unlink or rename those of other containers."""
     STRICT = "strict"
-    """Its own."""
+    """Only its own."""
 
 
 class Recreate(enum.StrEnum):
@@ -60,7 +63,7 @@ class Recreate(enum.StrEnum):
 
 
 class ProvisionedBy(enum.StrEnum):
-    """Who makes what ``phones`` and ``provision`` order."""
+    """Who mounts the phones."""
 
     PLUGIN = "plugin"
     """``aosp-plugin serve``, whenever something is missing."""
@@ -74,6 +77,32 @@ def shared_path(text: str) -> tuple[str, str]:
     """Return the paths of host and container in a value that is allowed: HOST or HOST:CONTAINER."""
     host, _, container = text.partition(":")
     return host, container or host
+
+
+def has_placeholder(path: str) -> bool:
+    """Return whether a path differs for each device: it has ``{id}`` or ``{number}``."""
+    return _PLACEHOLDER.search(path) is not None
+
+
+def placeholder_pattern(path: str) -> str:
+    """Return the pattern that a path with placeholders has for all devices."""
+    return _PLACEHOLDER.sub("*", path)
+
+
+def filled(path: str, device_id: str, number: int) -> str:
+    """Return a path with placeholders as it is for one device."""
+    return _PLACEHOLDER.sub(lambda match: device_id if match[0] == "{id}" else str(number), path)
+
+
+def _have_placeholders(values: Sequence[str]) -> bool:
+    """Return whether all braces are placeholders in HOST, below its first directory, and none is in CONTAINER."""
+    for host, _, container in (value.partition(":") for value in values):
+        fixed = "/".join(host.split("/", 2)[:2]) + container
+        if re.search("[{}]", f"{fixed}{_PLACEHOLDER.sub('', host)}") or (
+            has_placeholder(host) and ".." in host.split("/")
+        ):
+            return False
+    return True
 
 
 def are_different_paths(values: Sequence[str]) -> bool:
@@ -121,15 +150,13 @@ Paths = Annotated[tuple[AbsolutePath, ...], Limit("a list of absolute paths, eac
 # A third part, such as the :rw of Docker, is an error: shared mounts are read-only, and paths have no colon.
 SharedMounts = Annotated[
     tuple[Annotated[str, Meta(pattern=f"^(/[^:]*|(/[^:]*|{OWN_BINDERFS}):/[^:]*)$")], ...],
-    Limit(f"a list of HOST or HOST:CONTAINER, absolute paths, without options such as :rw; HOST may be {OWN_BINDERFS}"),
+    Limit(
+        f"a list of HOST or HOST:CONTAINER, absolute paths, without options such as :rw; HOST may be {OWN_BINDERFS}, "
+        "or have {id} or {number} of the device, but not in its first part",
+        _have_placeholders,
+    ),
 ]
 SharedDevicePath = Annotated[str, Meta(pattern="^/[^:]*(:/[^:]*)?$")]
-# Node Feature Discovery reads no hidden file. The file is replaced, so that it must not be one of another program.
-FeatureFilePath = Annotated[
-    str,
-    Meta(pattern=r"^(/(.*/)?features\.d/+[^./][^/]*)?$"),
-    Limit("an absolute path of a file in a directory features.d, whose name does not begin with a dot, or empty"),
-]
 SearchPath = Annotated[str, Limit("directories separated by colons, or empty")]
 
 DeviceNumber = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
@@ -179,7 +206,14 @@ ResourceName = Annotated[
         is_extended_resource_name,
     ),
 ]
-VariableName = Annotated[str, Meta(pattern="^([A-Za-z_][A-Za-z0-9_]*)?$"), Limit("the name of a variable, or empty")]
+VariableName = Annotated[
+    str,
+    Meta(pattern="^([A-Za-z_][A-Za-z0-9_]*)?$"),
+    Limit(
+        "the name of a variable, other than PATH and LD_*, or empty",
+        lambda name: name != "PATH" and not name.startswith("LD_"),
+    ),
+]
 TaintKey = Annotated[
     str,
     Meta(pattern=_TAINT_KEY),

@@ -1,73 +1,323 @@
-"""Asks the kubelet what it has given away or offers, as far as backends and drivers have to know it.
+"""Finds out which devices pods have, and tells backends and drivers as far as they have to know it.
 
-The backends remove surplus phones that are free, and offer no device that a pod has through the other API, after a
-change of ``api``. A DRA driver offers no device that a device plugin offers on the same node: nodes move from one API
-to the other one by one, and a mistake in their labels runs both on a node, where the scheduler would give each device
-away twice.
+The backends remove surplus phones that are free, and offer no device that a pod has under another name, through the
+other API, or that another process offers. A DRA driver offers no device that a device plugin offers on the same node:
+nodes move from one API to the other one by one, and a mistake in their labels runs both on a node, where the scheduler
+would give each device away twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.offered_phones import Allocated
+from aosp_plugin.backend.catalog import RECORDS_NOT_UPDATED, RECORDS_UNREADABLE
+from aosp_plugin.backend.found_devices import NOT_ANSWERED, Allocated, FoundDevices
+from aosp_plugin.binder.devices.health import HealthProblem
+from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.config.values import Api
-from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.daemon import held_devices
+from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords, OtherRecord
+from aosp_plugin.framework.clock import CLOCK, Clock
+from aosp_plugin.framework.conditions import Conditions
+from aosp_plugin.framework.dra.driver import DraDriver
+from aosp_plugin.framework.dra.record_store import Others
+from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.podresources_client import ALLOCATIONS_INTERVAL, Allocations, PodResources
+from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.worker import Worker
 
-if TYPE_CHECKING:
-    from aosp_plugin.framework.dra.driver import DraDriver
+LOG = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 30
-"""Between two questions to a kubelet that does not answer, at the longest, as a multiple of ``Timings.allocations``."""
+NAMED = 10
+"""Devices that the log names; of others, it has the number."""
+
+ALLOCATED_PAUSE = 3.0
+"""Seconds from the request to allocate a device to the question who has it."""
+
+DISABLED = "pod_resources_socket is empty: end its pods, then remove its record from aosp-plugin in kubelet_dir"
 
 
-async def report_allocations(
-    backends: Mapping[str, BinderBackend],
-    pod_resources: PodResources,
-    rescan: Callable[[str], None],
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+class AllocationWatch:
+    """Keeps the device records current, and tells the backends which of their devices pods have. For one event loop."""
+
+    def __init__(
+        self,
+        backends: Mapping[str, BinderBackend],
+        found: Callable[[str], FoundDevices],
+        pod_resources: PodResources,
+        records: DeviceRecords,
+        rescan: Callable[[str], None],
+        read_claims: Callable[[], Others],
+        serve_former: Callable[[Collection[str], Others], Awaitable[None]],
+        remove_specs: Callable[[Sequence[DeviceRecord]], Awaitable[bool]],
+        conditions: Conditions,
+        *,
+        clock: Clock = CLOCK,
+    ) -> None:
+        """``found`` returns what the last scan of a resource has found.
+
+        ``rescan`` is called with each resource whose devices change by what was found out.
+        ``read_claims`` returns the records of claims on this host, and is called in the worker thread.
+        ``serve_former`` is called with the resources of which pods have devices although their device plugin has gone,
+        and some of whose devices are those of ``backends``, and with these claims.
+        ``remove_specs`` is called with the records of resources whose stale CDI specs are to be removed, and returns
+        whether they are.
+        """
+        self._backends = backends
+        self._found = found
+        self._pod_resources = pod_resources
+        self._records = records
+        self._rescan = rescan
+        self._serve_former = serve_former
+        self._read_claims = read_claims
+        self._remove_specs = remove_specs
+        self._claims = Others((), ())
+        self._clock = clock
+        self._worker = Worker("device records")
+        self._asking = asyncio.Lock()
+        self._others: list[OtherRecord] | None = None
+        """The records of other resources as of the last question; None if they were never read."""
+        self._latest: Allocations | None = None
+        """The last answer of the kubelet that was believed; None before it."""
+        self._renamed: Collection[str] = ()
+        """The resources that ``serve_former`` is called with."""
+        self._stale: Sequence[DeviceRecord] = ()
+        """The records of former resources whose CDI specs are to be removed."""
+        self._held: dict[str, Mapping[str, HealthProblem]] = {}
+        """Why devices are held, by resource and ID."""
+        self._conditions = conditions
+        self._read_failure = ""
+        """Why the records could not be read the last time, for people; empty if they were."""
+
+    def close(self) -> None:
+        """End the thread. The records stay, but tell other processes that this one offers no device any more."""
+        self._worker.close(self._records.close)
+
+    async def begin(self) -> None:
+        """Record what the devices are, and withhold those that pods may have under another name.
+
+        To be called before the devices are offered for the first time, when they have been scanned.
+        """
+        async with self._asking:
+            await self._record()
+            await self._read_others()
+            self._tell()
+
+    async def run(self, servers: Sequence[ResourceServer]) -> None:
+        """Ask the kubelet at intervals, and after allocations; record each change of the devices.
+
+        ``servers`` are those of the backends. Runs until cancelled.
+        """
+        while True:
+            await self.ask()
+            await self.follow_up()
+            await self._record_changes(servers, self._clock() + ALLOCATIONS_INTERVAL)
+
+    async def ask(self) -> bool:
+        """Ask the kubelet which devices pods have. Return whether it answered, or cannot be asked on this node.
+
+        A kubelet that has listed no pod but static ones since it started is not believed: its pods may run, and it may
+        not know them yet.
+
+        What was not read, or not asked after it was read, counts as in use. So the records of others are read before
+        the question: a process that serves a resource no more gives no device to a pod that the answer lacks.
+        """
+        async with self._asking:
+            await self._record()
+            asked = self._clock()
+            await self._read_others()
+            answer = await self._query(asked)
+            self._stale = [] if answer is None else self._find_stale(answer)
+            if answer is not None:
+                await self._record(answer)
+            return answer is not None
+
+    async def follow_up(self) -> None:
+        """Remove what nothing needs any more, and serve former names, both as of the last question.
+
+        That are CDI specs, and the records of former resources of which no pod has a device. The directories of specs
+        and drivers may hang, so that ``ask`` does not wait for this.
+        """
+        stale = self._stale
+        is_removed = await self._remove_specs([*self._records.own.values(), *stale])
+        if stale and is_removed and self._pod_resources.enabled:
+            await self._record(unused=stale)
+        await self._serve_former(self._renamed, self._claims)
+
+    async def _query(self, asked: float) -> Allocations | None:
+        """Ask the kubelet, and tell the backends. Return its answer; None if it has none that is believed."""
+        others = {record.resource: record.devices for record, _ in self._others or ()}
+        allocations = await self._pod_resources.query(others)
+        known = not allocations.problem and allocations.pods_known
+        for name, backend in self._backends.items():
+            places = (place for content in self._claims.prepared for place in content.places)
+            claimed = filter(None, map(self._found(name).device_at, places))
+            ids = frozenset({*allocations.owners.get(name, ()), *claimed})
+            is_known = known and not self._claims.damaged
+            backend.input = backend.input._replace(allocated=Allocated(ids, asked) if is_known else None)
+        if not (known or not self._pod_resources.enabled):
+            if self._latest is None:  # later, an older answer releases nothing that was read since
+                self._tell()
+            return None
+        self._latest = allocations
+        self._tell()
+        self._renamed = self._find_renamed(allocations)
+        return allocations
+
+    def _find_stale(self, allocations: Allocations) -> list[DeviceRecord]:
+        """Return the records of former resources whose CDI specs nothing needs: those of which no pod has a device.
+
+        Where the kubelet cannot be asked, they are those of this process's predecessor.
+        """
+        former = [record for record, is_served in self._others or () if not is_served]
+        if allocations.problem:
+            return [record for record in former if record.main == self._records.main]
+        return [record for record in former if held_devices.used_ids(record.resource, allocations) == set()]
+
+    def _tell(self) -> None:
+        """Tell each backend which of its devices pods have, or may have, and which another process offers."""
+        for name, backend in self._backends.items():
+            before, found = backend.input, self._found(name)
+            held, known = self._held_of(name, backend, found), self._latest is not None
+            claimed = held_devices.used_by_claims(backend, found, self._claims.prepared)
+            if backend.api is Api.DEVICE_PLUGIN:
+                held, claimed = claimed | held, {}
+            self._log(name, held | claimed)
+            own = self._records.own.get(name)
+            former = before.former if own is None else frozenset(own.devices)
+            backend.input = before._replace(held=held, claimed=claimed, known=known, former=former)
+            if (held, claimed) != (before.held, before.claimed) or (known != before.known and found.state.held):
+                self._rescan(name)
+
+    def _held_of(self, name: str, backend: BinderBackend, found: FoundDevices) -> dict[str, HealthProblem]:
+        """Return why devices of a backend are held, by ID."""
+        if self._others is None:
+            return held_devices.all_held(found, self._read_failure)
+        own, records = self._records.own, self._all_records()
+        held = held_devices.offered_elsewhere(found, own[name], self._others) if name in own else {}
+        if self._latest is None:
+            return held | held_devices.used_perhaps(backend, found, records, NOT_ANSWERED)
+        if self._latest.problem:
+            return held | held_devices.used_perhaps(backend, found, records, DISABLED)
+        former = [record for record, is_served in self._others if not is_served]
+        held |= held_devices.used_unrecorded(found, former, self._latest)
+        return held | held_devices.used_elsewhere(backend, found, records, self._latest)
+
+    def _find_renamed(self, allocations: Allocations) -> set[str]:
+        """Return the resources of which pods have devices of a backend by a device plugin that has gone.
+
+        The plugin of another one may be about to return, as in an update of its release: without it, the kubelet waits
+        before it starts a container again, and keeps the capacity of the node.
+        """
+        served = {name for name, backend in self._backends.items() if backend.api is Api.DEVICE_PLUGIN}
+        served |= {record.resource for record, is_served in self._others or () if is_served}
+        return {
+            record.resource
+            for record in self._all_records()
+            if record.resource not in served
+            and allocations.by_plugin.get(record.resource)
+            and any(held_devices.devices_of(self._found(name), record) for name in self._backends)
+        }
+
+    def _all_records(self) -> list[DeviceRecord]:
+        """Return the records of all resources on this host, as they were last read or written."""
+        return [*self._records.own.values(), *(record for record, _ in self._others or ())]
+
+    def _log(self, resource: str, held: Mapping[str, HealthProblem]) -> None:
+        """Log which devices of a resource are held now that were not, and which are no longer."""
+        before, self._held[resource] = self._held.get(resource, {}), held
+        new = natural_sort([device_id for device_id in held if held[device_id] != before.get(device_id)])
+        for device_id in new[:NAMED]:
+            detail = held[device_id].detail
+            LOG.warning("device held", extra={"resource": resource, "device": device_id, "reason": detail})
+        if len(new) > NAMED:
+            LOG.warning("further devices held", extra={"resource": resource, "devices": len(new) - NAMED})
+        if free := natural_sort([device_id for device_id in before if device_id not in held]):
+            named = ",".join(free[:NAMED])
+            LOG.info("devices no longer held", extra={"resource": resource, "devices": len(free), "device": named})
+
+    async def _record_changes(self, servers: Sequence[ResourceServer], end: float) -> None:
+        """Record each change of the devices at once, or a second after the one before, until the time ``end``.
+
+        Returns earlier if the kubelet is to be asked: a pod may have got or returned a device, or a device could be
+        known under two names after a change.
+        """
+        changed = False
+        while (left := end - self._clock()) > 0:
+            revisions = [server.inventory.snapshot.revision for server in servers]
+            await self._record()
+            if changed and self._is_ambiguous():
+                return
+            rested = self._clock() + DEFAULT.retry
+            changes = [each.inventory.superseded(seen) for each, seen in zip(servers, revisions, strict=True)]
+            pods_changed = [server.pods_changed for server in servers]
+            await self._clock.wait(*changes, *pods_changed, timeout=left)
+            changed = any(each.is_set() for each in changes)
+            if any(each.is_set() for each in pods_changed):
+                end = min(end, self._clock() + ALLOCATED_PAUSE)
+                for each in pods_changed:
+                    each.clear()
+            await self._clock.sleep(max(0.0, min(rested, end) - self._clock()))
+
+    def _is_ambiguous(self) -> bool:
+        """Return whether pods may have a device under another name than that of the present configuration."""
+        own = self._records.own.values()
+        return bool(self._others) or any(
+            held_devices.used_perhaps(backend, self._found(name), own, "") for name, backend in self._backends.items()
+        )
+
+    async def _record(self, allocations: Allocations | None = None, unused: Iterable[DeviceRecord] = ()) -> None:
+        """Record the own devices, and remove the ``unused`` records of others. What fails is logged and retried.
+
+        ``allocations`` are an answer of the kubelet that was asked after the records were read: former paths of the own
+        devices that it does not have are forgotten.
+        """
+        found = {name: self._found(name) for name in self._backends}
+        update = partial(_update, self._records, found, unused, allocations)
+        try:
+            await self._worker.run(update, DEFAULT.hang, label="update of the device records")
+        except (OSError, WorkerTimeoutError) as error:
+            self._conditions.set(RECORDS_NOT_UPDATED, str(error))
+        else:
+            self._conditions.set(RECORDS_NOT_UPDATED, "")
+
+    def _read(self) -> tuple[list[OtherRecord], Others]:
+        """Read the records of other resources, and those of claims. Runs in the worker thread. Raises OSError."""
+        return self._records.others(), self._read_claims()
+
+    async def _read_others(self) -> None:
+        """Read the records of other resources and of claims. Those that were read before are kept if that fails."""
+        try:
+            read = await self._worker.run(self._read, DEFAULT.hang, label="read of device records")
+        except (OSError, WorkerTimeoutError) as error:
+            self._read_failure = str(error)
+        else:
+            self._others, self._claims, self._read_failure = *read, ""
+        self._conditions.set(RECORDS_UNREADABLE, self._read_failure)
+
+
+def _update(
+    records: DeviceRecords,
+    found: Mapping[str, FoundDevices],
+    unused: Iterable[DeviceRecord],
+    allocations: Allocations | None,
 ) -> None:
-    """Call ``report_once`` every ``Timings.allocations`` until cancelled, less often while it fails."""
-    pause = DEFAULT.allocations
-    while True:
-        answered = await report_once(backends, pod_resources, rescan)
-        pause = DEFAULT.allocations if answered else min(2 * pause, LONGEST_PAUSE * DEFAULT.allocations)
-        await sleep(pause)
-
-
-async def report_once(
-    backends: Mapping[str, BinderBackend], pod_resources: PodResources, rescan: Callable[[str], None]
-) -> bool:
-    """Ask the kubelet, unless no backend has to know, and call ``rescan`` for each resource whose devices change by it.
-
-    Returns whether it has answered, or need not. A kubelet that has listed no pod but static ones since it started is
-    not believed: its pods may run, and it may not know them yet. Without the kubelet's socket, no device counts as
-    held.
-    """
-    concerned = {name: backend for name, backend in backends.items() if backend.has_surplus or backend.holds_undecided}
-    if not concerned:
-        return True
-    asked = time.monotonic()
-    allocations = await pod_resources.query()
-    known = not allocations.problem and allocations.pods_known
-    for name, backend in concerned.items():
-        if backend.has_surplus:
-            ids = frozenset(allocations.owners.get(name, {}))
-            backend.set_allocated(Allocated(ids, asked) if known else None)
-        if known or not pod_resources.enabled:
-            of_other_api = allocations.by_plugin if backend.api is Api.DRA else allocations.by_claim
-            if backend.set_held(of_other_api.get(name, ())):
-                rescan(name)
-    return known or not pod_resources.enabled
+    """See ``AllocationWatch._record``. Runs in the worker thread."""
+    for record in unused:
+        if records.remove(record):
+            extra = {"resource": record.resource}
+            LOG.info("device record removed, no pod has a device of the former resource", extra=extra)
+    for name, each in found.items():
+        records.write(name, each.paths, held_devices.used_ids(name, allocations))
 
 
 async def yield_to_device_plugins(
-    drivers: Iterable[DraDriver], pod_resources: PodResources, interval: float = DEFAULT.allocations
+    drivers: Iterable[DraDriver], pod_resources: PodResources, interval: float = ALLOCATIONS_INTERVAL
 ) -> None:
     """Ask the kubelet every ``interval`` seconds for device plugins of the drivers' resources, until cancelled.
 

@@ -6,101 +6,131 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, cast
 
+from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError
-from aosp_plugin.config.keys import Config, Resource
+from aosp_plugin.config.keys import Config, Resource, status_address
+from aosp_plugin.config.sources import node_name
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.apiserver.credentials import in_cluster
+from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import ConfigError, PluginError
-from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.scan_loop import check_devices
-from aosp_plugin.report.node_reporter import node_name
-from aosp_plugin.report.observation import Observation
-
-if TYPE_CHECKING:
-    from aosp_plugin.framework.dra.driver import DraDriver
+from aosp_plugin.framework.service.address import listen, listen_address
 
 
-def create_backends(config: Config) -> dict[str, BinderBackend]:
+def create_backends(config: Config, conditions: Conditions | None = None) -> dict[str, BinderBackend]:
     """Return the backend of each resource, by resource name."""
     return {
-        resource.resource_name: create_backend(Host(config.host_root), resource, cdi_dir=config.cdi_dir)
+        resource.resource_name: create_backend(
+            Host(config.host_root), resource, cdi_dir=config.cdi_dir, conditions=conditions
+        )
         for resource in config.resources
     }
 
 
-def create_backend(host: Host, resource: Resource, *, cdi_dir: str) -> BinderBackend:
+def create_backend(
+    host: Host, resource: Resource, *, cdi_dir: str, conditions: Conditions | None = None
+) -> BinderBackend:
     """Return the backend of a resource; a ``ClaimsBackend`` for DRA. The host is not accessed."""
     if resource.api is Api.DEVICE_PLUGIN:
-        return BinderBackend(host, resource, cdi_dir=cdi_dir)
-    from aosp_plugin.backend.claims_backend import ClaimsBackend  # noqa: PLC0415 - only DRA requires it
+        return BinderBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions)
 
-    return ClaimsBackend(host, resource, cdi_dir=cdi_dir)
+    return ClaimsBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions)
 
 
-def create_server(
-    config: Config, resource: Resource, backend: BinderBackend, files: FileEvents, observation: Observation
-) -> ResourceServer:
+def create_server(config: Config, resource: Resource, backend: BinderBackend, runtime: Runtime) -> ResourceServer:
     """Return the server of a resource. Raises PluginError if it has no access to the API server that it requires."""
-    observer = observation.observer(resource.resource_name)
     if resource.api is Api.DEVICE_PLUGIN:
-        return DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=files, observer=observer)
-    from aosp_plugin.framework.apiserver.credentials import in_cluster  # noqa: PLC0415 - only where DRA is on
-    from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver  # noqa: PLC0415 - as above
+        return DevicePlugin(backend, kubelet_dir=config.kubelet_dir, socket_prefix=SOCKET_PREFIX, runtime=runtime)
+    return _create_driver(config, backend, runtime)
 
+
+def create_former_driver(config: Config, runtime: Runtime, resource: Resource) -> DraDriver:
+    """Return the driver of a former name of a resource, which publishes no device. Raises PluginError."""
+    backend = create_backend(Host(config.host_root), resource, cdi_dir=config.cdi_dir, conditions=runtime.conditions)
+    withheld = f"{resource.resource_name} is a former name of the resource"
+    return _create_driver(config, backend, runtime, withheld=withheld)
+
+
+def create_former_plugin(config: Config, runtime: Runtime, resource_name: str) -> DevicePlugin:
+    """Return the plugin of a former resource, which lists no device, and asks the kubelet for no call."""
+    devices = ListedDevices(resource_name, list, directories=())
+    return DevicePlugin(devices, kubelet_dir=config.kubelet_dir, socket_prefix=SOCKET_PREFIX, runtime=runtime)
+
+
+def _create_driver(config: Config, backend: BinderBackend, runtime: Runtime, *, withheld: str = "") -> DraDriver:
     return DraDriver(
         backend,
         node_name=node_name(),
         directories=DraDirectories(
             registry=config.plugins_registry,
-            state=config.driver_directory(driver_name(resource.resource_name)),
+            state=config.driver_directory(driver_name(backend.resource_name)),
             cdi=os.path.normpath(f"{config.host_root}/{config.cdi_dir}"),
         ),
-        credentials=in_cluster(config.service_account_dir),
+        credentials=in_cluster(
+            config.service_account_dir, conditions=runtime.conditions, resource=backend.resource_name
+        ),
         kubelet_socket=config.pod_resources_socket,
-        files=files,
-        observer=observer,
+        withheld=withheld,
+        runtime=runtime,
     )
 
 
 def device_plugins(servers: Iterable[ResourceServer]) -> list[DevicePlugin]:
-    """Return those of the servers that are device plugins."""
+    """Return the device plugins among the servers."""
     return [server for server in servers if isinstance(server, DevicePlugin)]
 
 
 def dra_drivers(servers: Iterable[ResourceServer]) -> list[DraDriver]:
-    """Return those of the servers that are DRA drivers."""
-    return [cast("DraDriver", server) for server in servers if server.driver is not None]
+    """Return the DRA drivers among the servers."""
+    return [server for server in servers if isinstance(server, DraDriver)]
 
 
-def check_host(config: Config) -> None:
-    """Check whether this host can serve a configuration, by scans without any other effect. May block.
+def addresses(config: Config) -> set[tuple[str, int]]:
+    """Return the addresses at which HTTP requests are answered."""
+    return {each for each in (listen_address(config.listen), status_address(config)) if each is not None}
 
-    That includes what a running plugin only reports and retries, because the host may be about to change: a kubelet's
-    or CDI directory that is not writable. Raises PluginError, HostError and OSError, several as a group.
+
+def check_host(config: Config, present: Config) -> None:
+    """Check whether this host can serve a configuration instead of the present one. May block.
+
+    Scans the host and binds the addresses that are new, without any other effect. Checks also what a running plugin
+    only reports and retries, because the host may be about to change: a kubelet's or CDI directory that is not
+    writable. Raises PluginError, HostError and OSError, several as a group.
     """
+    for address in addresses(config) - addresses(present):
+        listen(address).close()
+    if config.node_events or config.startup_taint or any(each.api is Api.DRA for each in config.resources):
+        in_cluster(config.service_account_dir, conditions=Conditions())
     check_phone_directories(config)
     backends = create_backends(config)
     errors: list[Exception] = []
-    for backend in backends.values():
+    found: dict[str, FoundDevices] = {}
+    for name, backend in backends.items():
         try:
-            backend.scan()
+            found[name] = backend.scan()
             if config.require_devices and not backend.creates_devices:
-                check_devices(backend, backend.devices())
+                check_devices(backend, found[name].devices)
         except (OSError, HostError, PluginError) as error:
             errors.append(error)
     if errors:
         raise ExceptionGroup("the configuration cannot be served", errors)
-    check_overlap(backends)
+    check_overlap(found)
     for name, backend in backends.items():
-        PluginDirectory(config.kubelet_dir, name).check()
-        backend.check_host()
+        PluginDirectory(config.kubelet_dir, name, SOCKET_PREFIX).check()
+        backend.check_host(found[name])
 
 
 def check_phone_directories(config: Config) -> None:
@@ -130,16 +160,16 @@ def check_phone_directories(config: Config) -> None:
             )
 
 
-def check_overlap(backends: Mapping[str, BinderBackend]) -> None:
-    """Check that no binder device found by the last scans belongs to two resources, under the same or different names.
+def check_overlap(found: Mapping[str, FoundDevices]) -> None:
+    """Check that no binder device that the scans of resources have found belongs to two of them, whatever its names.
 
     Raises ConfigError.
     """
-    if len(backends) == 1:
+    if len(found) == 1:
         return
     owners: dict[object, tuple[str, str]] = {}
-    for name, backend in backends.items():
-        for device in itertools.chain.from_iterable(backend.binder_devices().values()):
+    for name, each in found.items():
+        for device in itertools.chain.from_iterable(each.members.values()):
             owner, owner_path = owners.setdefault(device.identity, (name, device.path))
             if owner != name:
                 alias = "" if owner_path == device.path else f" ({owner_path} of {owner})"

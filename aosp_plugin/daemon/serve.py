@@ -1,34 +1,40 @@
-"""``aosp-plugin serve``: runs the generations of the configuration, one at a time.
+"""``aosp-plugin serve``: serves the configuration until a signal.
 
-A reload reads and checks the new configuration, binds its addresses, and creates all that is to serve it, while the
-current generation serves. What fails until then changes nothing. Then the current generation stops, and the new one
-starts; if it cannot, the current configuration is served again, and what fails then is retried. Listening sockets
-outlive a generation, so that clients of an unchanged address wait for a moment instead of being refused.
+At SIGHUP the process reads the configuration again. If that has changed, and this host can serve it, the process stops
+in order and executes its own program again, with the same process ID and arguments. So a reload is an ordinary start,
+with nothing of the former configuration in memory. A configuration that cannot be served changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable
 from functools import partial
 
 from aosp_plugin import __version__
 from aosp_plugin.binder.host_errors import HostError
-from aosp_plugin.config.keys import Config, status_address
+from aosp_plugin.config.keys import Config
 from aosp_plugin.daemon.assembly import check_host
-from aosp_plugin.daemon.generation import Generation, Listeners
-from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
+from aosp_plugin.daemon.node_service import NodeService
+from aosp_plugin.framework.aio import complete_unless, leaves
 from aosp_plugin.framework.errors import PluginError
-from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.timings import DEFAULT
-from aosp_plugin.framework.worker import Worker
-from aosp_plugin.report.document import Event, ReloadReport
+from aosp_plugin.framework.worker import Worker, running_calls
+from aosp_plugin.report.document import ChangeKind, ReloadReport
 from aosp_plugin.report.history import History
 
 LOG = logging.getLogger(__name__)
+
+LONG_CALL = 2.0
+"""Seconds after which a call on the host counts as hanging, for a reload."""
+
+RELOADED = "AOSP_RELOADED"
+"""Environment variable that a reload sets for the new program; nothing else is passed on."""
 
 
 async def serve_configuration(load: Callable[[], Config]) -> None:
@@ -42,123 +48,85 @@ async def serve_configuration(load: Callable[[], Config]) -> None:
 
 
 class Daemon:
-    """The process: one generation at a time, and what outlives it."""
+    """The process, from its start to its end, or until its program is executed again."""
 
     def __init__(self, load: Callable[[], Config]) -> None:
         """``load`` reads the configuration; it is called in a worker thread."""
         self._load = load
         self._process = Process()
-        self._worker = Worker("configuration")
+        self._reload = asyncio.Event()
         self._history = History()
-        self._generation: Generation | None = None
+        self._service: NodeService | None = None
 
     async def run(self) -> None:
         """Serve until a signal stops the process."""
-        await self._process.run(self._serve, reloads=True)
+        await self._process.run(self._serve, self._reload.set)
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
-        stop, reload = self._process.stop, self._process.reload
-        if await complete_unless(stop, self._start_first(tasks)):
-            while not stop.is_set():
-                await wait_any(stop, reload)
-                if not await complete_unless(stop, self._reload(tasks)):
-                    break
-                # A generation that was replaced is in reference cycles, with its memory. By itself, the collector might
-                # not run for days in an idle process.
-                gc.collect()
-            if self._generation is not None:
-                await self._generation.stop(stop.remaining)
-
-    async def _start_first(self, tasks: asyncio.TaskGroup) -> None:
-        """Start with the configuration. Nothing that a running plugin would only report keeps the process from it."""
-        config = await self._worker.run(self._load)
-        self._history.record(Event.STARTED, f"aosp-plugin {__version__} started")
-        generation = Generation(config, self._history, await self._listen(config))
-        await self._start(generation, tasks, require_devices=config.require_devices)
-
-    async def _start(
-        self,
-        generation: Generation,
-        tasks: asyncio.TaskGroup,
-        *,
-        require_devices: bool = False,
-        previous: Collection[str] = (),
-        restores: bool = False,
-    ) -> None:
-        await generation.start(tasks, require_devices=require_devices, previous=previous, restores=restores)
-        self._generation, self._process.servers = generation, generation.servers
-
-    async def _reload(self, tasks: asyncio.TaskGroup) -> None:
-        """Read the configuration again; serve it if it has changed and can be served, and else rescan or go on."""
-        generation = self._generation
-        if self._process.stop.is_set() or generation is None:
-            return
-        self._process.reload.clear()
-        began = self._history.clock()
-        # A call of the last reload may hang, with a directory that this configuration no longer names.
-        self._worker.close()
-        self._worker = Worker("configuration")
-        following = None
-        try:
-            config = await self._worker.run(self._load, DEFAULT.hang, label="reading the configuration")
-            if config != generation.config:
-                following = await self._checked(config, generation.listeners)
-                await generation.stop()
-                await self._start(following, tasks, previous=generation.resources)
-        except Exception as error:  # also a bug that only this configuration reveals
-            errors = leaves(error)
-            reason = "; ".join(str(error) or repr(error) for error in errors)
-            bugs = [error for error in errors if not isinstance(error, (PluginError, HostError, OSError))]
-            LOG.error(  # noqa: TRY400 - a traceback only of a bug
-                "configuration reload rejected, keeping the current configuration",
-                extra={"error": reason},
-                exc_info=bugs[0] if bugs else None,
-            )
-            if following is not None:
-                _close_except(generation.listeners, following.listeners)
-                restored = Generation(generation.config, self._history, generation.listeners)
-                await self._start(restored, tasks, previous=following.resources, restores=True)
-            self._history.last_reload = ReloadReport(began, changed=False, error=reason)
-            return
-        if following is None:
-            generation.rescan()
+        stop, began = self._process.stop, self._history.clock()
+        is_reload = os.environ.pop(RELOADED, "") == "yes"
+        if is_reload:
+            self._history.record(ChangeKind.RELOADED, "configuration reloaded")
         else:
-            _close_except(following.listeners, generation.listeners)
-            self._history.record(Event.RELOADED, "configuration reloaded")
-        self._history.last_reload = ReloadReport(began, changed=following is not None, error="")
-        LOG.info("configuration reloaded", extra={"changed": following is not None})
+            self._history.record(ChangeKind.STARTED, f"aosp-plugin {__version__} started")
+        await complete_unless(stop, self._start(tasks))
+        if (service := self._service) is None:
+            return
+        if is_reload:
+            self._reloaded(began, changed=True)
+        if await complete_unless(stop, self._until_changed(service)):
+            self._process.reloading.set()
+        await service.stop(stop.remaining)
+        if not stop.is_set():
+            os.environ[RELOADED] = "yes"
+            await self._process.execute_again()
 
-    async def _checked(self, config: Config, present: Listeners) -> Generation:
-        """Return what is to serve a configuration that this host can serve, with its sockets. Raises what it cannot."""
-        listeners = await self._listen(config, present)
-        try:
-            await self._worker.run(partial(check_host, config), DEFAULT.hang, label="check of the configuration")
-            return Generation(config, self._history, listeners)
-        except BaseException:
-            _close_except(present, listeners)
-            raise
+    async def _start(self, tasks: asyncio.TaskGroup) -> None:
+        """Read the configuration in a worker thread, because its file system may hang, and serve it."""
+        with contextlib.closing(Worker("configuration")) as worker:
+            config = await worker.run(self._load)
+        service = NodeService(config, self._history)
+        await service.start(tasks)
+        self._service, self._process.servers = service, service.servers
 
-    async def _listen(self, config: Config, present: Listeners | None = None) -> Listeners:
-        """Return a socket for each address: one of those that are ``present``, or a new one.
+    async def _until_changed(self, service: NodeService) -> None:
+        """Wait for a SIGHUP with a new valid configuration. At each other SIGHUP, scan again or report an error."""
+        while True:
+            await self._reload.wait()
+            self._reload.clear()
+            began = self._history.clock()
+            try:
+                with contextlib.closing(Worker("configuration")) as worker:  # a call of the last one may hang
+                    config = await worker.run(self._load, DEFAULT.hang, label="reading the configuration")
+                    if config != service.config:
+                        check = partial(check_host, config, service.config)
+                        await worker.run(check, DEFAULT.hang, label="check of the configuration")
+                        _require_no_hang()
+                        return
+            except Exception as error:  # also a bug that only this configuration reveals
+                errors = leaves(error)
+                reason = "; ".join(str(error) or repr(error) for error in errors)
+                bugs = [error for error in errors if not isinstance(error, (PluginError, HostError, OSError))]
+                LOG.error(  # noqa: TRY400 - a traceback only of a bug
+                    "configuration reload rejected, keeping the current configuration",
+                    extra={"error": reason},
+                    exc_info=bugs[0] if bugs else None,
+                )
+                self._history.last_reload = ReloadReport(began, changed=False, error=reason)
+            else:
+                service.rescan()
+                self._reloaded(began, changed=False)
 
-        Resolves host names in the worker thread. Raises ServiceError, WorkerTimeoutError and OSError.
-        """
-        present, listeners = present or {}, {}
-        try:
-            for address in filter(None, (listen_address(config.listen), status_address(config))):
-                if address in present:
-                    listeners[address] = present[address]
-                elif address not in listeners:
-                    label = f"binding {address[0]}:{address[1]}"
-                    listeners[address] = await self._worker.run(partial(listen, address), DEFAULT.hang, label=label)
-        except BaseException:
-            _close_except(present, listeners)
-            raise
-        return listeners
+    def _reloaded(self, began: float, *, changed: bool) -> None:
+        self._history.last_reload = ReloadReport(began, changed=changed, error="")
+        LOG.info("configuration reloaded", extra={"changed": changed})
 
 
-def _close_except(kept: Listeners, sockets: Listeners) -> None:
-    """Close the sockets whose addresses are not to be kept."""
-    for address, listener in sockets.items():
-        if address not in kept:
-            listener.close()
+def _require_no_hang() -> None:
+    """Raise PluginError if a call on the host may hang.
+
+    execve(2) ends all other threads first, and waits for one that is in an uninterruptible sleep (fs/exec.c
+    ``de_thread``): the process would serve nothing until the file system answers.
+    """
+    if calls := running_calls(LONG_CALL):
+        raise PluginError(f"a call on the host hangs, reload again when it has ended: {', '.join(calls)}")

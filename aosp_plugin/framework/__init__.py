@@ -12,11 +12,10 @@ A backend serves its devices by the kubelet's device plugin API v1beta1, or by D
 ``ListedDevices`` also serves several slots per device node, mounts and health: let the function return ``ListedDevice``
 entries instead of paths. ``examples/`` has three complete plugins, and a DRA driver.
 
-**A plugin for anything else** implements ``Backend``. Three methods are required: ``scan`` reads the state of the host,
-``devices`` returns what the scan found, and ``allocate`` returns the ``ContainerEdits`` for the devices of one
-container. ``update_host`` writes what depends on the devices to the host, and ``pre_start`` prepares devices for a
-container. The docstring of ``Backend`` states in which thread each method runs: those that use files of the host may
-block, even indefinitely, and the others answer from memory. ``errors`` has their errors: raise
+**A plugin for anything else** implements ``Backend``. Two methods are required: ``scan`` reads the state of the host,
+and returns what it has ``Found``; ``allocate`` returns the ``ContainerEdits`` for the devices of one container.
+``update_host`` writes what depends on the devices to the host, and ``pre_start`` prepares devices for a container. All
+get what the last scan has found, so a backend needs no state that threads share. ``errors`` has their errors: raise
 ``BackendError`` if a scan fails, and an ``AllocationError`` if a request cannot be served.
 
 **DRA.** ``serve_dra(*backends)`` serves the same backends to the scheduler: devices in ResourceSlices, with the
@@ -26,8 +25,8 @@ defaults suit a backend that knows nothing of DRA. ``unprepare`` is called when 
 **Running it.** ``serve(*backends)`` is a whole main program: it registers each resource with the kubelet and keeps it
 registered, follows file events, logs, ends within 4 s after SIGTERM whatever hangs, and serves probes and metrics if
 ``listen`` is set. A program with an event loop of its own runs a ``DevicePlugin`` per resource instead; several plugins
-share one ``FileEvents``. ``DevicePlugin.prepare`` finds out whether a plugin can serve before another one is stopped.
-An ``Observer`` receives the events of a plugin.
+share one ``Runtime``. ``DevicePlugin.prepare`` finds out whether a plugin can serve before another one is stopped.
+``metrics`` has its counters, in a registry of prometheus_client.
 
 **Testing it.** ``kubelet_standin`` has a stand-in kubelet.
 
@@ -36,18 +35,18 @@ Names that require gRPC, protobuf or watchdog are loaded on first use.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.backend import Backend as Backend
 from aosp_plugin.framework.backend import ClaimParameters as ClaimParameters
-from aosp_plugin.framework.backend import Version as Version
+from aosp_plugin.framework.backend import Found as Found
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY as KUBELET_DIRECTORY
 from aosp_plugin.framework.devices import ContainerEdits as ContainerEdits
 from aosp_plugin.framework.devices import Device as Device
 from aosp_plugin.framework.devices import DeviceNode as DeviceNode
 from aosp_plugin.framework.devices import Mount as Mount
-from aosp_plugin.framework.observer import Observer as Observer
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin as DevicePlugin
@@ -58,9 +57,13 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.inventory import Snapshot as Snapshot
     from aosp_plugin.framework.listed import ListedDevice as ListedDevice
     from aosp_plugin.framework.listed import ListedDevices as ListedDevices
+    from aosp_plugin.framework.runtime import Runtime as Runtime
     from aosp_plugin.framework.service.serving import serve as serve
     from aosp_plugin.framework.service.serving import serve_dra as serve_dra
     from aosp_plugin.framework.timings import Timings as Timings
+
+# Otherwise gRPC's C core writes to standard error, and blocks while nobody reads. It reads this when it is loaded.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _MODULES = {
     "DevicePlugin": "deviceplugin.plugin",
@@ -70,6 +73,7 @@ _MODULES = {
     "Inventory": "inventory",
     "ListedDevice": "listed",
     "ListedDevices": "listed",
+    "Runtime": "runtime",
     "Snapshot": "inventory",
     "Timings": "timings",
     "serve": "service.serving",

@@ -23,10 +23,9 @@ def make_directory(path: str, mode: int = 0o755) -> None:
 def write_temporary(path: str, content: bytes, mode: int = 0o644, *, sync: bool = True) -> tuple[str, os.stat_result]:
     """Write a temporary file that is to be renamed to ``path``; return its path and status.
 
-    ``sync``: the content is on the disk before the caller renames it.
-
-    It is in the same directory. Its name starts with a dot and ends in .tmp, so that no reader of *.json reads it.
-    ``mkstemp`` opens it with O_EXCL and O_NOFOLLOW.
+    With ``sync``, the content is on the disk before the caller renames the file. It is in the same directory. Its name
+    starts with a dot and ends in .tmp, so that no reader of *.json reads it. ``mkstemp`` opens it with O_EXCL and
+    O_NOFOLLOW.
     """
     directory, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(".tmp", f".{name}.", directory)
@@ -46,9 +45,8 @@ def write_temporary(path: str, content: bytes, mode: int = 0o644, *, sync: bool 
 def replace(path: str, content: bytes, mode: int = 0o644, *, sync: bool = False) -> os.stat_result:
     """Replace the file at ``path``, or create it, and return its status.
 
-    Without ``sync``, for files that matter until the host reboots.
-    After a crash of the host, the file may be missing, empty or the previous one. After an error, the previous file is
-    complete.
+    After an error, the previous file is complete. Without ``sync``, the file may be missing, empty or the previous one
+    after a crash of the host: that is enough for files that only matter until it reboots.
     """
     temporary, status = write_temporary(path, content, mode, sync=sync)
     try:
@@ -62,8 +60,8 @@ def replace(path: str, content: bytes, mode: int = 0o644, *, sync: bool = False)
 def sweep(directory: str, name: str, age: float = STALE) -> None:
     """Remove the temporary files that killed processes left for files whose name the pattern ``name`` matches.
 
-    Those that changed less than ``age`` seconds ago stay: another process may be about to rename them. 0 is for files
-    that a lock protects.
+    Files that changed less than ``age`` seconds ago stay: another process may be about to rename them. An ``age`` of 0
+    is for files that a lock protects.
     """
     own = re.compile(rf"\.(?:{name})\.[a-z0-9_]{{8}}\.tmp")
     with contextlib.suppress(FileNotFoundError):

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from aosp_plugin.framework.devices import ContainerEdits, Device
 from aosp_plugin.framework.errors import InvalidRequestError
 
-_NO_ATTRIBUTES: Mapping[str, bool | int | str | Version] = MappingProxyType({})
-
-
-class Version(str):
-    """A semantic version (2.0.0 of its specification) as the value of an attribute, such as 6.1.0."""
-
-    __slots__ = ()
+_NO_ATTRIBUTES: Mapping[str, bool | int | str] = MappingProxyType({})
 
 
 class ClaimParameters(msgspec.Struct, frozen=True):
@@ -30,46 +25,41 @@ class ClaimParameters(msgspec.Struct, frozen=True):
     """The JSON value as the API server has it."""
 
 
-class Backend(ABC):
+@dataclass(frozen=True)
+class Found:
+    """What one scan of a backend has found. Immutable: any thread may read it.
+
+    A backend may return a subclass with further fields, from which ``allocate`` and the other methods answer.
+    """
+
+    devices: Sequence[Device] = ()
+    """The devices in the order in which they are advertised.
+
+    IDs must be unique, have 1 to 63 printable characters, and be stable: the kubelet remembers them after a restart.
+    The framework skips devices with other IDs and logs a warning."""
+    directories: frozenset[str] = frozenset()
+    """The directories, as paths of this process, in which a change of files requires a scan."""
+    due: float | None = None
+    """Seconds after which the next scan is due without a change of files, for example to remove a device that has been
+    missing for long enough; None if no such scan is due."""
+
+
+FoundT = TypeVar("FoundT", bound=Found)
+
+
+class Backend(ABC, Generic[FoundT]):
     """The devices of one resource on this host.
 
-    A subclass sets ``resource_name`` and implements ``scan``, ``devices`` and ``allocate``; everything else has a
-    default.
+    A subclass sets ``resource_name`` and implements ``scan`` and ``allocate``; everything else has a default. The
+    framework keeps what the last successful ``scan`` has returned, publishes its devices, and passes it on as
+    ``found``.
 
-    **Threading contract**
-
-    ==================================================== ==============================================================
-    method                                               runs in
-    ==================================================== ==============================================================
-    ``scan``, ``update_host``, ``pre_start``,            one worker thread per resource, one call after another; may
-    ``prepare``, ``is_prepared``, ``unprepare``,         block; the only methods that may use files of the host
-    ``retain``, ``close``
-    ``devices``, ``directories``                         the worker thread, after a successful ``scan``
-    ``seconds_until_scan``                               the event loop, after a successful ``scan``
-    ``allocate``, ``prefer``, ``attributes``             the event loop, at any time, also while the worker thread runs
-                                                         another method
-    ==================================================== ==============================================================
-
-    The methods in the last three rows answer from memory within a millisecond or so, without a system call on files of
-    the host. The event loop serves every resource of the process, and the kubelet waits for the answer before it starts
-    any other pod.
+    **Threads.** ``scan`` and whatever may block run in the worker thread of the resource, one call after another;
+    ``allocate``, ``prefer``, ``attributes`` and ``is_former`` run in the event loop and answer from what they are
+    passed.
 
     A method that hangs in the worker thread delays the others of that resource: its devices stay published as they are,
     and PreStartContainer fails after its deadline. Nothing else is affected.
-
-    ``scan`` shares its result with ``allocate`` and ``prefer`` without a lock. It must therefore build a new value,
-    immutable or never changed afterwards, and replace the old one by a single assignment::
-
-        def scan(self):
-            table = {device.id: device for device in read_host()}  # may take seconds
-            self._table = table  # the only assignment of shared state
-
-        def allocate(self, ids):
-            table = self._table  # read once, so that the whole answer is based on one scan
-            ...
-
-    If two values belong together, keep them in one tuple. The class attributes are read at any time and must not
-    change.
     """
 
     resource_name: str
@@ -79,57 +69,38 @@ class Backend(ABC):
     get_preferred_allocation_available: bool = False
     """Whether the kubelet calls ``prefer`` before it chooses devices for a container."""
     pre_start_required: bool = False
-    """Whether the kubelet calls ``pre_start`` before each start of a container."""
+    """Whether ``pre_start`` is called for allocated devices, and by the kubelet before each start of a container."""
     creates_devices: bool = False
-    """Whether ``update_host`` creates devices: the first scan may then find none, and another one precedes the first
+    """Whether ``update_host`` creates devices: the first scan may then find none, and a second one precedes the first
     registration."""
 
     @abstractmethod
-    def scan(self) -> None:
+    def scan(self) -> FoundT:
         """Read the state of all devices from the host: after a change of files, and at intervals.
 
         Raises OSError or PluginError (usually BackendError). The devices of the last successful scan then stay
         advertised, and the framework retries.
         """
 
-    def update_host(self) -> None:  # noqa: B027 - a default, not an abstract method
-        """Update what depends on the result of a scan on the host, such as CDI specs, and create missing devices.
+    def update_host(self, found: FoundT) -> bool:  # noqa: ARG002 - for subclasses
+        """Update what depends on ``found`` on the host, such as CDI specs, and create missing devices.
 
         Called after each successful scan, when its result is published. Idempotent, and cheap if nothing is to be done.
-        A change that affects the devices is found by the scan that its file event causes, or that
-        ``seconds_until_scan`` requests. Raises OSError or PluginError. The error is reported separately, delays no
-        publishing, and the framework retries.
+        Returns whether this, or another call since the scan, has changed the devices, so that the next scan is due now.
+        Raises OSError or PluginError. The framework reports the error separately and retries; the devices are published
+        nevertheless.
         """
-
-    def seconds_until_scan(self) -> float | None:
-        """Return the seconds until a scan is due without a file event; None if none is.
-
-        For changes that depend on time, such as the removal of a device that has been missing for long enough, and for
-        those that ``update_host`` made. Asked after each ``scan`` and each ``update_host``.
-        """
-        return None
+        return False
 
     @abstractmethod
-    def devices(self) -> Sequence[Device]:
-        """Return the devices of the last scan, in the order in which they are advertised.
-
-        IDs must be unique, have 1 to 63 printable characters, and be stable: the kubelet remembers them after a
-        restart. The framework skips devices with other IDs and logs a warning.
-        """
-
-    @abstractmethod
-    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+    def allocate(self, found: FoundT, ids: Sequence[str]) -> ContainerEdits:
         """Return what one container gets for the devices ``ids``.
 
-        Each ID was advertised as Healthy a moment ago, and occurs once. The method must be idempotent: the kubelet may
-        ask for the same ID again, and never reports that a device is released. Raises AllocationError.
+        Each ID is of a healthy device of ``found``, and occurs once. The method must be idempotent: the kubelet may ask
+        for the same ID again, and never reports that a device is released. Raises AllocationError.
         """
 
-    def directories(self) -> frozenset[str]:
-        """Return the directories, as paths of this process, in which a change of files requires a scan."""
-        return frozenset()
-
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+    def prefer(self, found: FoundT, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:  # noqa: ARG002 - for subclasses
         """Return the ``size`` IDs out of ``available`` that suit a container best.
 
         ``must_include`` is a subset of ``available`` that the answer has to contain. The default has no preference.
@@ -138,55 +109,67 @@ class Backend(ABC):
         others = [device_id for device_id in available if device_id not in chosen]
         return [*must_include, *others][:size]
 
-    def pre_start(self, ids: Sequence[str]) -> None:  # noqa: B027 - a default, not an abstract method
+    def is_former(self, device_id: str) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether pods may have a device that is no longer listed."""
+        return False
+
+    def pre_start(self, found: FoundT, ids: Sequence[str]) -> None:
         """Prepare the devices ``ids`` for a container that is about to start. Idempotent. Raises AllocationError.
 
-        The kubelet gets DEADLINE_EXCEEDED after ``Timings.pre_start``. The call goes on nevertheless, and the
-        kubelet asks for the same devices again.
+        Each ID is of a device of ``found`` that its pod may use.
+
+        The framework also calls it after ``allocate``, because a restarted kubelet may start the container without
+        PreStartContainer.
+
+        The kubelet gets DEADLINE_EXCEEDED after ``Timings.pre_start``. The call keeps running in the background, and
+        the kubelet asks for the same devices again.
         """
 
-    def attributes(self, device_id: str) -> Mapping[str, bool | int | str | Version]:  # noqa: ARG002 - for subclasses
-        """Return what users can select a device by, for DRA; answers from memory.
+    def attributes(self, found: FoundT, device_id: str) -> Mapping[str, bool | int | str]:  # noqa: ARG002 - for subclasses
+        """Return the attributes by which users can select a device of ``found``, for DRA.
 
         A name without a domain belongs to the driver. The framework adds ``id`` and the NUMA node.
         """
         return _NO_ATTRIBUTES
 
-    def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
+    def prepare(
+        self, found: FoundT, ids: Sequence[str], parameters: Sequence[ClaimParameters]
+    ) -> Sequence[ContainerEdits]:
         """Prepare the devices ``ids`` of one request of a ResourceClaim; return what a container gets with each.
 
-        Called after a successful scan. Together, the edits are what a container with all of them gets. Idempotent: a
-        device that is prepared stays as it is, because containers may have it; ``unprepare`` has been called for it if
-        the claim is a new one. After a restart of the process, it is called again for each claim. ``parameters`` come
-        in the order of their precedence, the strongest last. Raises AllocationError: InvalidRequestError names the
-        field of ``parameters``.
+        A container with all the devices gets all the edits. Idempotent: a device that is prepared stays as it is,
+        because containers may have it; before a device is prepared for another claim, ``unprepare`` is called. After a
+        restart of the process, the method is called again for each claim. ``parameters`` come in the order of their
+        precedence, the strongest last. Raises AllocationError; an InvalidRequestError names the field of
+        ``parameters``.
 
-        The default returns what ``allocate`` returns, with the first device, and accepts no parameters.
+        The default returns the edits of ``allocate`` with the first device, and accepts no parameters.
         """
         if parameters:
             raise InvalidRequestError(f"{self.resource_name} has no parameters")
-        return [self.allocate(ids), *[ContainerEdits()] * (len(ids) - 1)]
+        return [self.allocate(found, ids), *[ContainerEdits()] * (len(ids) - 1)]
 
-    def is_prepared(self, ids: Sequence[str]) -> bool:  # noqa: ARG002 - for subclasses
+    def is_prepared(self, found: FoundT, ids: Sequence[str]) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether the devices ``ids`` of a prepared claim are as ``prepare`` left them, for example mounted.
 
-        Asked every minute. If not, ``prepare`` is called, and the CDI spec is written again, because device nodes may
-        have other numbers. Raises OSError or PluginError. The default is True.
+        Called every minute. After False, ``prepare`` is called, and the CDI spec is written again, because device nodes
+        may have other numbers. Raises OSError or PluginError. The default is True.
         """
         return True
 
-    def unprepare(self, ids: Sequence[str]) -> None:  # noqa: B027 - a default, not an abstract method
-        """Release the devices ``ids`` of a claim that no container uses any more. Idempotent; IDs may be unknown.
+    def unprepare(self, ids: Sequence[str]) -> None:
+        """Release the devices ``ids`` of a claim whose containers have ended. Idempotent; IDs may be unknown.
 
         Raises OSError or PluginError. The framework then retries, and gives the devices to no other claim.
         """
 
-    def retain(self, ids: Collection[str]) -> None:  # noqa: B027 - a default, not an abstract method
-        """Release all devices but ``ids``, those of the prepared claims, as a process that was killed may have left.
+    def places(self, device_id: str) -> Collection[str]:  # noqa: ARG002 - for subclasses
+        """Return the paths of a device on the host, links followed, which identify it across drivers.
 
-        Called when all prepared claims are known after a start, and from time to time. Devices that pods have in
-        another way stay. Idempotent; cheap if nothing is to be released. Raises OSError or PluginError.
+        Two drivers may list the same device after one of them was renamed. Called for any ID, before ``prepare``.
+        Raises OSError or PluginError. By default no other driver has the device.
         """
+        return ()
 
-    def close(self) -> None:  # noqa: B027 - a default, not an abstract method
+    def close(self) -> None:
         """Release resources, at the end. Raises OSError or PluginError."""

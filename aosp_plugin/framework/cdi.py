@@ -8,13 +8,14 @@ defines what a container gets with each device of a kind; a container requests a
 The spec has no device numbers: the runtime reads them from the device node when a container requests the device
 (``fillMissingInfo`` in pkg/cdi/container-edits_unix.go), and so also finds a node that was recreated.
 
-Functions are pure but for ``SpecFile``, which writes the file atomically and leaves it in place when the plugin ends. A
-container that restarts while no plugin runs requires it, and it stays right: it names paths, not device numbers. If its
-directory survives a reboot, which /run does not, a container that starts before the plugin gets the device that has the
-path now, or does not start because there is none. The first host update of a plugin replaces the file.
+All functions are pure. ``SpecFile`` writes the file atomically and leaves it in place when the plugin ends. A container
+that restarts while no plugin runs requires it, and it stays right: it names paths, not device numbers. If its directory
+survives a reboot, which /run does not, a container that starts before the plugin gets the device that has the path now,
+or does not start because there is none. The first host update of a plugin replaces the file.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,9 @@ from aosp_plugin.framework.errors import CdiError
 DIRECTORY = "/var/run/cdi"
 """Directory for generated specs; it takes precedence over /etc/cdi (pkg/cdi/spec-dirs.go)."""
 
+DIRECTORIES = ("/etc/cdi", DIRECTORY)
+"""The directories that runtimes read by default."""
+
 _MAX_ANNOTATION_LENGTH = 63  # characters after cdi.k8s.io/
 _KIND_PART = "[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]"
 _DEVICE_NAME = "[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
@@ -41,7 +45,7 @@ class CdiDevice(NamedTuple):
     id: str
     """The device ID; ``cdi_name`` turns it into a CDI name."""
     edits: ContainerEdits
-    """What a container gets: at least one device node, mount or variable, or no runtime accepts the spec
+    """The edits of a container: at least one device node, mount or variable, or no runtime accepts the spec
     (pkg/cdi/device.go). ``host_path`` of a device node must not be a symbolic link: ``fillMissingInfo`` does not follow
     links. ``permissions`` must not be empty: the runtime would grant all. If two devices of a container set the same
     environment variable, the last one wins."""
@@ -88,23 +92,17 @@ def annotation(resource_name: str, names: Sequence[str]) -> tuple[str, str]:
     The key is <vendor>.<class>_<hash>; different devices have different keys (pkg/cdi/annotations.go).
     """
     value = ",".join(names)
-    import hashlib  # noqa: PLC0415 - loads OpenSSL, which only some CDI specs require
 
     unique = hashlib.sha256(f"{resource_name} {value}".encode()).hexdigest()[:16]
     plugin = resource_name.replace("/", ".")[: _MAX_ANNOTATION_LENGTH - len(unique) - 1]
     return f"cdi.k8s.io/{plugin}_{unique}", value
 
 
-def spec_of(
-    resource_name: str, devices: Sequence[CdiDevice], annotations: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def spec_of(resource_name: str, devices: Sequence[CdiDevice]) -> dict[str, Any]:
     """Return the spec of a resource with at least one device, and with no two devices of the same ID.
 
-    ``annotations`` are those of the spec: keys as in Kubernetes, and at most 256 KiB (pkg/cdi/spec.go).
-
     The version is the lowest one that has all the features used, because a library rejects specs newer than itself:
-    ``hostPath`` of a device node came with 0.5.0, a class with a dot and annotations with 0.6.0 (SPEC.md, Released
-    versions).
+    ``hostPath`` of a device node came with 0.5.0, a class with a dot with 0.6.0 (SPEC.md, Released versions).
 
     Edits that all devices have in common are written once for the whole spec. No device is left without edits of its
     own, which the library rejects.
@@ -117,11 +115,9 @@ def spec_of(
     own = {name: _without(device_edits, common) for name, device_edits in edits.items()}
     if not all(own.values()):
         common, own = {}, edits
-    newer = annotations or "." in resource_name.partition("/")[2]
     return {
-        "cdiVersion": "0.6.0" if newer else "0.5.0",
+        "cdiVersion": "0.6.0" if "." in resource_name.partition("/")[2] else "0.5.0",
         "kind": resource_name,
-        **({"annotations": dict(annotations)} if annotations else {}),
         "containerEdits": _without(common, {}),
         "devices": [{"name": name, "containerEdits": own[name]} for name in sorted(own)],
     }

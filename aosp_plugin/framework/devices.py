@@ -1,6 +1,7 @@
-"""What a plugin offers, and what containers get for it: resource names, devices, edits of a container."""
+"""Values of a plugin: names of resources, devices, and the edits that a container gets with its devices."""
 
 import enum
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -16,19 +17,25 @@ _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 DIGEST_LENGTH = 8
 
+_MAX_STEM_LENGTH = 40
+"""The path of a plugin's socket then has at most 100 bytes and the prefix of its name: the kubelet's directory is
+compiled in, and has 31."""
+
 MAX_ID_LENGTH = 63
 """Characters in a device ID (comment at ``Device.ID`` in the kubelet's api.proto)."""
 
 
 class Device(NamedTuple):
-    """One device as it is advertised to the kubelet."""
+    """A device that the kubelet can allocate."""
 
     id: str
     reason: str = ""
-    """Why the device is unhealthy, as one word for metrics and logs; empty if it is healthy."""
+    """Why the device is unhealthy, as one word for programs; empty if it is healthy."""
     numa_nodes: tuple[int, ...] = ()
     detail: str = ""
-    """A longer description of the reason, for messages; optional."""
+    """The reason in a sentence, for people; empty if there is no more to say."""
+    open_to_owner: bool = False
+    """Whether the pod that has the unhealthy device may start its container again."""
 
     @property
     def healthy(self) -> bool:
@@ -36,9 +43,9 @@ class Device(NamedTuple):
         return not self.reason
 
     @property
-    def why(self) -> str:
-        """Why the device is unhealthy, in the most detailed form available."""
-        return self.detail or self.reason
+    def usable(self) -> bool:
+        """Whether the pod that has the device may start its container again."""
+        return self.healthy or self.open_to_owner
 
 
 def id_problem(device_id: str) -> str | None:
@@ -86,7 +93,7 @@ class ContainerEdits(NamedTuple):
 
 
 class DeviceList(enum.StrEnum):
-    """A strategy. Names and meanings are those of NVIDIA's device plugin."""
+    """A strategy to pass devices to containers. NVIDIA's device plugin has the same ones."""
 
     ENVVAR = "envvar"
     """An environment variable with the names of the devices."""
@@ -108,10 +115,13 @@ def shortened(name: str, limit: int) -> str:
     return name if len(name) <= limit else f"{name[: limit - DIGEST_LENGTH - 1].rstrip('-.')}-{digest(name)}"
 
 
+def file_stem(resource_name: str) -> str:
+    """Return the beginning of the names of a resource's files, such as its sockets; resources have different ones."""
+    return shortened(resource_name.replace("/", "_"), _MAX_STEM_LENGTH)
+
+
 def digest(text: str) -> str:
     """Return ``DIGEST_LENGTH`` characters that distinguish a name from others."""
-    import hashlib  # noqa: PLC0415 - loads OpenSSL, and names are rarely long
-
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 

@@ -9,13 +9,12 @@
     ├── ClaimRecordError             the records of the prepared claims cannot be read or locked
     ├── ClaimError                   a claim cannot be prepared as it is
     ├── ServiceError                 the HTTP address is unavailable, or an HTTP query failed
-    ├── WorkerTimeoutError           a call in a worker thread has not ended in time
+    ├── WorkerTimeoutError           a call in a worker thread did not end in time
     ├── ServiceAccountMissingError   no service account, or no address of the API server; in ``apiserver.credentials``
     ├── ApiError                     a request to the API server; its subclasses are in ``apiserver.protocol``
     ├── KubeletError                 the kubelet or its plugin directory
     │   ├── KubeletDirectoryError    missing, not writable, or its path is too long for a socket
-    │   ├── RegistrationFailedError  this attempt failed; the supervisor retries
-    │   └── RegistrationRefusedError the kubelet will never accept the plugin
+    │   └── RegistrationFailedError  this attempt failed; the supervisor retries
     └── AllocationError              the answer to a request of the kubelet: a gRPC status code and a message
         ├── InvalidRequestError      INVALID_ARGUMENT
         ├── UnknownDeviceError       NOT_FOUND
@@ -23,15 +22,14 @@
         └── PreStartTimeoutError     DEADLINE_EXCEEDED
 
 An error has a class of its own only if some caller handles it separately. An ``OSError`` is not wrapped if callers
-would handle the wrapper in the same way. The command line catches ``PluginError``, and ``HostError`` of
-``binder.host_errors``, prints one line and exits.
+would handle the wrapper in the same way. A main program catches ``PluginError``, prints one line and exits.
 """
 
 from typing import ClassVar
 
 
 class PluginError(Exception):
-    """Base class. The message is one line: what is wrong, where, and what to do about it."""
+    """Base class. The message is one line that names the fault, its place and the remedy."""
 
     exit_code: ClassVar[int] = 1
     """Exit code of a process that this error ends."""
@@ -64,7 +62,7 @@ class ServiceError(PluginError):
 
 
 class WorkerTimeoutError(PluginError):
-    """A call in a worker thread has not ended in time, or has not started because another one has not ended."""
+    """A call in a worker thread did not end in time, or did not start because of an earlier call."""
 
 
 class KubeletError(PluginError):
@@ -77,10 +75,6 @@ class KubeletDirectoryError(KubeletError):
 
 class RegistrationFailedError(KubeletError):
     """This attempt to register failed. A retry may succeed."""
-
-
-class RegistrationRefusedError(KubeletError):
-    """The kubelet rejects the plugin permanently. Retrying cannot succeed."""
 
 
 class AllocationError(PluginError):
@@ -109,6 +103,6 @@ class UnhealthyDeviceError(AllocationError):
 
 
 class PreStartTimeoutError(AllocationError):
-    """A device could not be prepared for a container in time. The preparation may still go on."""
+    """A device could not be prepared for a container in time. The preparation may still be running."""
 
     code = "DEADLINE_EXCEEDED"

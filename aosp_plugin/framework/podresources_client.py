@@ -1,15 +1,15 @@
 """Client of the kubelet's podresources API: which pod has which device, and how many devices the kubelet has.
 
-List is called only on demand, and for ``current`` at most once in ``Timings.list_interval``: the kubelet then releases
-the devices of finished pods (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that
-allocations need. The plugin works without the API: an old kubelet may not serve it, and its directory may not be
-mounted. The result is unknown then, with the reason.
+List is to be called rarely: the kubelet then releases the devices of finished pods
+(pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that allocations need. The plugin
+works without the API: an old kubelet may not serve it, and its directory may not be mounted. The result then says why
+the owners are unknown.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -17,10 +17,11 @@ from google.protobuf.message import Message
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
+from aosp_plugin.framework.conditions import ALLOCATIONS_UNKNOWN, Conditions
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.sockets import SocketIdentity, identify, open_channel
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Timings
+from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 T = TypeVar("T")
@@ -30,6 +31,9 @@ POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 RECEIVE_LIMIT = 16 * 1024 * 1024
 """Maximum message size in bytes (pkg/kubelet/apis/podresources/constants.go), four times gRPC's default."""
+
+ALLOCATIONS_INTERVAL = 10.0
+"""Seconds between two questions which devices pods have: no event reports the end of a pod."""
 
 
 class Owner(NamedTuple):
@@ -59,7 +63,7 @@ class Allocations(NamedTuple):
 
 
 class Allocatable(NamedTuple):
-    """The healthy devices that the kubelet has, in use or not."""
+    """The healthy devices that the kubelet has, whether in use or not."""
 
     problem: str = ""
     """Why they are unknown; empty if they are known."""
@@ -74,11 +78,11 @@ class PodResources:
         self,
         socket: str,
         resources: Collection[str],
-        clock: Callable[[], float] = CLOCK,
         *,
         timings: Timings = DEFAULT,
         ids: Callable[[str], Collection[str]] = lambda _resource: (),
         node_name: str = "",
+        conditions: Conditions | None = None,
     ) -> None:
         """Query the API at the path ``socket`` for ``resources``; an empty path disables it.
 
@@ -86,44 +90,31 @@ class PodResources:
         static.
         """
         self._socket = socket
+        self._conditions = conditions or Conditions()
         self._resources = frozenset(resources)
         self._ids = ids
         self._static = f"-{node_name}".lower()
         """The end of the names of static pods (pkg/kubelet/config/common.go ``generatePodName``)."""
-        self._clock = clock
         self._timings = timings
         self._worker = Worker("podresources")
-        self._query: asyncio.Task[Allocations] | None = None
-        self._queried = -math.inf
         self._listed_by: SocketIdentity | None = None
         self.latest = Allocations("the kubelet has not answered yet")
-        """What ``current`` returned last. May be read in any thread."""
+        """The last result of ``query``. May be read in any thread."""
+        self.answered = asyncio.Event()
+        """Set when ``latest`` is replaced; its one subscriber clears it."""
 
     @property
     def enabled(self) -> bool:
         """Whether there is a path to query."""
         return bool(self._socket)
 
-    async def current(self) -> Allocations:
-        """Return the owners as of a few seconds ago. Equal results are the same object."""
-        if self._query is None and self._clock() - self._queried >= self._timings.list_interval:
-            self._queried = self._clock()
-            self._query = asyncio.create_task(self.query())
-        if self._query is not None:
-            await asyncio.wait({self._query}, timeout=self._timings.list_patience)
-        if self._query is not None and self._query.done():
-            query, self._query = self._query, None
-            result = query.result()
-            self.latest = self.latest if result == self.latest else result
-        return self.latest
-
     def close(self) -> None:
-        """End the thread. No query may follow."""
+        """End the thread. Do not query afterwards."""
         self._worker.close()
 
     def allocated(self) -> dict[str, int]:
         """Return the number of allocated devices by resource, from ``latest``; empty if unknown. For any thread."""
-        return {resource: len(owners) for resource, owners in self.latest.owners.items()}
+        return {resource: len(owners) for resource, owners in self.latest.owners.items() if resource in self._resources}
 
     async def allocatable(self) -> Allocatable:
         """Query the healthy devices of each resource. It has the kubelet's state at the time of the call."""
@@ -134,12 +125,24 @@ class PodResources:
         except _QueryError as error:
             return Allocatable(str(error))
 
-    async def query(self) -> Allocations:
-        """Ask the kubelet for the owners now. To be called rarely; ``current`` is not affected."""
+    async def query(self, others: Mapping[str, Collection[str]] = MappingProxyType({})) -> Allocations:
+        """Ask the kubelet for the owners. To be called rarely; one call at a time.
+
+        ``others`` are the known device IDs of further resources, by resource.
+        """
+        self.latest = await self._list(others)
+        self._conditions.set(ALLOCATIONS_UNKNOWN, self.latest.problem if self.enabled else "")
+        self.answered.set()
+        return self.latest
+
+    async def _list(self, others: Mapping[str, Collection[str]]) -> Allocations:
         try:
             kubelet = await self._run(partial(identify, self._socket))
             response = await self._call("List", pb.ListPodResourcesRequest())
-            found = await self._run(partial(allocations_in, response, self._resources, self._ids))
+            if await self._run(partial(identify, self._socket)) != kubelet:
+                return Allocations(f"{self._socket} was replaced: the kubelet has restarted")
+            known = {**{name: self._ids(name) for name in self._resources}, **others}
+            found = await self._run(partial(allocations_in, response, known))
         except _QueryError as error:
             return Allocations(str(error))
         if not all(pod.name.endswith(self._static) for pod in response.pod_resources):
@@ -183,23 +186,22 @@ class _QueryError(Exception):
 
 
 DISABLED = Allocations("disabled (pod_resources_socket is empty)")
-"""The result without a path to query."""
+"""The result if there is no path to query."""
 
 
 def allocations_in(
     response: pb.ListPodResourcesResponse,
-    resources: Collection[str],
-    ids: Callable[[str], Collection[str]] = lambda _resource: (),
+    resources: Mapping[str, Collection[str]],
 ) -> Allocations:
     """Return the owners of each device of ``resources``, in the kubelet's order, and by which API they have it.
 
-    ``ids`` returns the known device IDs of a resource.
+    ``resources`` has the known device IDs by resource.
     """
     owners: dict[str, dict[str, tuple[Owner, ...]]] = {name: {} for name in resources}
     by_plugin: dict[str, set[str]] = {name: set() for name in resources}
     by_claim: dict[str, set[str]] = {name: set() for name in resources}
     drivers = {driver_names.driver_name(name): name for name in resources}
-    known = {name: driver_names.ids_by_name(ids(name)) for name in resources}
+    known = {name: driver_names.ids_by_name(ids) for name, ids in resources.items()}
     for pod in response.pod_resources:
         for container in pod.containers:
             owner = Owner(pod.namespace, pod.name, container.name)

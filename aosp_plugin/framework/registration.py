@@ -1,7 +1,7 @@
 """Keeps one plugin registered with the kubelet: serve on a new socket, watch for the signs of loss, try again.
 
-The device plugin API and DRA share this. A plugin of the first one calls the kubelet (``deviceplugin.supervisor``), a
-DRA driver is called by it (``dra.kubelet_service``). One iteration of the loop is one registration, with a server and a
+The device plugin API and DRA share this loop. A device plugin calls the kubelet (``deviceplugin.supervisor``); a DRA
+driver is called by it (``dra.kubelet_service``). One iteration of the loop is one registration, with a server and a
 socket of its own, whose name was never used before: kubelets confuse registrations that share a name.
 """
 
@@ -17,16 +17,23 @@ from typing import TypeAlias
 
 import grpc
 
+from aosp_plugin.framework import conditions as kinds
 from aosp_plugin.framework import sockets
+from aosp_plugin.framework.clock import Backoff, Stop
+from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.observer import Observer, milliseconds
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Backoff, Clock, Stop, Timings
+from aosp_plugin.framework.metrics import Result
+from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.runtime import Runtime
 
 Handlers: TypeAlias = "Sequence[grpc.GenericRpcHandler[bytes, bytes]]"
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 LOG = logging.getLogger(__name__)
+
+STABLE = 5.0
+"""Seconds after which a registration that fails does not count as one more failure in a row."""
 
 REQUEST_LIMIT = 64 * 1024 * 1024
 """Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
@@ -58,35 +65,43 @@ class Registration(ABC):
         stop: Stop,
         *,
         name: str,
-        observer: Observer,
-        timings: Timings = DEFAULT,
-        clock: Clock = CLOCK,
+        resource: str,
+        runtime: Runtime,
     ) -> None:
-        """``files`` is used by this object alone; ``stop`` ends ``run``; ``name`` is that of the worker thread."""
+        """``files`` is used by this object alone; ``stop`` ends ``run``; ``name`` is that of the worker thread.
+
+        ``resource`` is the name of the resource.
+        """
         self._directory = directory
-        self._monitor = sockets.DirectoryMonitor(directory, files, stop, name, timings)
+        self._monitor = sockets.DirectoryMonitor(directory, files, stop, name, resource, runtime)
+        self._conditions = runtime.conditions
+        self._resource = resource
         self._files = files
         self._stop = stop
-        self._events = observer
-        self._timings = timings
-        self._clock = clock
+        self._resource = resource
+        self._metrics = runtime.metrics
+        self._timings = runtime.timings
+        self._clock = runtime.clock
         self._view = sockets.DirectoryView(None, None)
         """The directory before the plugin began to serve."""
         self._started = 0.0
         self._deadline: float | None = None
-        """When the registration has failed, unless the kubelet completes it."""
-        self._problem = "not registered yet"
+        """When the registration fails unless the kubelet has completed it."""
+        self.registered_changed = time.time()
+        """When ``registered`` changed last, or the plugin started, in seconds since the epoch."""
+        self._attempt_failed = False
+        """Whether the kubelet has refused the last attempt: its condition says more than the wait that follows."""
         self.registered = False
         """Whether the kubelet is registered."""
+        self.changed = asyncio.Event()
+        """Set when ``registered`` changes; the subscriber clears it."""
+        self.kubelet_restarts = 0
+        """Number of registrations with another kubelet than before."""
         self.endpoint = ""
         """Name of the plugin's socket while it serves, and else empty."""
         self.directory_changed = asyncio.Event()
         """Set when the kubelet's directory may have changed during a registration; the subscriber clears it."""
-
-    @property
-    def problem(self) -> str:
-        """Why the plugin is not registered, and what hangs; empty if neither. May be read in any thread."""
-        return "; ".join(filter(None, [self._problem, self._monitor.problem]))
+        self._report(kinds.NOT_REGISTERED, "not registered yet")
 
     @property
     def registered_endpoint(self) -> str:
@@ -94,7 +109,7 @@ class Registration(ABC):
         return self.endpoint if self.registered else ""
 
     async def run(self) -> None:
-        """Serve and stay registered until ``stop`` is set. Raises KubeletError if that will never be possible."""
+        """Serve and stay registered until ``stop`` is set. Raises KubeletError if that is impossible."""
         backoff = Backoff(first=self._timings.first_pause, cap=self._timings.longest_pause)
         while not self._stop.is_set():
             self._started, loss = self._clock(), None
@@ -106,7 +121,7 @@ class Registration(ABC):
                 loss = await self._serve()
             except RegistrationFailedError as error:
                 self._failed(str(error))
-            if self._starts_over(loss) or self._clock() - self._started >= self._timings.stable:
+            if self._starts_over(loss) or self._clock() - self._started >= STABLE:
                 backoff.succeeded()
             else:
                 await self._pause(backoff.pause())
@@ -117,26 +132,29 @@ class Registration(ABC):
 
     @abstractmethod
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
-        """Return the handlers for a new socket, and what ends their streams."""
+        """Return the handlers for a new socket, and a function that ends their streams."""
 
     def _begin(self, view: sockets.DirectoryView) -> contextlib.AbstractAsyncContextManager[object]:  # noqa: ARG002
         """Start to register; the context ends with the registration."""
         return contextlib.nullcontext()
 
+    async def _drain(self) -> None:  # noqa: B027 - a default, not an abstract method
+        """Wait, at the end of a registration, for the requests that would end with the streams."""
+
     @abstractmethod
     def _progress(self, view: sockets.DirectoryView) -> Loss | None:
-        """Look whether the kubelet has completed, lost or failed to make the registration.
+        """Check whether the kubelet has completed or lost the registration, or failed to make it.
 
-        Sets ``_deadline``. Raises RegistrationFailedError and RegistrationRefusedError.
+        Sets ``_deadline``. Raises RegistrationFailedError.
         """
 
     @property
     def _interval(self) -> float:
-        """Seconds after which to look without a change."""
+        """Seconds between checks without a change of files."""
         return self._files.interval
 
     async def _look(self) -> None:  # noqa: B027 - a default, not an abstract method
-        """Look at anything but the directory. Raises RegistrationFailedError, without any effect."""
+        """Poll signs of the kubelet besides the directory. A RegistrationFailedError is ignored."""
 
     async def _unavailable(self) -> str:
         """Return why the kubelet cannot be reached now; empty if it can. Raises RegistrationFailedError."""
@@ -144,7 +162,7 @@ class Registration(ABC):
         return f"there is no {self._directory.kubelet_path}" if self._view.kubelet is None else ""
 
     def _starts_over(self, loss: Loss | None) -> bool:
-        """Return whether the end of a registration is no failure, so that the next pause is the first one again."""
+        """Return whether the pauses between attempts begin again, because the registration has not failed."""
         return loss is Loss.NOT_REGISTERED
 
     def _restarted(self, view: sockets.DirectoryView) -> bool:  # noqa: ARG002 - for subclasses
@@ -160,7 +178,7 @@ class Registration(ABC):
             if not reason:
                 return True
             self._waits(reason)
-            await self._clock.wait(self._files.changed, self._stop, timeout=self._files.interval)
+            await self._clock.wait(self._files.changed, self._stop, timeout=self._interval)
         return False
 
     async def _serve(self) -> Loss:
@@ -175,14 +193,16 @@ class Registration(ABC):
                 async with self._begin(view):
                     loss = await self._watch(path, view)
                     self._ended(loss)
+                await self._drain()
         finally:
             self.endpoint = ""
         return loss
 
     async def _watch(self, path: str, view: sockets.DirectoryView) -> Loss:
-        """Return the first sign that the kubelet has lost, or will never get, what the socket at ``path`` serves.
+        """Return the first sign that the kubelet has lost, or will never register, the plugin at ``path``.
 
-        The socket is watched from the first moment: a kubelet that starts may remove it before it looks at it.
+        The socket is watched from the first moment, because a starting kubelet may remove it before it registers the
+        plugin.
         """
         own_socket: sockets.SocketIdentity | None = view.own
         while True:
@@ -218,43 +238,53 @@ class Registration(ABC):
     def _completed(self) -> None:
         """Note that the kubelet has registered the plugin."""
         self._deadline = None
-        self._problem, self.registered = "", True
-        self._files.changed.set()  # other plugins of the resource see it by the next view
-        self._events.registration("ok")
+        self._conditions.replace("registration", self._resource, ())
+        self._set_registered(registered=True)
+        self._files.changed.set()  # the next view shows it to other plugins of the resource
+        self._count("ok")
         duration = milliseconds(self._clock() - self._started)
         LOG.info("registered", extra={"endpoint": self.endpoint, "duration_ms": duration})
 
     def _failed(self, error: str) -> None:
         self._unregistered()
-        self._events.registration("failed")
-        if self._set_problem(f"registration failed, retrying: {error}"):
-            LOG.warning("registration failed, retrying", extra={"error": error})
+        self._count("failed")
+        self._report(kinds.REGISTRATION_FAILED, error, "error")
+        self._attempt_failed = True
 
     def _ended(self, loss: Loss) -> None:
         """Report the end of a registration, before its server stops."""
         if not self.registered and loss not in {Loss.STOPPED, Loss.NOT_REGISTERED}:
-            self._events.registration("failed")
+            self._count("failed")
         self._unregistered()
-        self.endpoint = ""  # what the kubelet still says about this socket does not count
+        self.endpoint = ""  # further answers of the kubelet about this socket do not count
         if loss is Loss.NOT_REGISTERED:
-            if not self._problem.startswith("registration failed"):
+            if not self._attempt_failed:
                 self._waits(loss.value)
-        elif loss is not Loss.STOPPED and self._set_problem(f"connection to kubelet lost, re-registering: {loss}"):
-            LOG.warning("connection to kubelet lost, re-registering", extra={"reason": loss.value})
+        elif loss is not Loss.STOPPED:
+            self._report(kinds.CONNECTION_LOST, loss.value)
 
     def _waits(self, reason: str) -> None:
-        if self._set_problem(f"waiting for kubelet: {reason}"):
-            LOG.warning("waiting for kubelet", extra={"reason": reason})
+        self._report(kinds.WAITING_FOR_KUBELET, reason)
 
     def _unregistered(self) -> None:
         if self.registered:
-            self.registered = False
-            self._events.unregistered()
+            self._set_registered(registered=False)
 
-    def _set_problem(self, problem: str) -> bool:
-        """Set why the plugin is not registered; return whether that differs from the last reason."""
-        before, self._problem = self._problem, problem
-        return problem != before
+    def _set_registered(self, *, registered: bool) -> None:
+        if registered != self.registered:
+            self.registered, self.registered_changed = registered, time.time()
+            self._metrics.registered.labels(self._resource).set(registered)
+            self.changed.set()
+
+    def _count(self, result: Result) -> None:
+        """Count an attempt to register."""
+        self._metrics.registrations.labels(self._resource, result).inc()
+
+    def _report(self, kind: Kind, cause: str, field: str = "reason") -> None:
+        """Set why the plugin is not registered. ``field`` is the name of the cause in the log."""
+        self._attempt_failed = False
+        text = f"{kind.begins}: {cause}" if kind.begins else cause
+        self._conditions.replace("registration", self._resource, [Condition(kind, text, fields={field: cause})])
 
 
 @contextlib.asynccontextmanager
@@ -263,15 +293,15 @@ async def serving_rpcs(
 ) -> AsyncIterator[None]:
     """Serve on a new socket at ``path`` inside the context.
 
-    At the end, pending requests have a quarter of the time until the deadline of ``stop``, so that there is time for
-    what ends after them. ``finish`` is called then and must end all streams. The socket appears only when the server
-    answers: until then, its name begins with a dot.
+    At the end, ``finish`` is called and must end all streams. Pending requests get a quarter of the time until the
+    deadline of ``stop``, which leaves time for later steps of the shutdown. The name of the socket begins with a dot
+    until the server answers.
 
-    The handlers are coroutines. Measured with 1.85: Allocate takes 1.2 times as long as an empty handler in a thread,
-    and 1.1 times in a pool of threads, in which however each stream that a client holds open occupies a thread.
+    The handlers are coroutines. Measured with gRPC 1.85: Allocate takes 1.2 times as long as an empty handler in a
+    thread, and 1.1 times in a pool of threads, where however each open stream occupies a thread.
 
-    The event loop waits while gRPC creates the socket, just after its directory has answered in the monitor's thread:
-    the only access to files of the host there. If the directory hangs, the server stops when it answers again. Raises
+    The event loop waits while gRPC creates the socket. This is its only access to files of the host, and the directory
+    has just answered in the monitor's thread. If the directory hangs, the server stops when it answers again. Raises
     RegistrationFailedError if the server cannot start, or the directory fails.
     """
     directory, name = os.path.split(path)
@@ -282,7 +312,7 @@ async def serving_rpcs(
         server.add_generic_rpc_handlers(tuple(handlers))
         server.add_insecure_port(sockets.socket_address(hidden))
     except (OSError, RuntimeError) as error:
-        # Without the name of the socket, which differs each time: a failure that lasts is logged once.
+        # The name of the socket differs each time. Without it, a failure that lasts is logged once.
         cause = str(error).replace(sockets.socket_address(hidden), directory)
         raise RegistrationFailedError(f"cannot listen in {directory}: {cause}") from error
     started = False

@@ -1,99 +1,103 @@
-"""What serves one resource to the kubelet: the part that device plugins and DRA drivers have in common."""
+"""The server of one resource to the kubelet: the part that device plugins and DRA drivers have in common."""
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from aosp_plugin.framework.aio import complete_unless
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.observer import NULL_OBSERVER, Observer, working_for
+from aosp_plugin.framework.clock import Stop
+from aosp_plugin.framework.conditions import KUBELET_DISAGREES, Condition, Conditions
+from aosp_plugin.framework.metrics import Metrics
+from aosp_plugin.framework.observer import working_for
 from aosp_plugin.framework.registration import Registration
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
-
-LOG = logging.getLogger(__name__)
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 BAD_ROUNDS = 2
-"""Rounds in a row with fewer devices than published after which the kubelet counts as wrong."""
+"""Rounds in a row with fewer devices than published after which the kubelet disagrees."""
 
 
 class DriverState(NamedTuple):
-    """What a driver has published and prepared."""
+    """The numbers of slices and claims of a driver."""
 
     name: str
-    """Name of the driver, such as phone.aosp.io."""
+    """Name of the driver, such as gpu.example.com."""
     slices: int
     """Number of ResourceSlices that should exist."""
     slices_confirmed: int
-    """Number of those that the API server has as they should be."""
+    """Number of ResourceSlices that the API server has as they should be."""
     claims: int
     """Number of prepared claims."""
 
 
 class Confirmation:
-    """What the kubelet has of one plugin's devices. Written in the event loop; the attributes are for any thread."""
+    """The devices that the kubelet has, compared with the published ones. The attributes are for any thread.
 
-    def __init__(self, observer: Observer = NULL_OBSERVER) -> None:
-        self._observer = observer
+    The methods are for the event loop.
+    """
+
+    def __init__(self, resource: str, conditions: Conditions, metrics: Metrics) -> None:
+        self._resource = resource
+        self._conditions = conditions
+        self._known = metrics.kubelet_allocatable
         self._bad_rounds = 0
         self._attempted = float("-inf")
         self.allocatable: int | None = None
         """Number of healthy devices that the kubelet has; None if it is unknown."""
         self.published = 0
-        """Number of healthy devices that the plugin had published at that time."""
+        """Number of healthy devices that the plugin had published when the kubelet answered."""
         self.unknown = "the kubelet has not been asked yet"
-        """Why the kubelet's number is unknown; empty if it is known."""
-        self.problem = ""
-        """That the kubelet has fewer devices than published; empty if it has not, or if that is unknown."""
+        """Why the kubelet's number is unknown, for people; empty if it is known."""
 
     def __str__(self) -> str:
-        """Return the numbers in a few words, for the readiness probe."""
+        """Return the numbers in a few words, for people."""
         if self.unknown:
             return f"the kubelet's number of devices is unknown: {self.unknown}"
         return f"{self.allocatable} of {self.published} healthy devices allocatable"
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the next round follows sooner than usual."""
-        return bool(self._bad_rounds or self.problem)
+        """Whether the kubelet had fewer devices when it last answered, so that the next round follows soon."""
+        conditions = self._conditions.of(self._resource)
+        return self._bad_rounds > 0 or any(each.kind is KUBELET_DISAGREES for each in conditions)
 
     def unavailable(self, reason: str) -> None:
-        """Record why it is unknown what the kubelet has."""
-        self.allocatable, self.unknown, self.problem, self._bad_rounds = None, reason, "", 0
-        self._observer.confirmed(None)
+        """Record why the kubelet's number is unknown. A disagreement lasts until the kubelet has all devices."""
+        self.allocatable, self.unknown, self._bad_rounds = None, reason, 0
+        self._known.remove(self._resource)
 
     def record(self, allocatable: int, published: int) -> None:
         """Record the numbers of healthy devices that the kubelet has, and that the plugin published."""
         self.allocatable, self.published, self.unknown = allocatable, published, ""
-        self._observer.confirmed(allocatable)
+        self._known.labels(self._resource).set(allocatable)
 
     def compare(self, allocatable: int, published: int, now: float, timings: Timings = DEFAULT) -> bool:
-        """Record and compare these numbers; return whether to register again.
+        """Record and compare the numbers; return whether to register again.
 
         ``now`` is a monotonic time in seconds.
         """
         self.record(allocatable, published)
         if allocatable >= published:
-            if self.problem:
-                LOG.info("kubelet has all devices again", extra={"allocatable": allocatable, "published": published})
-            self.problem, self._bad_rounds = "", 0
+            self.agree()
             return False
         self._bad_rounds += 1
         if self._bad_rounds < BAD_ROUNDS:
             return False
-        if not self.problem:
-            extra = {"allocatable": allocatable, "published": published}
-            LOG.warning("kubelet has fewer devices than published", extra=extra)
-        self.problem = f"the kubelet has {allocatable} of {published} healthy devices"
-        due = self._attempted + timings.view_pause
-        if now < due:
-            self.problem += f", next registration in {due - now:.0f} s"
+        text = f"the kubelet has {allocatable} of {published} healthy devices"
+        fields = {"allocatable": allocatable, "published": published}
+        self._conditions.replace("kubelet", self._resource, [Condition(KUBELET_DISAGREES, text, fields=fields)])
+        if now < self._attempted + timings.view_pause:
             return False
         self._attempted, self._bad_rounds = now, 0
         return True
+
+    def agree(self) -> None:
+        """End the condition, because the kubelet has all devices of this plugin or of a later one."""
+        self._bad_rounds = 0
+        self._conditions.replace("kubelet", self._resource, ())
 
 
 class ResourceServer(ABC):
@@ -104,52 +108,52 @@ class ResourceServer(ABC):
 
     _registration: Registration
     """Set by the subclass."""
+    _is_listed: ClassVar = True
+    """Whether the kubelet gets the devices as one list."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        files: FileEvents | None,
-        observer: Observer,
-        timings: Timings,
-        clock: Clock = CLOCK,
-    ) -> None:
-        """Servers of the same process share ``files``; the caller that creates ``files`` also closes it."""
+    def __init__(self, backend: Backend[Any], runtime: Runtime) -> None:
+        """Servers of the same process share ``runtime``."""
         self.resource_name = backend.resource_name
         """The extended resource."""
-        self._stop = Stop(timings, clock)
-        self._scanned = ScanLoop(backend, self._stop, files=files, observer=observer, timings=timings, clock=clock)
-        self._kubelet_files = self._scanned.files.subscribe()
-        self.inventory = self._scanned.inventory
-        self.confirmation = Confirmation(observer)
-        """What the kubelet has of the devices; always unknown for a DRA driver, whose devices are in ResourceSlices."""
+        self._stop = Stop(runtime.timings, runtime.clock)
+        self._conditions = runtime.conditions
+        self._scan_loop = ScanLoop(backend, self._stop, runtime, is_listed=self._is_listed)
+        self._kubelet_files = self._scan_loop.files.subscribe()
+        self.inventory = self._scan_loop.inventory
+        self.confirmation = Confirmation(self.resource_name, runtime.conditions, runtime.metrics)
+        """The kubelet's number of devices; always unknown for a DRA driver, whose devices are in ResourceSlices."""
+        self.pods_changed = asyncio.Event()
+        """Set when a pod may have got or returned devices; its one subscriber clears it."""
 
     @property
     def driver(self) -> DriverState | None:
-        """What a DRA driver has published and prepared; None for a device plugin."""
+        """The state of a DRA driver; None for a device plugin."""
         return None
+
+    @property
+    def registration(self) -> Registration:
+        """The registration; its public attributes may be read in any thread."""
+        return self._registration
 
     @property
     def registered(self) -> bool:
         """Whether the kubelet is registered, and has an open stream of the devices of a device plugin."""
         return self._registration.registered
 
-    @property
-    def unready(self) -> str:
-        """Why pods cannot get all devices as they are now; empty if they can. May be read in any thread."""
-        return "; ".join(filter(None, self._problems()))
+    def conditions(self) -> list[Condition]:
+        """Return the conditions of the resource. May be called in any thread."""
+        return self._conditions.of(self.resource_name)
 
     @property
-    @abstractmethod
-    def notice(self) -> str:
-        """What an operator should know although the resource is ready. May be read in any thread."""
+    def ready(self) -> bool:
+        """Whether no condition keeps pods from getting the devices. May be read in any thread.
 
-    @abstractmethod
-    def details(self, *, ready: bool) -> str:
-        """Return what is published, for the readiness probe; empty if nothing is to be said."""
+        A resource without devices is ready: a node may have none, and a restart would bring none back.
+        """
+        return not self._conditions.blocking(self.resource_name)
 
     def stop(self, within: float | None = None) -> None:
-        """Make ``run`` return: the socket is removed. What has not ended ``within`` seconds is logged and left.
+        """Make ``run`` return, and remove the socket. A part that still runs after ``within`` seconds is abandoned.
 
         The default is ``Timings.stop``.
         """
@@ -157,28 +161,22 @@ class ResourceServer(ABC):
 
     def rescan(self) -> None:
         """Request a full scan without a file event."""
-        self._scanned.trigger()
+        self._scan_loop.trigger()
 
     async def prepare(self, *, require_devices: bool = False) -> None:
         """Scan the devices for the first time, without registration or any other effect on the host.
 
-        Either ``run`` or ``discard`` has to follow. Raises what ``ScanLoop.prepare`` raises.
+        ``run`` has to follow. Raises what ``ScanLoop.prepare`` raises.
         """
         with working_for(self.resource_name):
-            await self._scanned.prepare(require_devices=require_devices)
-
-    async def discard(self, within: float | None = None) -> None:
-        """Release the resources of a server that does not run, as ``stop``. ``Backend.close`` is not called."""
-        self.stop(within)
-        with working_for(self.resource_name):
-            await self._close(close_backend=False)
+            await self._scan_loop.prepare(require_devices=require_devices)
 
     async def run(self, *, require_devices: bool = False) -> None:
-        """Serve until ``stop`` is called; ``prepare`` first, if that has not happened yet.
+        """Serve until ``stop`` is called; call ``prepare`` first, if that has not happened yet.
 
-        Raises what ``prepare`` raises, except that a scan which hangs does not keep the server from registering, and
-        KubeletError if a device plugin can never be registered. Later scans, the kubelet and the API server may fail.
-        Several errors are raised as a group.
+        Raises what ``prepare`` raises, but not if the scan hangs, and KubeletError if a device plugin can never be
+        registered. Later failures of scans, the kubelet and the API server are retried. Several errors are raised as a
+        group.
         """
         with working_for(self.resource_name):
             try:
@@ -188,32 +186,28 @@ class ResourceServer(ABC):
             finally:
                 if not self._stop.is_set():
                     self.stop()
-                await self._close(close_backend=True)
-
-    @abstractmethod
-    def _problems(self) -> Iterable[str]:
-        """Return why pods cannot get all devices; empty texts do not count."""
+                await self._close()
 
     @abstractmethod
     def _beside(self) -> Iterable[Coroutine[None, None, None]]:
-        """Return what runs beside the scans and the registration, and is cancelled when that ends."""
+        """Return the tasks beside scans and registration, which are cancelled when the registration ends."""
 
     async def _start(self, *, require_devices: bool) -> None:
-        """Do what comes before the registration."""
-        await self._scanned.start(require_devices=require_devices)
+        """Prepare for the registration."""
+        await self._scan_loop.start(require_devices=require_devices)
 
     async def _run(self, *, require_devices: bool) -> None:
         if not await complete_unless(self._stop, self._start(require_devices=require_devices)):
             return
         async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(work) for work in (self._scanned.run(), *self._beside())]
+            others = [tasks.create_task(work) for work in (self._scan_loop.run(), *self._beside())]
             await self._registration.run()
             for task in others:
                 task.cancel()
 
-    async def _close(self, *, close_backend: bool) -> None:
-        self._scanned.files.unsubscribe(self._kubelet_files)
-        await self._scanned.close(self._close_connections(), close_backend=close_backend)
+    async def _close(self) -> None:
+        self._scan_loop.files.unsubscribe(self._kubelet_files)
+        await self._scan_loop.close(self._close_connections())
 
     async def _close_connections(self) -> None:
         await self._registration.close()

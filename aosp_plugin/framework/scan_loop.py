@@ -7,20 +7,25 @@ host. Nothing is remembered from one scan to the next: whatever was missed is fo
 import asyncio
 import collections
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Collection
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any
 
-from aosp_plugin.framework.aio import debounce
-from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework import conditions as kinds
+from aosp_plugin.framework.aio import background_task, debounce
+from aosp_plugin.framework.backend import Backend, Found
+from aosp_plugin.framework.clock import Stop
+from aosp_plugin.framework.conditions import Condition
 from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
-from aosp_plugin.framework.inventory import Inventory, Snapshot
-from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, Observer, milliseconds
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
+from aosp_plugin.framework.inventory import Changes, Inventory, Snapshot
+from aosp_plugin.framework.metrics import Result
+from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import HostCall, Worker
 
 LOG = logging.getLogger(__name__)
@@ -29,7 +34,11 @@ REST = 3
 """The pause after a scan, as a multiple of its processor time: a device that flaps costs a quarter of a processor."""
 
 
-def check_devices(backend: Backend, devices: Collection[object]) -> None:
+NAMED_IN_LOG = 10
+"""Devices that a log record about a change names."""
+
+
+def check_devices(backend: Backend[Any], devices: Collection[object]) -> None:
     """Raise BackendError if a backend has found no device."""
     if not devices:
         scanned = f" matches {backend.scanned_files}" if backend.scanned_files else " found"
@@ -37,56 +46,62 @@ def check_devices(backend: Backend, devices: Collection[object]) -> None:
 
 
 class ScanLoop:
-    """Scans a backend in a worker thread of its own. For one event loop."""
+    """Scans a backend in a worker thread of its own, and owns what the last scan has found. For one event loop."""
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend[Any],
         stop: Stop,
+        runtime: Runtime,
         *,
-        files: FileEvents | None = None,
-        observer: Observer = NULL_OBSERVER,
-        timings: Timings = DEFAULT,
-        clock: Clock = CLOCK,
+        is_listed: bool = True,
     ) -> None:
-        """``stop`` ends ``run``. The caller that creates ``files`` also closes it."""
+        """``stop`` ends ``run``.
+
+        ``is_listed``: the kubelet gets the devices as one list, which has a limit.
+        """
+        timings, conditions, metrics, clock = runtime.timings, runtime.conditions, runtime.metrics, runtime.clock
         self.backend = backend
+        self._conditions = conditions
+        self._is_listed = is_listed
         self.worker = Worker(backend.resource_name)
         self.inventory = Inventory()
-        self.files = files if files is not None else FileEvents(timings)
-        self._own_files = files is None
+        self.files = runtime.files if runtime.files is not None else FileEvents(timings, conditions)
+        self._own_files = runtime.files is None
         self._subscriptions: list[Subscription] = []
         self._changes = self.subscribe()
         self._stop = stop
-        self._observer = observer
+        self._metrics = metrics
         self._timings = timings
         self._clock = clock
-        self._prepared = False
-        self._held = False
+        self._updates_paused = False
         self._due = self._update_due = 0.0
+        self._directories: frozenset[str] = frozenset()
+        """The directories of the last scan. For the worker thread."""
         self._cost = 0.0
         """Processor time of the last scan, in seconds."""
         self._first_change: float | None = None
         self._scanning = HostCall(
             self.worker,
             "device scan",
+            conditions,
+            backend.resource_name,
+            hangs=kinds.SCAN_HANGS,
+            fails=kinds.SCAN_FAILED,
             limit=timings.hang,
-            on_hang=partial(observer.scanned, "hung"),
+            on_hang=metrics.scans.labels(backend.resource_name, "hung").inc,
             clock=clock,
         )
-        self._updating = HostCall(self.worker, "host update", limit=timings.hang, clock=clock)
-        self._truncated = LastingProblem(
-            LOG,
-            "device list truncated at the kubelet's 4 MiB limit",
-            "device list no longer truncated",
-            logging.ERROR,
+        self._updating = HostCall(
+            self.worker,
+            "host update",
+            conditions,
+            backend.resource_name,
+            hangs=kinds.UPDATE_HANGS,
+            fails=kinds.UPDATE_FAILED,
+            limit=timings.hang,
+            clock=clock,
         )
-
-    @property
-    def problem(self) -> str:
-        """Why the inventory or the host may be outdated; empty if both are current. May be read in any thread."""
-        own = "; ".join(filter(None, [self._scanning.problem, self._updating.problem]))
-        return own or self.worker.hanging(self._timings.hang)
 
     def subscribe(self) -> Subscription:
         """Return a subscription to file events, to be used in ``worker``. ``close`` closes it."""
@@ -98,99 +113,104 @@ class ScanLoop:
         """Request a scan without a change."""
         self._changes.notify()
 
-    def hold(self, *, held: bool) -> None:
-        """Scan, but leave the host to another plugin of the resource while ``held``."""
-        self._held = held
+    def pause_updates(self, *, paused: bool) -> None:
+        """Keep scanning, but leave the host to another plugin of the resource while ``paused``."""
+        self._updates_paused = paused
         self.trigger()
 
     async def prepare(self, *, require_devices: bool = False) -> None:
         """Scan the devices for the first time, without any other effect on the host.
 
-        Raises what makes the devices impossible to serve: OSError and PluginError of the scan, WorkerTimeoutError if it
-        takes more than ``Timings.hang``, and BackendError if it finds no device although ``require_devices`` is set and
-        the backend does not create devices.
+        Raises OSError and PluginError if the scan fails, WorkerTimeoutError if it takes more than ``Timings.hang``, and
+        BackendError if it finds no device although ``require_devices`` is set and the backend does not create devices.
         """
         await self.scan(self._timings.hang)
-        self._prepared = True
         if require_devices and not self.backend.creates_devices:
             check_devices(self.backend, self.inventory.snapshot.devices)
 
     async def start(self, *, require_devices: bool) -> None:
-        """Scan and update the host before the first registration, and scan again if that changed something.
+        """Scan and update the host before the first registration, and scan again if the update has changed the devices.
 
-        So the devices are published all at once, and none that the failed update of the host makes unusable. Only the
-        first scan can keep the plugin from serving: another plugin may have been stopped for it.
+        So all devices are published at once, without those that a failed update makes unusable. Only an error of the
+        first scan is raised: another plugin may have been stopped for this one.
         """
-        if not self._prepared and not self._scanning.problem:  # a scan that hangs is logged, and not waited for twice
+        hangs = self._scanning.hanging
+        if self.inventory.found is None and not hangs:  # a scan that hangs is logged, and not waited for twice
             with contextlib.suppress(WorkerTimeoutError):
                 await self.prepare(require_devices=require_devices)
-        if self._prepared:
-            await self.update_host(self._timings.hang)
-            if self.backend.creates_devices or self.backend.seconds_until_scan() == 0.0:
-                with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
-                    await self.scan(self._timings.hang)
-                if require_devices:
-                    check_devices(self.backend, self.inventory.snapshot.devices)
+        if self.inventory.found is None:
+            return
+        if await self.update_host(self._timings.hang) or self.backend.creates_devices:
+            with contextlib.suppress(OSError, PluginError):  # logged and retried
+                await self.scan(self._timings.hang)
+            if require_devices:
+                check_devices(self.backend, self.inventory.snapshot.devices)
 
     async def run(self) -> None:
         """Keep the inventory current until ``stop`` is set. A failed scan leaves the inventory as it was."""
-        while not self._stop.is_set():
-            await self._until_due()
-            if self._stop.is_set():
-                return
-            with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
-                await self.scan()
-                await self.update_host()
-            await self._clock.wait(self._stop, timeout=min(REST * self._cost, self._timings.retry))
+        async with background_task(self._watch_worker()):
+            while not self._stop.is_set():
+                await self._until_due()
+                if self._stop.is_set():
+                    return
+                with contextlib.suppress(OSError, PluginError):  # logged and retried
+                    await self.scan()
+                    await self.update_host()
+                await self._clock.wait(self._stop, timeout=min(REST * self._cost, self._timings.retry))
 
     async def scan(self, timeout: float | None = None) -> None:
         """Scan once, and publish the result. Raises OSError and PluginError; WorkerTimeoutError after ``timeout``."""
         started = self._clock()
         self._due = started
         self._first_change = self._first_change or self._changes.first_change()
-        outcome: Literal["ok", "failed"] = "failed"
+        outcome: Result = "failed"
+        due: float | None = self._timings.retry
         try:
-            devices = await self._scanning.run(self._scan, timeout)
-            outcome = "ok"
+            found = await self._scanning.run(self._scan, timeout)
+            outcome, due = "ok", found.due
         finally:
             seconds = self._clock() - started
-            self._observer.scanned(outcome, seconds)
-            self._set_due(scanned=outcome == "ok")
+            self._metrics.scans.labels(self.backend.resource_name, outcome).inc()
+            self._metrics.scan_duration.labels(self.backend.resource_name).observe(seconds)
+            self._set_due(due)
         since, self._first_change = self._first_change, None
-        if self.inventory.publish(devices):
-            self._observer.published(self.inventory.snapshot, since)
-            self._log_change(self.inventory.snapshot, seconds)
+        before = self.inventory.snapshot
+        if self.inventory.publish(found, since):
+            self._metrics.count_devices(self.backend.resource_name, self.inventory.snapshot)
+            self._log_change(before, self.inventory.snapshot, seconds)
 
-    async def update_host(self, timeout: float | None = None) -> None:
-        """Let the backend update the host after a scan, unless it belongs to another plugin.
+    async def update_host(self, timeout: float | None = None) -> bool:
+        """Let the backend update the host after a scan, unless the host is left to another plugin.
 
-        A failure is logged and retried, and is part of ``problem``. It is not retried because of what it has changed.
+        Returns whether the update has changed the devices. A failure is logged and retried, and is a condition. Changes
+        that the failed update has made do not trigger a retry.
         """
-        if self._held or self._clock() < self._update_due:
-            return
+        if self._updates_paused or self._clock() < self._update_due:
+            return False
         self._update_due = self._clock() + self._timings.retry
-        result: Literal["ok", "failed"] = "failed"
+        changed, found = False, self.inventory.found
+        result: Result = "failed"
         try:
-            await self._updating.run(self.backend.update_host, timeout)
+            changed = await self._updating.run(partial(self.backend.update_host, found), timeout)
             result, self._update_due = "ok", 0.0
         except (OSError, PluginError):
             pass
         finally:
-            self._observer.host_updated(result)
-            self._set_due(scanned=True)
+            self._metrics.host_updates.labels(self.backend.resource_name, result).inc()
+            self._set_due(0.0 if changed else found.due)
+        return changed
 
-    async def close(self, *others: Awaitable[object], close_backend: bool) -> None:
-        """Release everything, side by side with ``others``; call ``Backend.close`` if ``close_backend``.
+    async def close(self, *others: Awaitable[object]) -> None:
+        """Release everything, side by side with ``others``, and call ``Backend.close``.
 
-        It runs in the worker thread, after the call that runs there now. What has not ended at the deadline of
-        ``stop``, because a call hangs or the processors are busy, is logged and left: the file events are released when
-        it ends. Other errors of the host are logged as well.
+        ``Backend.close`` runs in the worker thread, after the call that runs there now. A part that has not ended at
+        the deadline of ``stop``, because a call hangs or the processors are busy, is logged and abandoned; the file
+        events are released when it ends. Errors of the host are logged.
         """
         self.files.unsubscribe(*self._subscriptions)
         if self._own_files:
             self.files.close()
-        close: Callable[[], None] = self._close_all if close_backend else self._close_subscriptions
-        closing = [self.worker.run(close, self._stop.remaining, label="close"), *others]
+        closing = [self.worker.run(self._close_all, self._stop.remaining, label="close"), *others]
         results = await asyncio.gather(*closing, return_exceptions=True)
         self.worker.close(self._close_subscriptions)
         for error in results:
@@ -202,36 +222,53 @@ class ScanLoop:
                 raise error
 
     async def _until_due(self) -> None:
-        """Wait until a scan is due, after changes or without any, or ``stop`` is set."""
+        """Wait until changes or the time make a scan due, or ``stop`` is set."""
         timeout = max(0.0, self._due - self._clock())
         await self._clock.wait(self._changes.changed, self._stop, timeout=timeout)
         if self._changes.changed.is_set():
             await debounce(self._changes.changed, self._timings.quiet, self._timings.longest_delay)
 
-    def _scan(self) -> Sequence[Device]:
-        """Scan, and return the devices. Runs in the worker thread.
+    def _scan(self) -> Found:
+        """Scan. Runs in the worker thread.
 
         Directories are watched before they are scanned, so that no change is missed. If the scan has found further
-        ones, because links lead into them, another scan follows.
+        directories, because links lead into them, another scan follows. The first scan finds all of them: its devices
+        are published without waiting for the next scan.
         """
         started = time.thread_time()
-        directories = self.backend.directories()
-        self._changes.watch(directories)
-        self.backend.scan()
-        if not self.backend.directories() <= directories:
-            self._changes.notify()
-        found = self.backend.devices()
+        self._changes.watch(self._directories)
+        found: Found = self.backend.scan()
+        if not found.directories <= self._directories:
+            self._changes.watch(found.directories)
+            if self._directories:
+                self._changes.notify()
+            else:
+                retry = self._timings.retry
+                found = replace(found, due=retry if found.due is None else min(retry, found.due))
+        self._directories = found.directories
         self._cost = time.thread_time() - started
         return found
 
-    def _set_due(self, *, scanned: bool) -> None:
-        """Set when the next scan without a change is due. The backend is asked only if the last scan succeeded."""
+    def _set_due(self, seconds: float | None) -> None:
+        """Set when the next scan without a change is due; None if no time is known."""
         pauses = [self._changes.interval]
-        if not scanned or self.problem:
+        if self._updating.failing:
             pauses.append(self._timings.retry)
-        elif (seconds := self.backend.seconds_until_scan()) is not None:
+        elif seconds is not None:
             pauses.append(max(seconds, 0.0))
         self._due = self._clock() + min(pauses)
+
+    async def _watch_worker(self) -> None:
+        """Report until cancelled that a call hangs for which scans wait in the worker thread."""
+        limit = self._timings.hang
+        while True:
+            call, seconds = self.worker.hanging(limit) or ("", 0.0)
+            text = f"{call} has been hanging for more than {limit:g} s"
+            since = time.time() - seconds
+            is_other = call not in {"", self._scanning.label, self._updating.label}  # which report themselves
+            found = [Condition(kinds.HOST_HANGS, text, fields={"call": call}, since=since)] if is_other else []
+            self._conditions.replace("worker", self.backend.resource_name, found)
+            await self._clock.sleep(self._timings.recheck)
 
     def _close_all(self) -> None:
         self._close_subscriptions()
@@ -241,7 +278,7 @@ class ScanLoop:
         for subscription in self._subscriptions:
             subscription.close()
 
-    def _log_change(self, snapshot: Snapshot, seconds: float) -> None:
+    def _log_change(self, before: Snapshot, snapshot: Snapshot, seconds: float) -> None:
         reasons = collections.Counter(device.reason for device in snapshot.unhealthy)
         counts = {
             "revision": snapshot.revision,
@@ -249,6 +286,22 @@ class ScanLoop:
             "healthy": snapshot.healthy,
             "unhealthy": ",".join(f"{reason}:{count}" for reason, count in sorted(reasons.items())),
         }
-        LOG.info("devices changed", extra={**counts, "duration_ms": milliseconds(seconds)})
-        truncated = snapshot.truncated
-        self._truncated.set(f"{truncated} devices" if truncated else "", truncated=truncated, **counts)
+        changes = snapshot.changes_since(before)
+        changes = changes if before.revision else changes._replace(added=())  # at the start, all of them
+        extra = {**counts, "changed": _named(changes), "duration_ms": milliseconds(seconds)}
+        LOG.info("devices changed", extra=extra)
+        if self._is_listed:
+            truncated = snapshot.truncated
+            text = f"{truncated} devices do not fit into the kubelet's 4 MiB message limit"
+            found = [Condition(kinds.TRUNCATED, text, fields={"truncated": truncated, **counts})] if truncated else []
+            self._conditions.replace("device list", self.backend.resource_name, found)
+
+
+def _named(changes: Changes) -> str:
+    """Return the first changed devices with their present states, the worst first."""
+    now = {device_id: reason for reason, ids in changes.unhealthy.items() for device_id in ids}
+    for what, ids in (("removed", changes.removed), ("healthy", changes.healthy), ("new", changes.added)):
+        now |= {device_id: what for device_id in ids if device_id not in now}
+    first = [f"{device_id}:{what}" for device_id, what in itertools.islice(now.items(), NAMED_IN_LOG)]
+    more = len(now) - len(first)
+    return ",".join([*first, *([f"{more} more"] if more else [])])

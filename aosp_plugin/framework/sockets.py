@@ -1,4 +1,4 @@
-"""Unix sockets that a kubelet and its plugins share a directory for, and access to it in a worker thread of its own."""
+"""Unix sockets in the directories that a kubelet shares with its plugins; a worker thread accesses each directory."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ import re
 import socket
 import stat
 import struct
+import urllib.parse
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -16,10 +17,11 @@ from typing import NamedTuple, TypeVar
 import grpc
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.devices import shortened
+from aosp_plugin.framework.clock import Stop
+from aosp_plugin.framework.conditions import KUBELET_DIRECTORY_HANGS
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
-from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.timings import DEFAULT, Stop, Timings
+from aosp_plugin.framework.events.file_events import MOUNT_TABLE, Subscription
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import HostCall, Worker
 
 LOG = logging.getLogger(__name__)
@@ -37,15 +39,11 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
 GRPC_DESCRIPTORS = 16
 """Free descriptors that a new server or channel requires. It uses fewer than ten."""
 
-MAX_STEM_LENGTH = 40
-"""Characters of a socket's name that come from the name of the resource or driver. A socket's path has at most 107
-bytes, of which the kubelet's directory takes 34 or more, and the rest of the socket's name up to 33."""
-
 SOCKET_MODE = 0o600
-"""For the kubelet alone, which runs as root like the plugin."""
+"""Mode of a plugin's socket: for the kubelet alone, which runs as root like the plugin."""
 
 REGISTERED_MODE = 0o700
-"""Of a socket on which a kubelet has registered its plugin. The further bit has no other meaning for a socket."""
+"""Mode of a socket whose plugin is registered, for other plugins. The execute bit of a socket has no other meaning."""
 
 
 class SocketIdentity(NamedTuple):
@@ -55,8 +53,8 @@ class SocketIdentity(NamedTuple):
     mode, owner, label or hard link change it, unlike st_ctime.
     """
 
-    device: int
-    inode: int
+    st_dev: int
+    st_ino: int
     created: int
     """st_mtime in nanoseconds."""
 
@@ -74,7 +72,6 @@ def socket_address(path: str) -> str:
     """Return the gRPC address of the socket at ``path``, a URI in which spaces and % are escaped."""
     if _PLAIN_PATH.fullmatch(path):
         return f"unix:{path}"
-    import urllib.parse  # noqa: PLC0415 - no path of a kubelet requires it
 
     return "unix:" + urllib.parse.quote(path)
 
@@ -112,7 +109,7 @@ class OtherPlugin(NamedTuple):
 
     endpoint: str
     """The name of the socket."""
-    number: int
+    created: int
     """When it was created, in milliseconds since the epoch, according to its name."""
     pid: int
     """Process ID; 0 if the process is in another PID namespace."""
@@ -124,20 +121,21 @@ class OtherPlugin(NamedTuple):
         return f"{self.endpoint} (process {self.pid})" if self.pid else self.endpoint
 
 
-def socket_number(endpoint: str) -> int:
-    """Return the number in the name of a plugin's socket: when it was created, in milliseconds since the epoch."""
+def creation_time(endpoint: str) -> int:
+    """Return when a plugin's socket was created, according to its name, in milliseconds since the epoch."""
     return int(endpoint.removesuffix(".sock").rpartition("-")[2])
 
 
 class SocketDirectory:
     """A directory that a kubelet shares with its plugins, and the names of one plugin's sockets in it."""
 
-    def __init__(self, path: str, stem: str) -> None:
-        """Prepare for the sockets of one plugin, whose names begin with ``stem``."""
+    def __init__(self, path: str, name: str, prefix: str = "") -> None:
+        """Prepare for the sockets of one plugin, whose names begin with ``prefix`` and ``name``."""
         self.path = path
-        self._stem = stem
-        self._names = re.compile(r"\.?" + re.escape(self._stem) + r"-[0-9]{1,7}-[0-9]{1,14}\.sock")
-        self._last_number = 0
+        self.stem = prefix + name
+        """The beginning of the names of the plugin's sockets."""
+        self._names = re.compile(r"\.?" + re.escape(self.stem) + r"-[0-9]{1,7}-[0-9]{1,14}\.sock")
+        self._last_created = 0
 
     @property
     def kubelet_path(self) -> str:
@@ -165,14 +163,14 @@ class SocketDirectory:
         longest = len(os.fsencode(os.path.join(self.path, self.longest_name)))
         if longest > MAX_SOCKET_PATH:
             raise KubeletDirectoryError(
-                f"the kubelet's plugin directory {self.path} is {longest - MAX_SOCKET_PATH} bytes too long: the "
-                f"path of a socket has at most {MAX_SOCKET_PATH} bytes"
+                f"a socket in the kubelet's plugin directory {self.path} would have a path of {longest} bytes, and the "
+                f"limit is {MAX_SOCKET_PATH}: shorten the kubelet's root directory, or the name of the resource"
             )
 
     @property
     def longest_name(self) -> str:
-        """The longest name that a socket may have: that of a socket that does not serve yet."""
-        return f".{self._name(4194304, 10**13)}"
+        """The longest name that a socket may have, before it serves."""
+        return f".{self._endpoint(10**12)}"
 
     def next_endpoint(self, now: float) -> str:
         """Return a socket name that was never used before: a kubelet confuses registrations that share a name.
@@ -180,8 +178,8 @@ class SocketDirectory:
         The process ID does not make a name unique, because in a container it is the same after each restart. The name
         therefore ends with the time in milliseconds (``now`` is in seconds since the epoch), increased if it was used.
         """
-        self._last_number = max(self._last_number + 1, int(now * 1000))
-        return self._name(os.getpid(), self._last_number)
+        self._last_created = max(self._last_created + 1, int(now * 1000))
+        return self._endpoint(self._last_created)
 
     def sweep(self) -> list[str]:
         """Remove the sockets that a killed predecessor left, and return their names. Raises OSError.
@@ -197,16 +195,15 @@ class SocketDirectory:
     def socket_names(self) -> list[str]:
         """Return the names of the plugin's sockets, of this process and of others. Raises OSError.
 
-        Names that begin with a dot are those of sockets that do not serve yet: see ``registration``.
+        The name of a socket that does not serve yet begins with a dot: see ``registration``.
         """
         with os.scandir(self.path) as entries:
             return [entry.name for entry in entries if self._names.fullmatch(entry.name) and not entry.is_dir()]
 
     def other_plugins(self, own_endpoint: str = "") -> tuple[OtherPlugin, ...]:
-        """Return the other processes that serve the plugin, in the order of their sockets' numbers. Raises OSError.
+        """Return the other processes that serve the plugin, the oldest socket first. Raises OSError.
 
-        Sockets of this process do not count: it has two plugins of the resource for a moment during a reload. Nor does
-        ``own_endpoint``, to which no connection is made.
+        Sockets of this process do not count, and no connection is made to ``own_endpoint``.
         """
         found = []
         for endpoint in self.socket_names():
@@ -214,11 +211,11 @@ class SocketDirectory:
             if pid is not None and pid != os.getpid():
                 with contextlib.suppress(FileNotFoundError):
                     is_registered = stat.S_IMODE(os.stat(os.path.join(self.path, endpoint)).st_mode) == REGISTERED_MODE
-                    found.append(OtherPlugin(endpoint, socket_number(endpoint), pid, is_registered))
-        return tuple(sorted(found, key=lambda plugin: plugin.number))
+                    found.append(OtherPlugin(endpoint, creation_time(endpoint), pid, is_registered))
+        return tuple(sorted(found, key=lambda plugin: plugin.created))
 
-    def _name(self, pid: int, number: int) -> str:
-        return f"{self._stem}-{pid}-{number}.sock"
+    def _endpoint(self, created: int) -> str:
+        return f"{self.stem}-{os.getpid()}-{created}.sock"
 
 
 def listener(path: str) -> int | None:
@@ -243,22 +240,25 @@ def listener(path: str) -> int | None:
 def is_removed_mount(path: str) -> bool:
     """Return whether a mount at ``path`` shows a directory that has been removed. Raises OSError.
 
-    A directory that is no mount also has no links for a moment while it is removed: rmdir(2) drops its last link before
-    its name, and keeps its parent locked meanwhile (fs/namei.c ``do_rmdir``). To list the parent waits for that.
+    The mount table says so (fs/proc_namespace.c ``show_mountinfo``, fs/dcache.c ``dentry_path``). A directory without
+    links need not be one: rmdir(2) drops the last link of any directory before its name, and some file systems count
+    none.
     """
     try:
-        removed = os.stat(path)
-        if removed.st_nlink:
+        if os.stat(path).st_nlink:
             return False
-        os.listdir(f"{path}/..")
-        return os.stat(path) == removed
+        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def socket_stem(name: str, prefix: str = "") -> str:
-    """Return the beginning of the names of the sockets of a resource or driver, whose own name may be long."""
-    return prefix + shortened(name.replace("/", "_"), MAX_STEM_LENGTH)
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+            fields = dict(line.split(b":", 1) for line in file)
+    finally:
+        os.close(descriptor)
+    mount = fields[b"mnt_id"].strip()
+    with open(MOUNT_TABLE, "rb") as file:
+        mounts = (line.split(b" ", 4) for line in file)  # ID, parent's ID, device, root, further fields
+        return any(each[0] == mount and each[3].endswith(b"//deleted") for each in mounts)
 
 
 class DirectoryView(NamedTuple):
@@ -271,7 +271,7 @@ class DirectoryView(NamedTuple):
 
 
 class DirectoryMonitor:
-    """The directory as one plugin sees it. One that hangs or fails delays nothing but the registration of this plugin.
+    """One plugin's access to the directory. If it hangs or fails, only the registration of this plugin is delayed.
 
     What the plugin needs for its registration raises RegistrationFailedError instead of OSError, so that no error of
     the directory ends the plugin. Everything else can wait for the next registration, and raises nothing.
@@ -283,7 +283,8 @@ class DirectoryMonitor:
         files: Subscription,
         stop: Stop,
         name: str,
-        timings: Timings = DEFAULT,
+        resource: str,
+        runtime: Runtime,
     ) -> None:
         """``files`` is used by this object alone; ``stop`` ends every wait; ``name`` is the name of the thread."""
         self._directory = directory
@@ -293,15 +294,12 @@ class DirectoryMonitor:
         self._access = HostCall(
             self._worker,
             "kubelet directory",
-            limit=timings.hang,
-            retried=False,
+            runtime.conditions,
+            resource,
+            hangs=KUBELET_DIRECTORY_HANGS,
+            limit=runtime.timings.hang,
             path=directory.path,
         )
-
-    @property
-    def problem(self) -> str:
-        """Whether an access hangs; empty if none does. May be read in any thread."""
-        return self._access.problem
 
     async def run(self, action: str, function: Callable[[], T], timeout: float | None = None) -> T | None:
         """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set or time is over first.
@@ -327,7 +325,7 @@ class DirectoryMonitor:
 
         ``registered`` gives the plugin's own socket the mode that tells other plugins of the resource.
 
-        Returns at once, without any socket, if ``stop`` is set; the same goes for all other methods. Raises
+        Once ``stop`` is set, all methods return at once, and this one without any socket. Raises
         RegistrationFailedError.
         """
         self._files.changed.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import queue
 import threading
 import time
@@ -15,24 +14,27 @@ from functools import partial
 from typing import Any, TypeVar
 
 from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.clock import CLOCK, Clock
+from aosp_plugin.framework.conditions import Condition, Conditions, Kind
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
-from aosp_plugin.framework.observer import LastingProblem, milliseconds
-from aosp_plugin.framework.timings import CLOCK, Clock
-
-LOG = logging.getLogger(__name__)
+from aosp_plugin.framework.observer import milliseconds
 
 T = TypeVar("T")
 
 
-_workers_lock = threading.Lock()  # for the next one
+_workers_lock = threading.Lock()  # guards _workers
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
-def running_calls() -> list[str]:
-    """Return which calls are running now in the worker threads of the process. May be called in any thread."""
+def running_calls(longer_than: float = 0.0) -> list[str]:
+    """Return the calls that run in the worker threads of the process, for ``longer_than`` seconds.
+
+    May be called in any thread.
+    """
     with _workers_lock:
         calls = [(each.name, each.current) for each in _workers]
-    return [f"{call[0]} of {name} for {time.monotonic() - call[1]:.1f} s" for name, call in calls if call is not None]
+    ages = [(f"{call[0]} of {name}", time.monotonic() - call[1]) for name, call in calls if call is not None]
+    return [f"{call} for {seconds:.1f} s" for call, seconds in ages if seconds >= longer_than]
 
 
 class Worker:
@@ -46,7 +48,7 @@ class Worker:
         """``name`` is the name of the thread."""
         self.name = name
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._starting = threading.Lock()  # for the next one
+        self._starting = threading.Lock()  # guards _thread
         self._thread: threading.Thread | None = None
         self.current: tuple[str, float] | None = None
         """Label and start of the running call (``time.monotonic``); replaced by a single assignment, for any thread."""
@@ -57,37 +59,41 @@ class Worker:
         """Run ``function`` in the thread, and return its result or raise its error. To be used in the event loop.
 
         The function has the context variables of the caller. ``timeout`` is in seconds and includes the time in the
-        queue. Raises WorkerTimeoutError after it. A call that has not started then never runs; a call that runs goes
-        on, its result is dropped, and the next call waits for its end. The same goes for a caller that is cancelled.
+        queue. Raises WorkerTimeoutError after it. Then, or if the caller is cancelled, a call that has not started
+        never runs; a call that has started keeps running, its result is dropped, and the next call waits for its end.
         ``label`` names the call in error messages and in ``hanging``.
         """
         future = self._enqueue(function, label)
         result = asyncio.wrap_future(future)
         try:
-            done, _ = await asyncio.wait({result}, timeout=timeout)
-            if done:
+            await asyncio.wait({result}, timeout=timeout)
+            if result.done():
                 return result.result()
         finally:
             future.cancel()  # no effect on a call that runs
             # From Python 3.14 on, the first cancellation cancels the result at once.
             if not result.cancel() and not result.cancelled():
                 result.exception()  # mark it as retrieved, or asyncio would log it
+            del future, result  # the traceback of their error has this frame: the cycle would keep the caller's, too
         raise self._timeout(label, timeout)
 
-    def hanging(self, limit: float) -> str:
-        """Return which call has been running for more than ``limit`` seconds; empty if none. For any thread."""
-        current = self.current
-        seconds = 0.0 if current is None else time.monotonic() - current[1]
-        return f"{current[0]} has been hanging for {seconds:.0f} s" if current is not None and seconds > limit else ""
+    def hanging(self, limit: float) -> tuple[str, float] | None:
+        """Return label and age, in seconds, of the call that has been running for more than ``limit`` seconds.
+
+        Return None if there is no such call. May be called in any thread.
+        """
+        if (current := self.current) is None or (seconds := time.monotonic() - current[1]) <= limit:
+            return None
+        return current[0], seconds
 
     def close(self, last: Callable[[], None] | None = None) -> None:
-        """End the thread after the calls that are waiting, and after the call of ``last``. No call may follow."""
+        """End the thread after the waiting calls and then ``last``. No call may follow."""
         if last is not None:
             self._calls.put(last)
         self._calls.put(None)
 
     def _enqueue(self, function: Callable[[], T], label: str) -> Future[T]:
-        """Let the thread run a call after those before it; start the thread if this is the first one."""
+        """Append a call to the queue, and start the thread if this is the first call."""
         with self._starting:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -119,44 +125,53 @@ class Worker:
             report = partial(future.set_exception, error)
         self.current = None
         report()
+        del future, report  # as in ``run``
 
 
 class HostCall:
-    """One kind of call. Belongs to one event loop."""
+    """One kind of call in a worker thread, with its conditions. Belongs to one event loop."""
 
     def __init__(
         self,
         worker: Worker,
         label: str,
+        conditions: Conditions,
+        resource: str,
         *,
+        hangs: Kind,
+        fails: Kind | None = None,
         limit: float,
-        retried: bool = True,
-        on_hang: Callable[[float], object] = lambda _seconds: None,
+        on_hang: Callable[[], object] = lambda: None,
         clock: Clock = CLOCK,
-        **fields: object,
+        path: str = "",
     ) -> None:
-        """``label`` names the call in messages. ``retried``: a failure is a problem until the next call succeeds.
+        """``label`` names the call in messages. ``path`` is the path that it reads, if there is one.
 
-        After ``limit`` seconds, a call counts as hanging. ``on_hang`` is then called with the seconds, once for each
-        hang; ``fields`` are those of its log record.
+        A failure is a condition of the kind ``fails``, if given, until the next call succeeds. After ``limit`` seconds,
+        a call counts as hanging. ``on_hang`` is called once for each hang.
         """
         self._worker = worker
-        self._label = label
-        self._hang = LastingProblem(LOG, f"{label} is hanging", f"{label} is no longer hanging", logging.ERROR)
+        self.label = label
+        self._conditions = conditions
+        self._resource = resource
+        self._hangs = hangs
+        self._fails = fails
         self._limit = limit
-        self._failure = LastingProblem(LOG, f"{label} failed, retrying", f"{label} recovered", logging.ERROR)
-        self._retried = retried
         self._on_hang = on_hang
         self._clock = clock
-        self._fields = fields
-        self._hanging_since = 0.0
+        self._path = path
+        self._hang: Condition | None = None
+        self._failure: Condition | None = None
 
     @property
-    def problem(self) -> str:
-        """What hangs or has failed; empty if nothing. May be read in any thread."""
-        if self._hang.text:
-            return f"{self._hang.text} for {self._clock() - self._hanging_since:.0f} s"
-        return self._failure.text
+    def failing(self) -> bool:
+        """Whether the last call has failed or hangs."""
+        return self._hang is not None or self._failure is not None
+
+    @property
+    def hanging(self) -> bool:
+        """Whether a call hangs."""
+        return self._hang is not None
 
     async def run(self, function: Callable[[], T], timeout: float | None = None) -> T:
         """Run a call in the worker thread, and return its result.
@@ -164,14 +179,14 @@ class HostCall:
         Raises what the call raises; WorkerTimeoutError after ``timeout`` seconds.
         """
         started = self._clock()
-        async with background_task(self._worker.run(function, timeout, label=self._label)) as call:
+        async with background_task(self._worker.run(function, timeout, label=self.label)) as call:
             done, _ = await asyncio.wait({call}, timeout=self._limit)
             if not done:
-                self._hangs(started)
+                self._noticed(started)
             try:
                 result = await call
             except WorkerTimeoutError:
-                self._hangs(started)
+                self._noticed(started)
                 raise
             except (OSError, PluginError) as error:
                 self._returned(str(error))
@@ -179,18 +194,21 @@ class HostCall:
         self._returned("")
         return result
 
-    def _hangs(self, since: float) -> None:
-        if self._hang.text:  # another call has reported it
-            return
-        self._hanging_since = since
-        seconds = self._clock() - since
-        self._hang.set(f"{self._label} has been hanging", duration_ms=milliseconds(seconds), **self._fields)
-        self._on_hang(seconds)
+    def _noticed(self, since: float) -> None:
+        """Report that a call hangs, unless that is reported already."""
+        if self._hang is None:
+            seconds = self._clock() - since
+            text = f"{self.label} has been hanging for more than {self._limit:g} s"
+            fields = {"duration_ms": milliseconds(seconds)} | ({"path": self._path} if self._path else {})
+            self._hang = Condition(self._hangs, text, self._path, fields, time.time() - seconds)
+            self._report()
+            self._on_hang()
 
     def _returned(self, error: str) -> None:
-        if self._hang.text:
-            self._hang.set("", duration_ms=milliseconds(self._clock() - self._hanging_since))
-        if error and self._retried:
-            self._failure.set(f"{self._label} failed: {error}", error=error)
-        else:
-            self._failure.set("")
+        self._hang = self._failure = None
+        if error and self._fails is not None:
+            self._failure = Condition(self._fails, f"{self.label} failed: {error}", self._path, {"error": error})
+        self._report()
+
+    def _report(self) -> None:
+        self._conditions.replace(self.label, self._resource, filter(None, (self._hang, self._failure)))

@@ -1,1 +1,1 @@
-"""What operators see of the running resources: status report and page, metrics, objects of the Node, leaked devices."""
+"""What operators see of the running resources: status report and page, metrics, objects of the Node."""

@@ -6,25 +6,24 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from aosp_plugin import __version__
-from aosp_plugin.binder.driver.advisories import advisories
 from aosp_plugin.binder.driver.host import has_selinux
 from aosp_plugin.config.keys import Config, status_address
+from aosp_plugin.config.sources import node_name
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.http import Answer, Route, in_loop
-from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.framework.service.serving import probe_routes
 from aosp_plugin.report import page
 from aosp_plugin.report.document import Known, Report
-from aosp_plugin.report.node_reporter import node_name
 from aosp_plugin.report.observation import NodeStatus, Observation
+from aosp_plugin.report.problems import problems
 from aosp_plugin.report.process import identify
 from aosp_plugin.report.resource_report import resource_report
 
@@ -34,13 +33,11 @@ def routes_by_address(
 ) -> dict[tuple[str, int], dict[str, Route]]:
     """Return the route of each path by the address at which it is served.
 
-    Must be called in the event loop of the servers. Probes and metrics are for the kubelet and Prometheus; status and
-    page name pods and show command lines, and may have another address.
+    To be called in the event loop of the servers. Probes and metrics are for the kubelet and Prometheus; status and
+    page name pods, and may have another address.
     """
     collect = in_loop(partial(observation.status, servers))
-    if observation.metrics.exposed:
-        observation.metrics.load()
-    probes = {"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers)}
+    probes = {"/metrics": lambda: Answer(*observation.metrics.exposition()), **probe_routes(servers)}
     status = {**page.routes(), "/status": _status_route(collect, lambda: files.polling, config.runbook_url)}
     by_address: dict[tuple[str, int], dict[str, Route]] = {}
     for address, group in ((listen_address(config.listen), probes), (status_address(config), status)):
@@ -54,10 +51,9 @@ def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool]
     started, process = time.time(), identify(os.getpid())
 
     def answer() -> Answer:
-        from aosp_plugin.report.problems import problems  # noqa: PLC0415 - with the first report
-
         status, watching = collect(), "polling" if polling() else "inotify"
         resources = tuple(resource_report(resource, status.allocations) for resource in status.resources)
+        conditions = [resource.server.conditions() for resource in status.resources]
         allocations = Known(not status.allocations.problem, status.allocations.problem)
         report = Report(
             version=__version__,
@@ -66,11 +62,10 @@ def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool]
             watching=watching,
             allocations=allocations,
             resources=resources,
-            problems=problems(resources, allocations, watching),
+            problems=problems([*zip(resources, conditions, strict=True)], status.conditions),
             changes=status.changes,
             runbook_url=runbook_url,
             selinux=_selinux(),
-            advisories=_advisories({resource.backend.driver for resource in status.resources}),
             process=process,
             last_reload=status.last_reload,
         )
@@ -79,25 +74,8 @@ def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool]
     return answer
 
 
-def _advisories(drivers: Collection[str]) -> tuple[str, ...]:
-    release = os.uname().release
-    found = [advisory for driver in drivers for advisory in advisories(driver, release)]
-    return tuple(f"binder driver of Linux {release}: {each.effect} ({each.reports})" for each in found)
-
-
 def _selinux() -> bool | None:
     """Return whether the kernel has booted with SELinux; None if this process cannot read that."""
     with contextlib.suppress(OSError):
         return has_selinux()
     return None
-
-
-def _metrics_route(metrics: Metrics, refresh: Callable[[], object]) -> Route:
-    """Return the route of ``metrics``. ``refresh`` queries the kubelet for the current allocations first."""
-
-    def answer() -> Answer:
-        with contextlib.suppress(TimeoutError):  # serve the other metrics while the event loop is stuck
-            refresh()
-        return Answer(*metrics.exposition())
-
-    return answer

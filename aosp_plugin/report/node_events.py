@@ -5,8 +5,8 @@ events.k8s.io/v1 only allows its series to change, so that the numbers of device
 (pkg/apis/core/validation/events.go ``ValidateEventUpdate``). As in kubelets before 1.37, the UID of the involved object
 is the node's name, so that no right to read Nodes is required; ``kubectl describe node`` asks for both.
 
-As in client-go's recorder, a repetition is counted in the Event that exists: one for each reason of a resource,
-which is written once a minute at most. Nothing is dropped: what waits is counted, with the message of the last time.
+As in client-go's recorder, a repetition is counted in the existing Event. There is one Event for each reason of a
+resource, and it is written once a minute at most, with the count and the latest message.
 """
 
 import collections
@@ -20,14 +20,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import ConflictError, NotFoundError, events, object_path
-from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
+from aosp_plugin.framework.conditions import KUBELET_DISAGREES, NOT_REGISTERED, OVERRIDDEN, SECOND_PLUGIN
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.framework.timings import DEFAULT
 
 COMPONENT: Final = "aosp-device-plugin"
 NAMESPACE: Final = "default"
-"""That of all Events of objects without a namespace (``legacyValidateEvent``)."""
+"""The namespace of all Events about objects without a namespace (``legacyValidateEvent``)."""
 MAX_MESSAGE: Final = 1024
 """Characters, ``NoteLengthLimit``."""
 MAX_NODE_NAME: Final = 235
@@ -37,11 +36,17 @@ REMOVED: Final = "removed"
 """Reason of a device that is no longer listed, in addition to the reasons of the backend."""
 
 NAMED: Final = 5
-"""Devices that a message names; of the others, it has the number."""
+"""Devices that a message names; it counts the others."""
+
+DELAY = 5.0
+"""Seconds from a change of the devices to its Event, which has all changes until then."""
+
+PAUSE = 60.0
+"""Seconds between two requests of the same Event."""
 
 
 class Occurrence(NamedTuple):
-    """Something to write an Event of."""
+    """An occurrence that an Event counts."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -49,83 +54,101 @@ class Occurrence(NamedTuple):
     message: str
 
 
-class Condition(NamedTuple):
-    """Something lasting, whose begin and end are occurrences."""
+class KindEvents(NamedTuple):
+    """The Events about the begin and the end of a kind of condition."""
 
     reason: str
     end_reason: str
     seconds: float
-    """How long it has to last to be reported."""
+    """Age from which a condition is reported."""
     end_message: str
     """With the resource as ``{resource}``."""
+    message: str = "{detail}"
+    """With the detail of the condition as ``{detail}``."""
 
 
-UNREGISTERED: Final = Condition(
-    "PluginNotRegistered", "PluginRegistered", 15.0, "the kubelet has registered the plugin of {resource} again"
-)
-DISAGREEMENT: Final = Condition(
-    "KubeletLostDevices", "KubeletHasDevices", 0.0, "the kubelet has all healthy devices of {resource} again"
-)
-"""It is known only after two rounds of questions to the kubelet, so it need not last."""
-SECOND_PLUGIN: Final = Condition(
-    "SecondPlugin", "SecondPluginEnded", 60.0, "no other plugin of {resource} runs on this node any more"
-)
-"""A rolling update with ``maxSurge`` runs two plugins on purpose, for less than this time."""
+EVENTS_OF_KINDS: Final = {
+    NOT_REGISTERED.name: KindEvents(
+        "PluginNotRegistered",
+        "PluginRegistered",
+        15.0,
+        "the kubelet has registered the plugin of {resource} again",
+        "the kubelet has not registered the plugin: {detail}",
+    ),
+    # The plugin has asked the kubelet twice before this condition begins.
+    KUBELET_DISAGREES.name: KindEvents(
+        "KubeletLostDevices",
+        "KubeletHasDevices",
+        0.0,
+        "the kubelet has all healthy devices of {resource} again",
+    ),
+    # A rolling update with ``maxSurge`` runs two plugins on purpose, for less than this time.
+    SECOND_PLUGIN.name: KindEvents(
+        "SecondPlugin",
+        "SecondPluginEnded",
+        60.0,
+        "no other plugin of {resource} runs on this node any more",
+    ),
+}
+"""The kinds of conditions that Events report, by name."""
 
 
 class ResourceWatch:
-    """Compares the state of one resource with what was reported of it. For one event loop."""
+    """Compares conditions and devices of one resource with those that were reported. For one event loop."""
 
-    def __init__(self, server: ResourceServer, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds."""
+    def __init__(self, server: ResourceServer, clock: Callable[[], float] = time.time) -> None:
+        """``clock`` returns seconds since the epoch."""
         self.resource = server.resource_name
         self._server = server
         self._clock = clock
-        self._since: dict[Condition, float] = {}
-        self._reported: set[Condition] = set()
+        self._reported: set[str] = set()
+        """The kinds whose begin was reported, and whose end was not."""
         self._seen: Snapshot | None = None
         self._lost: set[str] = set()
         """Devices that were healthy, whose loss was reported, and that have not recovered."""
         self._due: float | None = None
 
     def occurrences(self) -> Iterator[Occurrence]:
-        """Read the state once, and yield what has happened since the last time."""
+        """Yield what has happened since the last call."""
         now = self._clock()
-        for condition, problem in _problems(self._server).items():
-            yield from self._changed(condition, problem, now)
+        found = {condition.kind.name: condition for condition in reversed(self._server.conditions())}
+        if OVERRIDDEN.name in found:  # of two plugins, the later one reports the other
+            found.pop(SECOND_PLUGIN.name, None)
+        for kind, about in EVENTS_OF_KINDS.items():
+            condition = found.get(kind)
+            if condition is None and kind in self._reported:
+                self._reported.discard(kind)
+                yield Occurrence("Normal", about.end_reason, about.end_message.format(resource=self.resource))
+            elif condition is not None and kind not in self._reported and now - condition.since >= about.seconds:
+                self._reported.add(kind)
+                message = about.message.format(detail=condition.detail)
+                yield Occurrence("Warning", about.reason, f"{self.resource}: {message}")
         yield from self._device_changes(self._server.inventory.snapshot, now)
 
-    def _changed(self, condition: Condition, problem: str, now: float) -> Iterator[Occurrence]:
-        if problem:
-            began = self._since.setdefault(condition, now)
-            if now - began >= condition.seconds and condition not in self._reported:
-                self._reported.add(condition)
-                yield Occurrence("Warning", condition.reason, f"{self.resource}: {problem}")
-            return
-        self._since.pop(condition, None)
-        if condition in self._reported:
-            self._reported.discard(condition)
-            yield Occurrence("Normal", condition.end_reason, condition.end_message.format(resource=self.resource))
-
     def _device_changes(self, snapshot: Snapshot, now: float) -> Iterator[Occurrence]:
-        """Yield the devices that are lost and that have recovered. The first snapshot has lost no device."""
+        """Yield occurrences for lost and recovered devices. In the first snapshot, no device is lost."""
         before = self._seen
         if before is None or before.revision == snapshot.revision:
             self._seen = snapshot if snapshot.revision else None
             self._due = None
             return
         if self._due is None:
-            self._due = now + DEFAULT.event_delay
+            self._due = now + DELAY
         if now < self._due:
             return
         self._seen, self._due = snapshot, None
-        reasons = {device.id: device.reason for device in snapshot.devices.values()}
+        changes = snapshot.changes_since(before)
+        reasons = {device_id: reason for reason, ids in changes.unhealthy.items() for device_id in ids}
         lost = {
-            device.id: reason
-            for device in before.devices.values()
-            if device.healthy and device.id not in self._lost and (reason := reasons.get(device.id, REMOVED))
+            device_id: reason
+            for device_id, reason in (reasons | dict.fromkeys(changes.removed, REMOVED)).items()
+            if device_id in before.devices and before.devices[device_id].healthy and device_id not in self._lost
         }
-        recovered = [device_id for device_id, reason in reasons.items() if not reason and device_id in self._lost]
+        recovered = [
+            device_id
+            for device_id in (*changes.healthy, *changes.added)
+            if device_id in self._lost and snapshot.devices[device_id].healthy
+        ]
         self._lost = (self._lost | lost.keys()).difference(recovered)
         if lost:
             yield Occurrence("Warning", "DevicesLost", _lost_message(self.resource, lost, snapshot))
@@ -133,20 +156,6 @@ class ResourceWatch:
             yield Occurrence(
                 "Normal", "DevicesRecovered", _recovered_message(self.resource, recovered, self._lost, snapshot)
             )
-
-
-def _problems(server: ResourceServer) -> Mapping[Condition, str]:
-    """Return what is wrong with a resource by condition; empty texts for those that do not hold."""
-    problems = {
-        UNREGISTERED: "" if server.registered else f"the kubelet has not registered the plugin: {server.unready}"
-    }
-    if isinstance(server, DevicePlugin):
-        view = server.confirmation
-        lacking = f"the kubelet has {view.allocatable} of {view.published} healthy devices"
-        problems[DISAGREEMENT] = lacking if view.problem else ""
-        # Of two plugins, the one that registered later reports both.
-        problems[SECOND_PLUGIN] = "" if server.overridden else server.notice
-    return problems
 
 
 def _lost_message(resource: str, lost: Mapping[str, str], snapshot: Snapshot) -> str:
@@ -166,7 +175,7 @@ def _healthy(snapshot: Snapshot) -> str:
 
 
 def _named(ids: Sequence[str]) -> str:
-    """Return the first few IDs, and the number of the others."""
+    """Return the first IDs and the number of the others."""
     rest = f" and {len(ids) - NAMED} others" if len(ids) > NAMED else ""
     return f"{', '.join(ids[:NAMED])}{rest}"
 
@@ -176,11 +185,11 @@ def _number(count: int) -> str:
 
 
 @dataclass
-class _Event:
-    """An Event of one reason of a resource."""
+class _NodeEvent:
+    """The Event for one reason of a resource."""
 
     body: dict[str, Any]
-    """With the number of times that it has happened, and the last message."""
+    """The object, with the present count and message."""
     written: int = 0
     """The count that the API server has; 0 if it has no such Event."""
     due: float = 0.0
@@ -188,7 +197,7 @@ class _Event:
 
 
 class NodeEvents:
-    """Writes Events of what happens to the watched resources of one Node. For one event loop."""
+    """Writes the Events of one Node about the watched resources. For one event loop."""
 
     def __init__(
         self,
@@ -196,7 +205,7 @@ class NodeEvents:
         node_name: str,
         watches: Sequence[ResourceWatch],
         *,
-        pause: float = DEFAULT.event_pause,
+        pause: float = PAUSE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``clock`` returns seconds since the epoch."""
@@ -205,33 +214,33 @@ class NodeEvents:
         self._watches = watches
         self._pause = pause
         self._clock = clock
-        self._events: dict[tuple[str, str], _Event] = {}
+        self._events: dict[tuple[str, str], _NodeEvent] = {}
 
     def observe(self) -> None:
-        """Read the state of the resources, and count what has happened."""
+        """Read the state of the resources, and count the occurrences."""
         for watch in self._watches:
             for occurrence in watch.occurrences():
                 self.record(watch.resource, occurrence)
 
     def record(self, resource: str, occurrence: Occurrence) -> None:
-        """Count an occurrence, which ``write`` writes. Requires microseconds and memory for the last one only."""
+        """Count an occurrence, which ``write`` writes later."""
         now = datetime.fromtimestamp(int(self._clock()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         key = resource, occurrence.reason
         if key not in self._events:
-            self._events[key] = _Event(self._body(occurrence, now))
+            self._events[key] = _NodeEvent(self._body(occurrence, now))
         body = self._events[key].body
         body |= {"count": body["count"] + 1, "message": occurrence.message[:MAX_MESSAGE], "lastTimestamp": now}
 
     async def write(self) -> None:
-        """Write what was recorded, as far as it is due. Raises ApiError."""
+        """Write the recorded Events that are due. Raises ApiError."""
         for event in [*self._events.values()]:
             if event.body["count"] != event.written and time.monotonic() >= event.due:
                 await self._write(event)
                 event.due = time.monotonic() + self._pause
 
-    async def _write(self, event: _Event) -> None:
+    async def _write(self, event: _NodeEvent) -> None:
         """Create the Event, or change its count, message and last time."""
-        body = {**event.body}  # it may happen again meanwhile
+        body = {**event.body}  # ``record`` may change it during the request
         path = events(NAMESPACE)
         create = partial(self._api.create, path, body)
         changes = {name: body[name] for name in ("count", "message", "lastTimestamp")}
@@ -240,12 +249,12 @@ class NodeEvents:
             await (patch() if event.written else create())
         except NotFoundError:  # it has expired, after an hour by default
             await create()
-        except ConflictError:  # an earlier request had no answer, but was processed
+        except ConflictError:  # an earlier request was processed, but its answer was lost
             await patch()
         event.written = body["count"]
 
     def _body(self, occurrence: Occurrence, now: str) -> dict[str, Any]:
-        """Return an Event that has not happened yet, with a name that no other one has."""
+        """Return a new Event with the count 0 and a unique name."""
         name = f"{self._node[:MAX_NODE_NAME].rstrip('.-')}.{secrets.token_hex(8)}"
         return {
             "apiVersion": "v1",

@@ -1,9 +1,9 @@
 """Removes the startup taint from this node's Node object when the plugin's resources are ready.
 
-A kubelet adds the taint with ``--register-with-taints`` when it creates the Node object, and not if the object exists
-(pkg/kubelet/kubelet_node_status.go ``tryRegisterWithAPIServer``), as after a reboot. The plugin removes it once from
-each Node object, and never adds it: whether devices are available is published to the scheduler otherwise, and a taint
-that comes back would end or keep away pods that have no phone.
+A kubelet adds the taint with ``--register-with-taints`` when it creates the Node object, but not if the object exists
+(pkg/kubelet/kubelet_node_status.go ``tryRegisterWithAPIServer``), as after a reboot. The plugin removes the taint once
+from each Node object, and never adds it: the scheduler knows the available devices anyway, and a taint that comes back
+would affect pods without a phone.
 """
 
 import logging
@@ -14,8 +14,12 @@ import msgspec
 
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import NODES, InvalidObjectError, StoredObject, object_path
+from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
+from aosp_plugin.framework.timings import DEFAULT
+
+SETTLED = 600.0
+"""Seconds between two requests of a Node that is done: it may have been deleted, and created again with the taint."""
 
 LOG = logging.getLogger(__name__)
 
@@ -29,22 +33,22 @@ class _Status(msgspec.Struct):
 
 
 class Node(StoredObject, frozen=True):
-    """What matters here of a Node object."""
+    """The fields of a Node object that are used here."""
 
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 
 
 def is_ready(server: ResourceServer) -> bool:
-    """Return whether the plugin is registered, and the kubelet, or the API server, has healthy devices of it.
+    """Return whether the resource is ready and has healthy devices, of which the kubelet or the API server knows.
 
-    Where the kubelet cannot be asked, the Node object alone has to do.
+    Where the kubelet does not tell how many devices it has, the Node object alone shows them.
     """
-    if not server.registered or server.unready or not server.inventory.snapshot.healthy:
+    if not server.ready or not server.inventory.snapshot.healthy:
         return False
-    if server.driver is not None:  # that the slices are confirmed is a part of ``unready``
+    if server.driver is not None:
         return server.driver.slices_confirmed > 0
-    return bool(server.confirmation.unknown or server.confirmation.allocatable)
+    return server.confirmation.allocatable != 0
 
 
 class StartupTaint:
@@ -57,26 +61,28 @@ class StartupTaint:
         key: str,
         servers: Sequence[ResourceServer],
         *,
-        timings: Timings = DEFAULT,
+        recheck: float = DEFAULT.recheck,
+        settled: float = SETTLED,
         clock: Clock = CLOCK,
     ) -> None:
-        """``key`` is that of the taint, whatever its value and effect are."""
+        """``key`` is the key of the taint, which may have any value and effect."""
         self._api = api
         self._path = object_path(NODES, node_name)
         self._key = key
         self._servers = servers
-        self._timings = timings
+        self._recheck = recheck
+        self._settled = settled
         self._clock = clock
         self._ready = False
         self._check_at = 0.0
         self._done = ""
-        """The UID of the Node object from which the taint was removed, or that did not have it."""
+        """The UID of the last Node object that was seen without the taint."""
 
     def observe(self) -> None:
         """Read whether all resources are ready."""
         self._ready = all(map(is_ready, self._servers))
         if not self._ready:
-            self._check_at = 0.0  # after the next registration: the kubelet may have created its Node again
+            self._check_at = 0.0  # check at the next registration: the kubelet may have created its Node again
 
     async def write(self) -> None:
         """Remove the taint if all resources are ready, once from each Node object. Raises ApiError."""
@@ -84,10 +90,10 @@ class StartupTaint:
             return
         done = await self._check()
         if self._ready:
-            self._check_at = self._clock() + (self._timings.taint_settled if done else self._timings.recheck)
+            self._check_at = self._clock() + (self._settled if done else self._recheck)
 
     async def _check(self) -> bool:
-        """Remove the taint if the Node has the devices; return whether nothing is left to do for this Node object."""
+        """Remove the taint if the Node has the devices; return whether the Node object no longer has the taint."""
         node = await self._api.get(self._path, Node)
         if node.metadata.uid == self._done:
             return True
@@ -95,7 +101,7 @@ class StartupTaint:
             self._done = node.metadata.uid
             return True
         plugins = [server.resource_name for server in self._servers if server.driver is None]
-        if any(node.status.allocatable.get(name, "0") == "0" for name in plugins):  # what the scheduler reads
+        if any(node.status.allocatable.get(name, "0") == "0" for name in plugins):  # the scheduler reads these
             return False
         try:
             await self._api.patch(self._path, removal(node, self._key))
@@ -107,9 +113,9 @@ class StartupTaint:
 
 
 def removal(node: Node, key: str) -> list[dict[str, Any]]:
-    """Return the JSON patch that removes the taints with this key, and fails if it is another Node, or they moved.
+    """Return the JSON patch that removes the taints with this key, and fails if the Node or the taints have changed.
 
-    Another client may change the Node at the same time, so the patch tests what it removes, and leaves the rest alone.
+    Another client may change the Node at the same time, so the patch tests each taint before it removes it.
     """
     patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": node.metadata.uid}]
     for index, taint in reversed([*enumerate(node.spec.taints)]):

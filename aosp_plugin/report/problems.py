@@ -1,110 +1,85 @@
-"""The problems of a node, derived from its report: what an operator who was called has to see first."""
+"""The problems of a node, derived from its conditions and devices, which an operator sees first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from aosp_plugin.report.catalog import entry
-from aosp_plugin.report.document import DeviceReport, Known, Problem, ResourceReport, Severity, State
-from aosp_plugin.report.resource_report import GONE
+from aosp_plugin.backend.catalog import GONE, RESTRICTED
+from aosp_plugin.binder.devices.health import REASONS, Reason
+from aosp_plugin.framework.conditions import TRUNCATED, Condition, Kind, Severity
+from aosp_plugin.report.document import DeviceReport, Problem, ResourceReport
 
 NAMED_DEVICES = 10
 """Devices, and pods, that a problem names."""
 
 _URGENCY = list(Severity)
 
-_MILD_REASONS = frozenset({"surplus", "in-use-by-other-api"})
-"""Reasons that follow from a change of the configuration, and end by themselves."""
+_OF_DEVICES: Mapping[str, Kind] = {kind.name: kind for kind in (TRUNCATED, GONE, RESTRICTED)}
+"""Kinds of which a problem names the devices."""
 
 
-def problems(resources: Sequence[ResourceReport], allocations: Known, watching: str) -> tuple[Problem, ...]:
-    """Return the problems, most urgent first. ``watching`` is how file changes are detected."""
-    from aosp_plugin.framework.podresources_client import DISABLED  # noqa: PLC0415 - gRPC, which the CLI does not need
+_ALERTS = "Aosp"
+"""The prefix of the names of all alerts."""
 
-    found = [problem for resource in resources for problem in _of_resource(resource)]
-    if not allocations.known and allocations.problem != DISABLED.problem:
-        found.append(_of_node("allocations-unknown", Severity.WARNING, allocations.problem))
-    if watching == "polling":
-        found.append(_of_node("polling", Severity.NOTICE))
+
+def problems(
+    resources: Sequence[tuple[ResourceReport, Sequence[Condition]]], node: Sequence[Condition]
+) -> tuple[Problem, ...]:
+    """Return the problems, most urgent first, of the resources with their conditions, and of the ``node``."""
+    found = [problem for resource, conditions in resources for problem in _of_resource(resource, conditions)]
+    found += [_of_condition("", condition) for condition in node]
     return tuple(sorted(found, key=lambda problem: _URGENCY.index(problem.severity)))
 
 
-def _of_node(kind: str, severity: Severity, detail: str = "") -> Problem:
-    said = entry(kind)
-    return Problem(severity, kind, "", _sentence(said.title, detail), said.action, said.runbook)
+def fragment(kind: Kind) -> str:
+    """Return the fragment of the heading in docs/runbook.md that a kind refers to."""
+    return kind.heading or f"{_ALERTS}{kind.alert}".lower()
 
 
-def _of_resource(resource: ResourceReport) -> Iterator[Problem]:
-    yield from _serving(resource)
-    yield from _of_devices(resource)
-    counts = resource.counts
-    if resource.revision and not resource.devices:
-        yield _problem(resource, "no-devices", Severity.WARNING)
-    elif resource.expected is not None and counts.total < resource.expected:
-        detail = f"{counts.total:,} of {resource.expected:,}"
-        yield _problem(resource, "too-few-devices", Severity.WARNING, detail)
-    if resource.leak_detection in {"failing", "incomplete"}:
-        detail = resource.leaks_problem.removeprefix("leak detection is incomplete: ")
-        yield _problem(resource, f"leak-detection-{resource.leak_detection}", Severity.WARNING, detail)
+def _of_resource(resource: ResourceReport, conditions: Sequence[Condition]) -> Iterator[Problem]:
+    """Yield a problem for each reason of devices, and for each condition that is not among them."""
+    of_devices = [*_of_devices(resource)]
+    shown = {problem.kind for problem in of_devices}
+    yield from (_of_condition(resource.name, each) for each in conditions if each.kind.name not in shown)
+    yield from of_devices
 
 
-def _serving(resource: ResourceReport) -> Iterator[Problem]:
-    """Yield what keeps pods from getting devices that are healthy."""
-    since = resource.problem_since
-    if not resource.registered:
-        yield _problem(resource, "not-registered", Severity.ERROR, resource.problem, since or resource.since)
-    elif resource.driver and resource.driver.slices_confirmed < resource.driver.slices:
-        yield _problem(resource, "slices-missing", Severity.ERROR, resource.problem, since)
-    elif resource.problem and (resource.kubelet_allocatable or 0) < (resource.kubelet_published or 0):
-        # There is no problem before a second round confirms it.
-        detail = f"{resource.kubelet_allocatable:,} of {resource.kubelet_published:,}"
-        yield _problem(resource, "kubelet-disagrees", Severity.ERROR, detail, since)
-    elif resource.problem and not resource.truncated:
-        yield _problem(resource, "outdated", Severity.ERROR, resource.problem, since)
-    if resource.notice:
-        kind = "second-plugin" if resource.driver is None else "claims-not-repaired"
-        yield _problem(resource, kind, Severity.WARNING, resource.notice)
-
-
-def _problem(
-    resource: ResourceReport, kind: str, severity: Severity, detail: str = "", since: float | None = None
-) -> Problem:
-    said = entry(kind)
-    return Problem(severity, kind, resource.name, _sentence(said.title, detail), said.action, said.runbook, since)
-
-
-def _sentence(title: str, detail: str) -> str:
-    return f"{title}: {detail}" if detail else title
+def _of_condition(resource: str, condition: Condition) -> Problem:
+    kind = condition.kind
+    summary = f"{kind.title}: {condition.detail}" if condition.detail else kind.title
+    return Problem(kind.severity, kind.name, resource, summary, kind.action, fragment(kind), condition.since)
 
 
 def _of_devices(resource: ResourceReport) -> Iterator[Problem]:
-    """Yield a problem for each reason that unhealthy devices have, and one for leaked devices."""
+    """Yield a problem for each reason that unhealthy devices have, and one for restricted devices."""
     by_kind: dict[str, list[DeviceReport]] = {}
     for device in resource.devices:
-        if device.state is State.LEAKED:
-            by_kind.setdefault("leaked", []).append(device)
         if device.reason:
             by_kind.setdefault(device.reason, []).append(device)
-    for kind, devices in by_kind.items():
-        if kind == "leaked":
-            severity = Severity.ERROR
-        elif kind in _MILD_REASONS:
-            severity = Severity.NOTICE
-        else:
-            severity = Severity.ERROR if kind != GONE and not resource.counts.healthy else Severity.WARNING
-        yield _devices_problem(resource, kind, severity, devices)
+        elif device.restricted:
+            by_kind.setdefault(RESTRICTED.name, []).append(device)
+    for name, devices in by_kind.items():
+        kind = _OF_DEVICES[name] if name in _OF_DEVICES else _kind_of(Reason(name))
+        if kind.severity is not Severity.NOTICE and kind is not GONE:
+            urgent = not resource.counts.healthy
+            kind = kind._replace(severity=Severity.ERROR if urgent else Severity.WARNING)
+        yield _devices_problem(resource.name, kind, devices)
 
 
-def _devices_problem(
-    resource: ResourceReport, kind: str, severity: Severity, devices: Sequence[DeviceReport]
-) -> Problem:
-    said, count = entry(kind), len(devices)
+def _kind_of(reason: Reason) -> Kind:
+    row = REASONS[reason]
+    severity = Severity.NOTICE if row.deliberate else Severity.WARNING
+    return Kind(reason, row.title, row.action, heading=reason, severity=severity)
+
+
+def _devices_problem(resource: str, kind: Kind, devices: Sequence[DeviceReport]) -> Problem:
+    count = len(devices)
     pods = tuple(dict.fromkeys(f"{pod.namespace}/{pod.name}" for device in devices for pod in device.pods))
     return Problem(
-        severity,
-        kind,
-        resource.name,
-        f"{count:,} device{'s' * (count > 1)} {said.title}",
-        said.action,
-        said.runbook,
+        kind.severity,
+        kind.name,
+        resource,
+        f"{count:,} device{'s' * (count > 1)} {kind.title}",
+        kind.action,
+        fragment(kind),
         min((device.since for device in devices if device.since is not None), default=None),
         count,
         tuple(device.id for device in devices[:NAMED_DEVICES]),

@@ -1,7 +1,7 @@
 """``python -m hack.image``: build the plugin's image, an archive and an SBOM for each architecture.
 
-The same checkout, base image and version of buildah give the same archives, byte for byte. Times in them are that of
-the commit, or SOURCE_DATE_EPOCH.
+The same checkout, base image and version of buildah give the same archives, byte for byte. All times in them are the
+time of the commit, or SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations

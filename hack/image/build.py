@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAME: Final = "localhost/aosp-device-plugin"
-"""Without a registry: images of this name are imported on the nodes, and never pulled."""
+"""The default name, without a registry: nodes import images of this name, and never pull them."""
 ARCHITECTURES: Final = ("amd64", "arm64")
 _PROJECT: Final = Path(__file__).resolve().parents[2]
 _MIRROR: Final = {
@@ -35,7 +35,7 @@ class BuildError(Exception):
 
 
 class Settings(NamedTuple):
-    """What an image depends on beside the checkout's files."""
+    """The inputs of an image beside the checkout's files."""
 
     name: str = NAME
     base: str = ""
@@ -50,7 +50,7 @@ class Built(NamedTuple):
 
     path: Path
     digest: str
-    """That of the manifest, by which a registry knows the image."""
+    """The digest of the manifest, by which a registry knows the image."""
 
 
 def own_arch() -> str:

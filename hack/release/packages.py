@@ -15,21 +15,18 @@ from hack.release.links import absolute
 if TYPE_CHECKING:
     from hack.release.source import Project
 
-BACKEND = "build/packaging/bin/python"
-"""An environment with the locked versions of deploy/build-requirements.txt; ``make release`` makes it."""
-
-
 DISTRIBUTIONS: Final = (".", "kubelet_standin", "kubectl_phones")
 """The directories with a pyproject.toml."""
 
 
 def build(project: Project, output: Path, source_url: str) -> None:
-    """Build all packages from the files under version control. Raises ReleaseError."""
-    backend = project.root / BACKEND
-    python = str(backend) if backend.exists() else sys.executable
+    """Build all packages from the files under version control. Raises ReleaseError.
+
+    The environment of this process has hatchling, in the version of deploy/build-requirements.txt for a release.
+    """
     with tempfile.TemporaryDirectory(prefix="aosp-release-") as directory:
         source.export(project, Path(directory))
-        command = (python, "-m", "hatchling", "build", "--target", "sdist", "--target", "wheel")
+        command = (sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--target", "wheel")
         for name in DISTRIBUTIONS:
             distribution = Path(directory, name)
             settings = distribution / "pyproject.toml"

@@ -1,6 +1,6 @@
 """The command as a single file for hosts with any supported Python: a ZIP archive of the locked wheels.
 
-What Python runs of it is single_file_main.py. The wheels are those of the package index, byte for byte.
+Python runs its single_file_main.py. The wheels are byte for byte those of the package index.
 """
 
 from __future__ import annotations

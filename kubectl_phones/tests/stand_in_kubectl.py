@@ -2,6 +2,8 @@
 
 The directory in STAND_IN_KUBECTL has a file for each path of the API server, with ``%2F`` for slashes: a JSON list of
 objects, which is answered page by page, or a text, which is an error of kubectl. Arguments are appended to ``log``.
+
+The text ``NESTED`` in an object is answered as a list in 5,000 others, which the API server accepts as parameters.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import urllib.parse
 from pathlib import Path
 
 DIRECTORY = "STAND_IN_KUBECTL"
+NESTED = "<nested>"
 NOT_FOUND = "Error from server (NotFound): the server could not find the requested resource"
 
 
@@ -42,7 +45,7 @@ def main() -> None:
     start, limit = int(values.get("continue", "0")), int(values["limit"])
     following = {"continue": str(start + limit)} if start + limit < len(content) else {}
     page = {"kind": "List", "metadata": following, "items": content[start : start + limit]}
-    sys.stdout.write(json.dumps(page, separators=(",", ":")))
+    sys.stdout.write(json.dumps(page, separators=(",", ":")).replace(f'"{NESTED}"', 5000 * "[" + 5000 * "]"))
 
 
 if __name__ == "__main__":

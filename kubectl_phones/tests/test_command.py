@@ -13,7 +13,7 @@ import pytest
 
 from kubectl_phones.kubectl import PAGE
 from kubectl_phones.tests import stand_in_kubectl
-from kubectl_phones.tests.clusters import node, plugin_pod, pod
+from kubectl_phones.tests.clusters import claim, node, plugin_pod, pod
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
@@ -119,6 +119,23 @@ def test_a_missing_right_is_one_line_and_the_rest_is_shown(cluster: Cluster, pat
     result = cluster.run()
     assert (result.code, result.err) == (0, f"kubectl-phones: not shown: {what}: {FORBIDDEN}\n")
     assert shown in result.out
+
+
+def test_parameters_that_are_nested_too_deeply_for_a_parser_hide_no_claim(cluster: Cluster) -> None:
+    """Any user who may create claims chooses them, also those for other drivers."""
+    nested = claim("c1", "phone7", "p1")
+    nested["spec"] = {"devices": {"config": [{"opaque": {"parameters": {"a": [stand_in_kubectl.NESTED, '"}]']}}}]}}
+    pods = [pod(name, phones=0, spec={"resourceClaims": [{"name": "phone"}]}) for name in ("p1", "p2")]
+    cluster.answer(PODS, pods)
+    cluster.answer(f"{DRA}/resourceclaims", [nested, claim("c2", "phone8", "p2")])
+    result = cluster.run()
+    assert (result.code, result.err) == (0, "")
+    assert [line.split()[3] for line in result.out.splitlines()[-2:]] == ["phone7", "phone8"]
+
+
+def test_an_error_does_not_control_the_terminal(cluster: Cluster) -> None:
+    cluster.answer(SETS, "Error from server: \033]0;title\a\x9b1m\N{RIGHT-TO-LEFT OVERRIDE}")
+    assert cluster.run().err.endswith("Error from server: \ufffd]0;title\ufffd\ufffd1m\ufffd\n")
 
 
 def test_without_the_right_to_list_pods_nodes_are_shown(cluster: Cluster) -> None:

@@ -322,6 +322,14 @@ def test_a_device_id_differs_from_the_name_in_the_slice() -> None:
     assert found.phones[0].devices == ("aosp_binder7",)
 
 
+def test_a_pool_of_the_same_name_on_another_node_hides_no_device() -> None:
+    """A driver chooses the names and generations of its pools."""
+    forged = slice_of("forged", node="n2", generation=999)
+    forged["spec"]["pool"]["name"] = "n1/00000"
+    found = fleet(dra(slices=[slice_of("phone0"), forged]))
+    assert found.nodes[0].phones == 1
+
+
 def test_a_pool_with_too_few_slices_is_reported_and_old_generations_do_not_count() -> None:
     found = fleet(dra(slices=[slice_of("phone0", generation=1), slice_of("phone1", generation=2, wanted=2)]))
     assert only(found)[:2] == (Kind.SLICES_INCOMPLETE, "the pool n1/00000 has 1 of 2 ResourceSlices")
@@ -351,6 +359,13 @@ def test_a_pod_whose_claim_is_not_allocated_waits_for_the_phones_of_its_class() 
     row = found.phones[0]
     assert (row.pod, row.resource, row.count, row.state) == ("p1", PHONE, 3, PhoneState.WAITING)
     assert found.totals.waiting == 3
+
+
+def test_a_claim_may_request_more_phones_than_there_is_memory_for() -> None:
+    """Any user who may create claims chooses the number, and the API server has no limit."""
+    request = {"exactly": {"deviceClassName": DRIVER, "count": 2**63 - 1}}
+    wanted = {"metadata": {"namespace": "a", "name": "c"}, "spec": {"devices": {"requests": [request]}}}
+    assert fleet(dra(pods=[claiming(node="")], claims=[wanted])).phones[0].count == 2**63 - 1
 
 
 # Selections

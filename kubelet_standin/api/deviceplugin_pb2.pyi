@@ -74,7 +74,7 @@ class RegisterRequest(_message.Message):
     endpoint: _builtins.str
     """File name of the plugin's socket in the kubelet's directory."""
     resource_name: _builtins.str
-    """Extended resource name, for example aosp.io/binder."""
+    """Extended resource name, for example example.com/gpu."""
     @_builtins.property
     def options(self) -> Global___DevicePluginOptions:
         """Read by kubelets up to about 1.24; later ones ask GetDevicePluginOptions."""
@@ -465,7 +465,7 @@ class CDIDevice(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Fully qualified, for example aosp.io/binder=aosp_binder3."""
+    """Fully qualified, for example example.com/gpu=gpu3."""
     def __init__(
         self,
         *,

@@ -85,11 +85,9 @@ class _Demo:
         self._caused_faults = 0
         self._missing: dict[str, tuple[str, ...]] = {}
         """The binder devices that each phone lacks."""
-        self._leak: tuple[str, asyncio.subprocess.Process] | None = None
         self._faults: Mapping[str, tuple[str, Callable[[], Awaitable[None]]]] = {
             "v": ("a phone vanishes with its three binder devices; again: it returns", self._vanish),
             "i": ("a device set becomes incomplete: hwbinder of a phone vanishes; again: it returns", self._incomplete),
-            "l": ("a process outside all pods opens a free phone, a leak; again: it ends", self._leaked),
             "p": (f"the plugin is killed, and starts again after {PLUGIN_PAUSE:g} s", self._kill),
             "k": ("the kubelet restarts", self._restart),
         }
@@ -98,13 +96,15 @@ class _Demo:
         """Run until the event ``stopped``. Raises an ExceptionGroup of DemoError or TimeoutError."""
         started = time.monotonic()
         self._write_host()
-        async with self._kubelet, PodResources(self._kubelet, self._pod_resources, self._namespaces):
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._run_plugin()), group.create_task(self._run_host())]
-                await self._stopped.wait()
-                for task in tasks:
-                    task.cancel()
-            await self._end_leak()
+        async with (
+            self._kubelet,
+            PodResources(self._kubelet, self._pod_resources, self._namespaces),
+            asyncio.TaskGroup() as group,
+        ):
+            tasks = [group.create_task(self._run_plugin()), group.create_task(self._run_host())]
+            await self._stopped.wait()
+            for task in tasks:
+                task.cancel()
         duration = time.monotonic() - started
         self._screen.write(f"Ended after {duration:.0f} s, {self._started_pods} pods and {self._caused_faults} faults.")
 
@@ -124,7 +124,6 @@ class _Demo:
             "shared_devices": [],
             "kubelet_dir": self._kubelet.directory,
             "pod_resources_socket": self._pod_resources,
-            "leak_scan_interval": 2,
             "listen": self._address,
         }
         with open(self._configuration, "w", encoding="utf-8") as file:
@@ -222,28 +221,6 @@ class _Demo:
         self._report(f"{phone}: {what} removed ({f'allocated to {owner[0]}' if owner else 'free'})")
         for device in devices:
             os.unlink(self._path(phone, device))
-
-    async def _leaked(self) -> None:
-        if self._leak is not None:
-            self._report(f"process {self._leak[1].pid} ends, which holds {self._leak[0]} open")
-            await self._end_leak()
-            return
-        taken = {*self._kubelet.allocated(RESOURCE), *self._missing}
-        phone = next((name for name in self._phones if name not in taken), None)
-        if phone is None:
-            self._report("no phone is free, so that none can be leaked")
-            return
-        with open(self._path(phone, "binder"), "r+b") as device:  # noqa: ASYNC230 - an empty file
-            # A process group of its own: Ctrl-C in a terminal does not end it.
-            process = await asyncio.create_subprocess_exec("sleep", "86400", stdin=device, process_group=0)
-        self._leak = phone, process
-        self._report(f"process {process.pid} opens {phone}/binder; the plugin looks for leaks every 2 s")
-
-    async def _end_leak(self) -> None:
-        if self._leak is not None:
-            self._leak[1].kill()
-            await self._leak[1].wait()
-            self._leak = None
 
     async def _kill(self) -> None:
         self._report(f"the plugin is killed, and starts again after {PLUGIN_PAUSE:g} s")

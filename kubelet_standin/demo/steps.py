@@ -125,7 +125,7 @@ async def _end(kubelet: Kubelet, plugin: PluginProcess) -> None:
     with _step("SIGTERM stops the plugin, and its socket is removed"):
         code = await plugin.stop()
     _expect(code == 0, f"the plugin exited with {code}")
-    sockets = [name for name in os.listdir(kubelet.directory) if name.startswith("aosp-")]
+    sockets = [name for name in os.listdir(kubelet.directory) if name.startswith("aosp-") and name.endswith(".sock")]
     _expect(not sockets, f"the plugin left its socket: {sockets}")
 
 

@@ -12,6 +12,7 @@ import pytest
 from kubelet_standin import Behaviour, Kubelet
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
+from kubelet_standin.sockets import socket_address
 
 R = "example.com/thing"
 OTHER = "example.com/other"
@@ -87,7 +88,7 @@ class StubPlugin(rpc.DevicePluginServicer):
         self.pre_start_seconds = 0.0
         self.server = grpc.aio.server()
         rpc.add_DevicePluginServicer_to_server(self, self.server)
-        self.server.add_insecure_port(f"unix:{directory}/{name}")
+        self.server.add_insecure_port(socket_address(f"{directory}/{name}"))
 
     async def _start(self, method: str, context: Any) -> None:
         self.called[method].set()
@@ -190,7 +191,7 @@ async def register(
     """Call Register."""
     request = pb.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource, options=options)
     local = [("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost")]
-    async with grpc.aio.insecure_channel(f"unix:{kubelet.socket_path}", options=local) as channel:
+    async with grpc.aio.insecure_channel(socket_address(kubelet.socket_path), options=local) as channel:
         await rpc.RegistrationStub(channel).Register(request, timeout=timeout)
 
 

@@ -314,19 +314,38 @@ async def test_new_kubelet_object_frees_pods_that_are_not_admitted_again(kubelet
         assert successor.allocated(R) == {}
 
 
-async def test_pod_is_rejected_if_it_returns_before_the_plugin(kubelet: Kubelet, plugins: Plugins) -> None:
-    """This happens after a reboot. Version 1.20 admits the pod with the devices that it has.
-
-    Its container starts without PreStartContainer, because the restored endpoint has no options.
-    """
+async def test_pod_is_rejected_if_the_kubelet_restarts_before_its_container_has_started(
+    kubelet: Kubelet, plugins: Plugins
+) -> None:
+    """The plugin has not registered again, as after a reboot. Version 1.20 admits the pod with the devices it has."""
     await plugins.serve(kubelet, "a", options=PRE_STARTS)
     before = await kubelet.admit(pod("p"))
     await kubelet.restart()
-    assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
     if kubelet.behaviour is Behaviour.OLD:
+        assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
         assert await kubelet.admit(pod("p")) == before
-    else:
-        assert await rejection(kubelet, pod("p")) == NO_HEALTHY
+        return
+    with pytest.raises(AdmissionError) as rejected:
+        await kubelet.start_container(pod("p"), "main")
+    assert rejected.value.reason == "UnexpectedAdmissionError"
+    assert rejected.value.message == kubelet.behaviour.rejection(NO_HEALTHY)
+    assert kubelet.allocated(R) == {}
+
+
+async def test_restarted_kubelet_starts_containers_again_without_a_call_until_the_plugin_has_registered(
+    kubelet: Kubelet, plugins: Plugins
+) -> None:
+    """The endpoint that it restores from the checkpoint has no options."""
+    plugin = await plugins.serve(kubelet, "a", options=PRE_STARTS)
+    admitted = await kubelet.admit(pod("p"))
+    await kubelet.start_container(pod("p"), "main")
+    await kubelet.restart()
+    assert await kubelet.start_container(pod("p"), "main") == admitted.containers["main"]
+    assert plugin.pre_started == [["a"]]
+    await plugins.stop()
+    plugin = await plugins.serve(kubelet, "a", options=PRE_STARTS)
+    await kubelet.start_container(pod("p"), "main")
+    assert plugin.pre_started == [["a"]]
 
 
 @new_kubelet

@@ -115,17 +115,15 @@ def processes_of(directory: str) -> list[str]:
     return commands
 
 
-def test_keys_remove_devices_and_open_them(kubelet_dir: str) -> None:
+def test_keys_remove_devices(kubelet_dir: str) -> None:
     with terminal(kubelet_dir) as demo:
         demo.until(re.escape(LIST_OF_KEYS))
         demo.press("?", re.escape(LIST_OF_KEYS))
         demo.press("v", r"phone\d: all binder devices removed", "capacity 10, allocatable 9")
         demo.press("i", r"phone\d: hwbinder removed", "unhealthy=incomplete:1,missing:1")
-        demo.press("l", r"process (\d+) opens phone\d/binder", r"WARNING leaked device: .* command=\"sleep ")
-        demo.press("l", r"process \d+ ends", "INFO leaked device released")
         demo.press("v", r"phone\d: all binder devices created again", r"allocatable 9\b")
         demo.press("i", r"phone\d: hwbinder created again", "capacity 10, allocatable 10")
-        demo.press("q", r"Ended after \d+ s, \d+ pods and 6 faults\.")
+        demo.press("q", r"Ended after \d+ s, \d+ pods and 4 faults\.")
         assert demo.end() == 0
     assert os.listdir(kubelet_dir) == []
 
@@ -145,14 +143,11 @@ def test_end_restores_the_terminal_and_ends_all_processes(kubelet_dir: str) -> N
         before = demo.settings()
         demo.until(re.escape(LIST_OF_KEYS))
         during = demo.settings()
-        demo.press("l", "opens phone")
-        deadline = time.monotonic() + PATIENCE
-        while len(processes := processes_of(kubelet_dir)) > 2 and time.monotonic() < deadline:
-            pass  # one of them has just forked, and its child is about to run another program
+        processes = processes_of(kubelet_dir)
         demo.press("\x03", "Ended after")  # Ctrl-C
         assert demo.process.wait(PATIENCE) == 0
         assert demo.settings() == before != during
-    assert len(processes) == 2
+    assert len(processes) == 1
     assert (processes_of(kubelet_dir), os.listdir(kubelet_dir)) == ([], [])
 
 

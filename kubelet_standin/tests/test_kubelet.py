@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import AsyncIterator, Callable
 
@@ -107,6 +108,18 @@ async def test_stopped_kubelet_leaves_a_socket_that_refuses_connections(kubelet_
     assert os.stat(kubelet.socket_path).st_ino == inode
     with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
         client.connect(kubelet.socket_path)
+
+
+async def test_directories_may_have_any_name(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the kubelet, and that of temporary files: in the address of a socket, %41 would be A."""
+    directory = f"{kubelet_dir}/%41 b"
+    os.mkdir(directory)
+    monkeypatch.setattr(tempfile, "tempdir", directory)
+    plugins = Plugins(directory)
+    async with Kubelet(directory) as kubelet:
+        await plugins.serve(kubelet, "a")
+        assert kubelet.resource(R).allocatable == 1
+    await plugins.stop()
 
 
 async def test_stopped_kubelet_has_no_resources_and_admits_no_pods(kubelet_dir: str) -> None:

@@ -54,3 +54,13 @@ async def test_list_and_get_return_active_pods_with_their_devices(kubelet: Kubel
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.List(pb.ListPodResourcesRequest())
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@new_kubelet
+async def test_an_init_container_is_listed_if_it_is_a_sidecar(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "a", "b")
+    init = [Container("init", {R: 1}), Container("sidecar", {R: 1}, restartable=True)]
+    await kubelet.admit(Pod("game", [Container("main")], init))
+    async with asking(kubelet) as stub:
+        (listed,) = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
+        assert containers(listed).keys() == {"sidecar"}

@@ -23,6 +23,7 @@ from tests.api_contract.common import (
     next_change,
     next_event,
     refused,
+    version_of,
     watching,
 )
 
@@ -38,14 +39,15 @@ async def listed(server: Server) -> None:
         for name, node in (("listed-1", "a"), ("listed-2", "b"), ("listed-3", "a")):
             await client.create(SLICES, a_slice(name, node=f"listed-{node}"))
         found = await client.list(SLICES, field_selector=f"spec.nodeName=listed-a,spec.driver={DRIVER}")
-        assert [item["metadata"]["name"] for item in found.items] == ["listed-1", "listed-3"]
-        assert not any("kind" in item or "apiVersion" in item for item in found.items)
-        versions = [item["metadata"]["resourceVersion"] for item in found.items]
-        assert not any(changed(found.resource_version, version) for version in versions)
+        assert [item["metadata"]["name"] for item in found] == ["listed-1", "listed-3"]
+        assert not any("kind" in item or "apiVersion" in item for item in found)
+        versions = [item["metadata"]["resourceVersion"] for item in found]
+        now = await version_of(client, SLICES)
+        assert not any(changed(now, version) for version in versions)
         found = await client.list(SLICES, field_selector="spec.nodeName=listed-a,spec.driver=other.example.com")
-        assert found.items == []
+        assert found == []
         found = await client.list(SLICES, field_selector="metadata.name=listed-2")
-        assert [item["metadata"]["name"] for item in found.items] == ["listed-2"]
+        assert [item["metadata"]["name"] for item in found] == ["listed-2"]
 
 
 @check("A list of several pages is the list as of its first page.")
@@ -94,7 +96,7 @@ async def _aged(server: Server, token: str) -> str:
 @check("A watch has the changes since a list, of the selected objects, in their order.")
 async def watched(server: Server) -> None:
     async with server.client() as client:
-        version = (await client.list(SLICES)).resource_version
+        version = await version_of(client, SLICES)
         await client.create(SLICES, a_slice("watched-other", node="watched-other"))
         made = await client.create(SLICES, a_slice("watched", node="watched"))
         path = protocol.object_path(SLICES, "watched")
@@ -113,7 +115,7 @@ async def watched(server: Server) -> None:
 @check("A watch resumes after the last event.")
 async def watched_again(server: Server) -> None:
     async with server.client() as client:
-        version = (await client.list(SLICES)).resource_version
+        version = await version_of(client, SLICES)
         for number in range(3):
             await client.create(SLICES, a_slice(f"again-{number}", node="again"))
             async with watching(client, "again", version) as events:
@@ -135,7 +137,7 @@ async def watched_from_the_beginning(server: Server) -> None:
 @check("A watch has a bookmark before the server ends it, and ends without an error.")
 async def watch_with_bookmark(server: Server) -> None:
     async with server.client(server.short) as client:
-        version = (await client.list(SLICES)).resource_version
+        version = await version_of(client, SLICES)
         await client.create(SLICES, a_slice("bookmark", node="bookmark"))
         async with watching(client, "bookmark", version) as events, asyncio.timeout(PATIENCE):
             begun = await anext(events)
@@ -164,7 +166,7 @@ async def wiped(server: Server) -> None:
         for number in range(3):
             await client.create(SLICES, a_slice(f"wiped-{number}", node="wiped"))
         kept = await client.create(SLICES, a_slice("kept", node="kept"))
-        version = (await client.list(SLICES)).resource_version
+        version = await version_of(client, SLICES)
         async with watching(client, "wiped", version) as events:
             answer = await delete_collection(client, "spec.nodeName=wiped")
             assert answer["kind"] == "ResourceSliceList"
@@ -178,7 +180,7 @@ async def wiped(server: Server) -> None:
 @check("A server that is killed breaks watches; after its start, earlier versions are gone and objects are not.")
 async def restarted(server: Server) -> None:
     async with server.client() as client:
-        version = (await client.list(SLICES)).resource_version
+        version = await version_of(client, SLICES)
         made = await client.create(SLICES, a_slice("restarted", node="restarted"))
         async with watching(client, "restarted", version) as events:
             assert (await next_change(events)).object == made

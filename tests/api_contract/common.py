@@ -32,8 +32,8 @@ class Server(Protocol):
     short: ApiLimits
     """With watches that the server ends after seconds, late enough for a bookmark before the end."""
 
-    def client(self, limits: ApiLimits = ..., token: str = ...) -> ApiClient:
-        """Return a client of the administrator, or of the owner of a token."""
+    def client(self, limits: ApiLimits = ..., token: str = ...) -> contextlib.aclosing[ApiClient]:
+        """Return a client, which the context closes: of the administrator, or of the owner of a token."""
 
     async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
         """Return a token of a service account of the namespace default, which may do what the rules allow."""
@@ -118,6 +118,13 @@ async def delete_collection(client: ApiClient, selector: str) -> dict[str, Any]:
     """Delete ResourceSlices as a kubelet does when it starts, and return the answer."""
     body = await client.send(Request("deletecollection", SLICES), {"fieldSelector": selector})
     return msgspec.json.decode(body, type=dict[str, Any])
+
+
+async def version_of(client: ApiClient, collection: str) -> str:
+    """Return the resourceVersion of a collection, from which a watch has all later changes."""
+    body = await client.send(Request("list", collection))
+    version: str = msgspec.json.decode(body)["metadata"]["resourceVersion"]
+    return version
 
 
 def changed(version: str, later: str) -> bool:

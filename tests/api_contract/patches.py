@@ -90,4 +90,4 @@ async def event(server: Server) -> None:
         assert {name: answer[name] for name in patch} == patch
         assert answer["firstTimestamp"] == body["firstTimestamp"]
         found = await client.list(EVENTS, field_selector="involvedObject.kind=Node,involvedObject.name=a-node")
-        assert [item["message"] for item in found.items] == ["second"]
+        assert [item["message"] for item in found] == ["second"]

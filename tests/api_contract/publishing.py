@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.backend import Version
+from aosp_plugin.framework.backend import Found
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.driver_names import device_name
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.slices import Identity, taint_probe
 from aosp_plugin.framework.inventory import Inventory
-from tests.api_contract.common import PATIENCE, SLICES, Checks, delete_collection, next_change, watching
+from aosp_plugin.framework.runtime import Runtime
+from tests.api_contract.common import PATIENCE, SLICES, Checks, delete_collection, next_change, version_of, watching
 from tests.e2e.common.report import say
+from tests.support import causes, reported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -47,18 +49,18 @@ class Publishing(NamedTuple):
 
     async def slices(self) -> list[dict[str, Any]]:
         """Return its slices."""
-        return (await self.client.list(SLICES, field_selector=self.selector)).items
+        return [*await self.client.list(SLICES, field_selector=self.selector)]
 
     async def publish(self, devices: Sequence[Device]) -> None:
         """Publish devices, and wait until the server has them and the publisher knows it."""
-        self.inventory.publish(devices)
+        self.inventory.publish(Found(devices))
         free = {device_name(device.id) for device in devices if device.healthy}
         await self.until(lambda slices: {name for name, taints in devices_of(slices).items() if not taints} == free)
         await self.fine()
 
     async def fine(self) -> None:
         """Wait until everything is confirmed, without a problem."""
-        await eventually(lambda: self.publisher.confirmed and not self.publisher.problem)
+        await eventually(lambda: self.publisher.confirmed and not reported(self.publisher))
 
     async def until(self, condition: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Wait until its slices fulfil a condition, and return them."""
@@ -86,7 +88,16 @@ async def publishing(server: Server, name: str, attributes: Attributes = lambda 
     async with server.client() as client, server.client(token=token) as own_client:
         stop, inventory = asyncio.Event(), Inventory()
         node = f"{name}-{uuid.uuid4().hex[:6]}"
-        publisher = SlicePublisher(own_client, DRIVER, node, inventory, attributes, stop)
+        publisher = SlicePublisher(
+            own_client,
+            DRIVER,
+            node,
+            inventory,
+            lambda _, each: attributes(each),
+            stop,
+            resource="example.com/phone",
+            runtime=Runtime(),
+        )
         running = Publishing(client, node, inventory, publisher)
         await running.create_node()
         task = asyncio.create_task(publisher.run())
@@ -124,12 +135,12 @@ def _owner(found: dict[str, Any]) -> str:
 @check("At rest, nothing is written, whatever reason there is to look.")
 async def at_rest(server: Server) -> None:
     def attributes(device: str) -> dict[str, bool | int | str]:
-        return {"kind": "c", "slot": int(device.removeprefix("phone")), "rust": False, "kernel": Version("6.1.0-rc.1")}
+        return {"kind": "c", "slot": int(device.removeprefix("phone")), "rust": False}
 
     async with publishing(server, "at-rest", attributes) as running:
         await running.publish(phones(70, phone1="missing"))
         before = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in await running.slices()}
-        version = (await running.client.list(SLICES)).resource_version
+        version = await version_of(running.client, SLICES)
         async with (
             watching(running.client, running.node, version) as events,
             background_task(next_change(events)) as event,
@@ -150,7 +161,7 @@ async def unhealthy(server: Server) -> None:
         kept = "taints" in (await running.client.create(SLICES, probe, dry_run=True))["spec"]["devices"][0]
         say(f"# this server {'keeps' if kept else 'drops'} taints")
         await running.publish(phones(2))
-        version = (await running.client.list(SLICES)).resource_version
+        version = await version_of(running.client, SLICES)
         async with watching(running.client, running.node, version) as events:
             await running.publish(phones(3, phone1="missing"))
             event = await next_change(events)  # the first one that has the unhealthy device, or no longer
@@ -165,13 +176,30 @@ async def unhealthy(server: Server) -> None:
         assert devices_of(await running.slices()) == {"phone0": [], "phone1": [], "phone2": []}
 
 
+@check("A slice of another node with the name does not keep a node from publishing.")
+async def strangers_name(server: Server) -> None:
+    async with publishing(server, "strangers-name") as running:
+        stranger = f"stranger-of-{running.node}"
+        name = f"00000-{DRIVER}-{running.node}"
+        pool = {"name": stranger, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": DRIVER, "nodeName": stranger, "pool": pool, "devices": []}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+        await running.client.create(SLICES, body)
+        try:
+            await running.publish(phones(1))
+            (own,) = await running.slices()
+            assert own["metadata"]["name"] != name
+        finally:
+            await delete_collection(running.client, f"spec.nodeName={stranger}")
+
+
 @check("Slices follow a Node that is deleted and created again.")
 async def node_replaced(server: Server) -> None:
     async with publishing(server, "node-replaced") as running:
         await running.publish(phones(1))
         await running.client.delete(protocol.object_path(protocol.NODES, running.node))
         await delete_collection(running.client, running.selector)  # as the garbage collector does
-        await eventually(lambda: f"there is no Node {running.node}" in running.publisher.problem)
+        await eventually(lambda: f"there is no Node {running.node}" in causes(running.publisher))
         uid = await running.create_node()
         await running.until(lambda slices: [_owner(each) for each in slices] == [uid])
         await running.fine()
@@ -183,7 +211,6 @@ async def odd_names(server: Server) -> None:
         **{f"a{number}": number for number in range(20)},
         "example.com/x": "\u00fc" * 32,
         "example.com/y": "\u00fc" * 33,
-        "version": Version("1.2.3-rc.1+build"),
     }
     ids = [
         "aosp_binder7",

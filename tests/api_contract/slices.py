@@ -93,7 +93,7 @@ async def accepted(server: Server) -> None:
             "id": {"string": "aosp_binder7"},
             "number": {"int": 7},
             "shared": {"bool": False},
-            "kernelVersion": {"version": "6.1.0-56+deb12u1"},
+            "version": {"version": "6.1.0-56+deb12u1"},
             "resource.kubernetes.io/numaNode": {"int": 0},
         }
         answer = await client.create(SLICES, a_slice("attributes", attributes=attributes))

@@ -42,13 +42,13 @@ class Contestant(NamedTuple):
 
 _PYTHON = shlex.quote(sys.executable)
 _SERVE = (
-    "AOSP_PLUGIN_POD_RESOURCES_SOCKET={pod_resources} AOSP_PLUGIN_LEAK_SCAN_INTERVAL=300 "
+    "AOSP_PLUGIN_POD_RESOURCES_SOCKET={pod_resources} "
     + _PYTHON
     + " -m aosp_plugin serve --device-dir {devices} --kubelet-dir {kubelet} --verify {verify} --listen 127.0.0.1:{port}"
 )
 
 PLUGIN = Contestant(OURS, _SERVE)
-"""This project's plugin with everything on: metrics and status page, the podresources API and leak detection."""
+"""This project's plugin with everything on: metrics and status page, and the podresources API."""
 
 EMPTY_HANDLERS = tuple(
     Contestant(f"{EMPTY}, {kind}", _PYTHON + f" -m tests.bench.empty {kind} " + "{devices} {kubelet}", idle=True)

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
@@ -97,9 +98,8 @@ class Kubelet:
 
     def clean(self) -> None:
         """Remove all sockets, as a kubelet that starts does (manager.go ``Start``)."""
-        for name in os.listdir(self.directory):
-            with contextlib.suppress(FileNotFoundError):  # the plugin may remove its socket at the same time
-                os.unlink(os.path.join(self.directory, name))
+        for path in Path(self.directory).glob("*.sock"):
+            path.unlink(missing_ok=True)  # the plugin may remove its socket at the same time
 
     def _reset(self) -> None:
         with self._changed:

@@ -25,13 +25,8 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
-HOSTILE = "<img src=x onerror=alert(1)>"
-"""Command line of a process that holds devices open. The page must show it as text."""
-
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting, on a busy machine."""
-
-_HOLD = "import sys\nfiles = [open(name) for name in sys.argv[1:]]\nprint('open', flush=True)\nsys.stdin.read()"
 
 
 class Node(DeviceDirectory):
@@ -43,7 +38,6 @@ class Node(DeviceDirectory):
         loop: asyncio.AbstractEventLoop,
         *,
         pod_resources: bool,
-        leak_scan_interval: int,
         namespaces: Mapping[str, str] = {},
     ) -> None:
         """``pod_resources``: whether the kubelet serves the podresources API.
@@ -61,7 +55,6 @@ class Node(DeviceDirectory):
         self.port = free_port()
         self._environment = os.environ | {
             "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, "pods.sock"),
-            "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": str(leak_scan_interval),
             "AOSP_PLUGIN_MISSING_DEVICE_TTL": "3600",  # the tests of a busy machine take longer than the default
             "NODE_NAME": "phone-node-07",
         }
@@ -101,18 +94,6 @@ class Node(DeviceDirectory):
         admitted = self.run(self.kubelet.admit(Pod(name, [Container("android", {RESOURCE: count})])))
         ids: Sequence[str] = admitted.containers["android"].device_ids[RESOURCE]
         return ids
-
-    @contextlib.contextmanager
-    def leaking(self, *numbers: int) -> Iterator[int]:
-        """Run a process outside pods that holds devices open; yield its PID."""
-        command = [HOSTILE, "-c", _HOLD, *map(self.path, numbers)]
-        with subprocess.Popen(  # noqa: S603 - a program of this test
-            command, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "open\n"
-            yield process.pid
-            process.communicate("")
 
     @contextlib.contextmanager
     def second_plugin(self) -> Iterator[None]:
@@ -163,9 +144,7 @@ class Node(DeviceDirectory):
 
 
 @contextlib.contextmanager
-def running(
-    count: int, *, pod_resources: bool = True, leak_scan_interval: int = 4, namespaces: Mapping[str, str] = {}
-) -> Iterator[Node]:
+def running(count: int, *, pod_resources: bool = True, namespaces: Mapping[str, str] = {}) -> Iterator[Node]:
     """Run a node with ``count`` devices. The other arguments are those of ``Node``."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -175,7 +154,6 @@ def running(
             directory,
             loop,
             pod_resources=pod_resources,
-            leak_scan_interval=leak_scan_interval,
             namespaces=namespaces,
         )
         node.add(*range(count))

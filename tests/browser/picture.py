@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Color = tuple[int, int, int]
 
-STATES = ("allocated", "free", "unknown", "unhealthy", "leaked")
+STATES = ("allocated", "free", "unknown", "unhealthy")
 
 
 class Map(NamedTuple):

@@ -10,12 +10,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.browser import picture
-from tests.browser.node import HOSTILE, PATIENCE, Node, running
+from tests.browser.node import PATIENCE, Node, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.timeout(600)
 
 COUNT = 10_000
 MISSING = (317, 4242, 6001, 9999)
-LEAKED = (1500, 5000)
 CHANGING = 7777
 CHANGES = 10
 PODS = 8
@@ -38,26 +38,29 @@ TEXT = "return document.querySelector(arguments[0])?.innerText.trim()"
 
 
 @pytest.fixture(scope="module")
-def node(browser: Chrome) -> Iterator[Node]:
+def shared_node(browser: Chrome) -> Iterator[Node]:
     """Run a node with devices in every state."""
     with running(COUNT) as node:
         for number in range(PODS):
             node.admit(f"phone-{number}", DEVICES_PER_POD)
         node.remove(*MISSING)
         node.listed(COUNT - len(MISSING))
-        with node.leaking(*LEAKED) as pid:
-            wait(lambda: node.report()["counts"]["leaked"] == len(LEAKED))
-            wait(lambda: node.report()["counts"]["allocated"] > 0)
-            node.leaking_pid = pid  # type: ignore[attr-defined]
-            yield node
+        wait(lambda: node.report()["counts"]["allocated"] > 0)
+        yield node
+
+
+@pytest.fixture
+def node(shared_node: Node) -> Node:
+    """Return the node, after the changes of the previous test are undone: tests run in any order."""
+    if not os.path.exists(shared_node.path(CHANGING)):
+        shared_node.add(CHANGING)
+    wait(lambda: shared_node.report()["devices"][CHANGING]["state"] == "free")
+    return shared_node
 
 
 @pytest.fixture
 def page(browser: Chrome, node: Node, measured: Callable[[str, float], None]) -> Chrome:
-    """Open the page, after the changes of the previous test are undone."""
-    if not os.path.exists(node.path(CHANGING)):
-        node.add(CHANGING)
-    wait(lambda: node.report()["devices"][CHANGING]["state"] == "free")
+    """Open the page."""
     page = opened(browser, node)
     measured("from opening the page to all cells drawn", ready(page))
     return page
@@ -121,7 +124,11 @@ def text(browser: Chrome, selector: str) -> str:
 
 def shows(browser: Chrome, selector: str, expected: str) -> None:
     """Wait until the first element of a selector has a text."""
-    until(browser, f"{TEXT} === arguments[1]", selector, expected)
+    try:
+        until(browser, f"{TEXT} === arguments[1]", selector, expected)
+    except TimeoutException as error:
+        shown = f"{selector} shows {script(browser, TEXT, selector)!r} at {browser.current_url}"
+        raise AssertionError(f"{shown}, not {expected!r}; console: {browser.get_log('browser')}") from error  # type: ignore[no-untyped-call]
 
 
 def mentions(browser: Chrome, selector: str, part: str) -> None:
@@ -181,11 +188,11 @@ def test_every_state_has_its_color_and_a_shape_of_its_own(page: Chrome, node: No
     report = node.report()
     drawn = drawn_states(page)
     assert drawn == [device["state"] for device in report["devices"]]
-    counts, disjoint = Counter(drawn), ("free", "unhealthy", "leaked")
+    counts, disjoint = Counter(drawn), ("free", "unhealthy")
     assert [counts[state] for state in disjoint] == [report["counts"][state] for state in disjoint]
     screenshot = picture.take_screenshot(page)
     shapes = {(state, picture.shape(screenshot.cell(i))) for i, state in enumerate(drawn)}
-    assert len(shapes) == len({shape for _, shape in shapes}) == len(counts) == 4
+    assert len(shapes) == len({shape for _, shape in shapes}) == len(counts) == 3
 
 
 CONTRASTS = """
@@ -223,10 +230,10 @@ return [...document.querySelectorAll('body *')]
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_texts_have_the_contrast_that_wcag_requires(page: Chrome, theme: str) -> None:
-    """Those of problems, counts, pods and a device with a leak, and those of the table."""
+    """Those of problems, counts, pods and an unhealthy device, and those of the table."""
     set_theme(page, theme)
-    find(page, "#search").send_keys(f"aosp_binder{LEAKED[0]}", Keys.ENTER)
-    mentions(page, "#detail", "Leaked")
+    find(page, "#search").send_keys(f"aosp_binder{MISSING[0]}", Keys.ENTER)
+    mentions(page, "#detail", "Unhealthy")
     contrasts = script(page, CONTRASTS)
     show_table(page)
     contrasts += script(page, CONTRASTS)
@@ -245,11 +252,11 @@ def test_page_shows_node_counts_and_registration(page: Chrome, node: Node) -> No
     )
     assert "good" in (attribute(page, ".pill", "class") or "")
     shows(page, ".total .value", "10,000")
-    for state in ("allocated", "free", "unhealthy", "leaked"):
+    for state in ("allocated", "free", "unhealthy"):
         shows(page, f".stat.{state} .value", f"{counts[state]:,}")
     assert not displayed(page, ".stat.unknown")
     assert not displayed(page, ".stat.gone")
-    assert re.search(r"Last leak scan: \d+ s ago\.", text(page, ".note-line"))
+    assert not displayed(page, ".note-line")
     until(page, "return document.querySelector('#live').textContent.trim() === 'Live'")
 
 
@@ -304,7 +311,7 @@ const [pitch, columns, left, top] = ['pitch', 'columns', 'left', 'top'].map((nam
 STATES = (
     CELLS
     + """
-const states = ['free', 'unhealthy', 'allocated', 'leaked'];
+const states = ['free', 'unhealthy', 'allocated'];
 const style = getComputedStyle(document.documentElement);
 function pixel(i) {
   const x = left + (i % columns) * pitch + Math.floor(pitch / 2) - 1;
@@ -392,16 +399,6 @@ def test_click_selects_a_cell_and_shows_its_pod(page: Chrome) -> None:
     assert [text for text in ("Allocated", "phone-1", "default", "android") if text not in detail] == []
 
 
-def test_leak_shows_the_process_as_text(page: Chrome, node: Node) -> None:
-    """Its command line contains markup."""
-    find(page, "#search").send_keys(f"aosp_binder{LEAKED[0]}", Keys.ENTER)
-    detail = text(page, "#detail")
-    assert "Leaked" in detail
-    assert f"process {node.leaking_pid}" in detail  # type: ignore[attr-defined]
-    assert HOSTILE in detail
-    assert texts(page, "#detail img") == []
-
-
 def test_search_finds_the_devices_of_a_pod(page: Chrome, node: Node) -> None:
     """Other cells are dimmed, the table shows matches only, and Enter steps through them."""
     search = find(page, "#search")
@@ -422,17 +419,18 @@ def test_search_finds_the_devices_of_a_pod(page: Chrome, node: Node) -> None:
     assert drawn_states(page) == [device["state"] for device in node.report()["devices"]]
 
 
-def test_counts_filter_by_state(page: Chrome) -> None:
+def test_counts_filter_by_state(page: Chrome, node: Node) -> None:
     """Several filters combine, and a second click removes one."""
-    unhealthy, leaked = find(page, ".stat.unhealthy"), find(page, ".stat.leaked")
+    unhealthy, allocated = find(page, ".stat.unhealthy"), find(page, ".stat.allocated")
     unhealthy.click()
     assert unhealthy.get_attribute("aria-pressed") == "true"
     assert lit_cells(page) == list(MISSING)
-    leaked.click()
-    shows(page, "#found", f"{len(MISSING) + len(LEAKED)} found")
+    allocated.click()
+    either = [device for device in node.report()["devices"] if device["pods"] or device["reason"]]
+    shows(page, "#found", f"{len(either)} found")
     unhealthy.click()
-    leaked.click()
-    assert leaked.get_attribute("aria-pressed") == "false"
+    allocated.click()
+    assert allocated.get_attribute("aria-pressed") == "false"
     shows(page, "#found", "")
 
 
@@ -450,9 +448,9 @@ def test_table_lists_problems_first_and_all_devices(page: Chrome, measured: Call
     show_table(page)
     shows(page, ".table ~ *, .above .caption", "All 10,000 devices, problems first")
     names = rows(page)
-    assert names[:6] == [f"aosp_binder{number}" for number in (*LEAKED, *MISSING)]
+    assert names[:4] == [f"aosp_binder{number}" for number in MISSING]
     assert len(names) < 60
-    assert all(re.fullmatch(r"\d+ (s|min)", age) for age in texts(page, ".devices td.age")[:6])
+    assert all(re.fullmatch(r"\d+ (s|min)", age) for age in texts(page, ".devices td.age")[:4])
     seconds = page.execute_async_script(
         """const scroller = document.querySelector('.scroll.table'), started = performance.now();
         scroller.scrollTop = scroller.scrollHeight;
@@ -464,7 +462,7 @@ def test_table_lists_problems_first_and_all_devices(page: Chrome, measured: Call
     script(page, "document.querySelector('.scroll.table').scrollTop = 0")
     until(page, "return document.querySelector('tr[aria-rowindex=\"2\"]') !== null")
     script(page, "document.querySelector('.devices tbody .link').click()")
-    assert selected(page) == f"aosp_binder{LEAKED[0]}"
+    assert selected(page) == f"aosp_binder{MISSING[0]}"
 
 
 @pytest.mark.parametrize(
@@ -522,17 +520,15 @@ def test_csv_has_the_rows_that_match(page: Chrome) -> None:
 def test_problems_come_first(page: Chrome, node: Node) -> None:
     """Reason in words, since when, the devices, and what to do; a device and its list are one click away."""
     urgent = [problem for problem in problems(page) if problem["severity"] != "notice"]
-    shows(page, "#problems h2", f"{len(urgent)} problems")
+    shows(page, "#problems h2", f"{len(urgent)} problem{'s' * (len(urgent) > 1)}")
     assert script(page, "return document.title") == f"({len(urgent)}) phone-node-07 · aosp-device-plugin"
     assert (attribute(page, "#icon", "href") or "").endswith(f"page/icon-{len(urgent)}.svg")
-    first, second = (" ".join(text.split()) for text in texts(page, "#problems li")[:2])
-    assert first.startswith("2 devices held open by a process outside its pod error for ")
-    assert second.startswith("4 devices missing: the file does not exist warning for ")
-    assert "Create it again, or its binderfs" in second
-    assert len(texts(page, "#problems .hint")) == len(texts(page, "#problems li.error .hint")) == 1
-    press(page, "#problems li:nth-child(2) .tag")
+    first = " ".join(texts(page, "#problems li")[0].split())
+    assert first.startswith("4 devices missing: the file does not exist warning for ")
+    assert "Create it again, or its binderfs" in first
+    press(page, "#problems li:nth-child(1) .tag")
     assert selected(page) == f"aosp_binder{MISSING[0]}"
-    press(page, "#problems li:nth-child(2) .link")
+    press(page, "#problems li:nth-child(1) .link")
     assert rows(page) == [f"aosp_binder{number}" for number in MISSING]
 
 
@@ -563,9 +559,9 @@ def test_pods_are_grouped_by_namespace(page: Chrome) -> None:
 
 def test_address_shows_the_same_again(browser: Chrome, node: Node) -> None:
     """Search, filter, view, order and selection are in a link that is sent."""
-    query = "?q=binder&show=unhealthy,leaked&view=table&sort=-device&resource=aosp.io/binder&device=aosp_binder317"
+    query = "?q=binder&show=unhealthy,gone&view=table&sort=-device&resource=aosp.io/binder&device=aosp_binder317"
     page = opened(browser, node, query)
-    shows(page, "#found", f"{len(MISSING) + len(LEAKED)} found")
+    shows(page, "#found", f"{len(MISSING)} found")
     assert rows(page)[0] == f"aosp_binder{max(MISSING)}"
     assert selected(page) == "aosp_binder317"
     assert attribute(page, ".stat.unhealthy", "aria-pressed") == "true"
@@ -606,7 +602,7 @@ def test_narrow_screen_has_cards_and_a_sheet(narrow: Chrome, node: Node) -> None
     box = script(page, "return document.querySelector('#detail').getBoundingClientRect().toJSON()")
     assert (box["left"], box["right"], box["bottom"]) == (0, 420, 900)
     assert 200 < box["height"] < 700
-    shows(page, "#detail h2", f"aosp_binder{LEAKED[0]}")
+    shows(page, "#detail h2", f"aosp_binder{MISSING[0]}")
     press(page, "#detail .close")
     assert not displayed(page, "#detail")
 
@@ -698,7 +694,7 @@ def test_kubelet_without_the_devices_and_a_second_plugin_are_shown(browser: Chro
         small.add(8)
         until(page, "return document.querySelector('.pill').textContent === 'The kubelet can allocate 8 of 9'")
         until(page, "return document.querySelector('.pill').classList.contains('bad')")
-        mentions(page, "#problems li.error", "fewer devices than the plugin published: 8 of 9")
+        mentions(page, "#problems li.error", "fewer devices than the plugin published: the kubelet has")
         small.kubelet.faults.ignore_devices = False
         second = (
             "return document.querySelector('#problems').textContent.includes('Another plugin serves the same resource')"
@@ -706,14 +702,7 @@ def test_kubelet_without_the_devices_and_a_second_plugin_are_shown(browser: Chro
         with small.second_plugin():
             until(page, second)
         until(page, f"{second} === false")
-        mentions(page, "#changes", "1 other plugin of the resource")
-
-
-def test_leak_detection_that_is_off_has_a_dash(browser: Chrome) -> None:
-    with running(2, leak_scan_interval=0) as small:
-        page = opened(browser, small)
-        shows(page, ".stat.leaked .value", "\N{EN DASH}")
-        shows(page, ".note-line", "Leak detection is off (leak_scan_interval: 0).")
+        mentions(page, "#changes", "another plugin of this resource runs on this node")
 
 
 def test_spread_device_is_shown_and_found(browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -744,7 +733,7 @@ def test_healthy_node_has_no_problem_and_links_the_runbook_otherwise(
     browser: Chrome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AOSP_PLUGIN_RUNBOOK_URL", "https://wiki.example.com/runbook")
-    with running(3, leak_scan_interval=0) as small:
+    with running(3) as small:
         page = opened(browser, small)
         fine = "No problems. aosp.io/binder: 3 of 3 devices are healthy."
         shows(page, "#problems", fine)

@@ -33,13 +33,14 @@ ONLY_HERE = {
     "gRPC is a call there: it has no bytes": "kubelet-sends-garbage",
     "a limit of the kernel's inotify": "no-inotify-instance no-inotify-watch",
     "a process there has no time of its own": "plugin-is-stopped",
+    "the log of a simulated process is no pipe": "log-is-not-read",
 }
 """Faults without a simulated one, by the reason."""
 
 ONLY_SIMULATED = {
     "no API server and no claims here": "api_server_is_away api_server_is_slow api_server_refuses watches_end "
     "watches_have_a_gap slice_is_deleted slice_is_changed spec_is_removed cdi_directory_is_replaced claim_arrives "
-    "claim_ends claimed_phone_is_unmounted container_with_a_claim_restarts",
+    "claim_ends record_is_damaged claimed_phone_is_unmounted container_with_a_claim_restarts",
     "no binderfs here (tests/e2e/kernel)": "binderfs_is_full foreign_mount_covers_a_phone mounts_run_out "
     "phone_is_unmounted",
     "a host that hangs or is full is in tests/faults": "descriptors_run_out disk_is_full host_hangs host_is_slow",
@@ -50,6 +51,8 @@ ONLY_SIMULATED = {
     "podresources and a second plugin are in tests/faults and tests/integration": "kubelet_loses_devices "
     "podresources_is_slow podresources_is_wrong second_plugin",
     "pods come and go here beside the faults, not as such": "container_restarts pod_ends pod_starts",
-    "an earlier version is not in the working tree (tests/e2e/cluster)": "version_changes",
+    "the configuration of this suite has no phones; each change is in tests/integration": "api_changes "
+    "cdi_directory_moves count_is_lowered count_is_raised driver_is_renamed per_device_is_lowered per_device_is_raised "
+    "phones_move resource_is_renamed",
 }
 """Simulated faults without one here, by the reason."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import background_task
@@ -51,13 +52,17 @@ class Monitor:
                 await self._probe()
 
     async def _probe(self) -> None:
-        """Request /healthz. A process that has answered once must answer 200 as long as it lives."""
+        """Request /healthz. A process that has answered once must answer 200 as long as it lives.
+
+        After a reload, nobody may answer for a while: the process executes its program again.
+        """
         plugin = self._world.plugin
         answer = await get(self._world.port, "/healthz")
         if plugin.starts != self._started or plugin.unresponsive or plugin.ending or plugin.ended is not None:
             return
         succeeded = succeeds(answer)
-        if not succeeded and (self._answered or answer.startswith("HTTP")):
+        is_expected = self._answered and time.monotonic() > plugin.reloaded + ANSWER
+        if not succeeded and (is_expected or answer.startswith("HTTP")):
             self._violation = self._violation or f"/healthz: {' '.join(answer.split())[-200:]}"
         self._answered |= succeeded
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
 import sys
+import threading
 import time
 from typing import NamedTuple
 
@@ -36,7 +39,12 @@ class Plugin:
         self._command = [sys.executable, "-m", "aosp_plugin", "serve", "--config", configuration]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
+        self.reads_log = threading.Event()
+        """Whether somebody reads the plugin's log."""
+        self.reads_log.set()
         self.starts = 0
+        self.reloaded = 0.0
+        """The monotonic time of the last reload."""
         self.unresponsive = False
         """Whether the plugin cannot respond now: stopped by SIGSTOP, or without free file descriptors."""
         self.stopped = False
@@ -48,10 +56,14 @@ class Plugin:
 
     async def start(self) -> None:
         """Start a process, after the previous one has ended."""
-        with open(self._log, "ab") as log:
+        output, log = os.pipe()
+        threading.Thread(target=self._read_log, args=[output], daemon=True).start()
+        try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
             )
+        finally:
+            os.close(log)
         self.starts += 1
         self.unresponsive = self.stopped = self.ending = False
         self.baseline = None
@@ -72,6 +84,21 @@ class Plugin:
         if self._process is not None:
             await self.end(signal.SIGKILL)
 
+    def _read_log(self, output: int) -> None:
+        """Copy what a process logs until it ends. Runs in a thread of its own."""
+        with open(output, "rb", buffering=0) as pipe, open(self._log, "ab", buffering=0) as log:
+            while data := pipe.read(4096):
+                log.write(data)
+                self.reads_log.wait()
+
+    def stall_log(self) -> None:
+        """Let nobody read the plugin's log, and fill its pipe."""
+        self.reads_log.clear()
+        log = os.open(f"/proc/{self.pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+        with contextlib.closing(open(log, "wb", buffering=0)) as pipe:
+            while pipe.write(b"\n" * 4096) is not None:
+                pass
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if the process runs."""
         if self.ended is None:
@@ -87,11 +114,11 @@ class Plugin:
         self.signal(signal.SIGCONT)
         self.stopped = self.unresponsive = False
 
-    def catches(self, number: int) -> bool:
-        """Return whether the process has installed a handler for a signal."""
+    def handles(self, number: int) -> bool:
+        """Return whether a signal does not end the process: it is blocked, for the thread that handles it."""
         with open(f"/proc/{self.pid}/status", encoding="ascii", errors="replace") as file:
-            caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
-        return bool(int(caught, 16) >> (number - 1) & 1)
+            blocked = next((line.split()[1] for line in file if line.startswith("SigBlk:")), "0")
+        return bool(int(blocked, 16) >> (number - 1) & 1)
 
     @property
     def ended(self) -> int | None:
@@ -120,9 +147,9 @@ class Plugin:
         return (time.clock_gettime(clock) - used) / (time.monotonic() - started)
 
     def log_tail(self, lines: int) -> str:
-        """Return the end of the log without lines about RPCs."""
+        """Return the end of the log without lines about RPCs, and without what ``stall_log`` has written."""
         with open(self._log, encoding="utf-8", errors="replace") as log:
-            return "".join([line for line in log if "rpc" not in line][-lines:])
+            return "".join([line for line in log if line.strip() and "rpc" not in line][-lines:])
 
     def _running(self) -> asyncio.subprocess.Process:
         if self._process is None:

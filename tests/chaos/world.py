@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tests.chaos.files import DeviceDirectory
 from tests.chaos.monitor import Monitor
 from tests.chaos.plugin import Plugin
 from tests.chaos.pods import Pods
-from tests.support import free_port
+from tests.support import free_port, sockets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -100,9 +101,10 @@ class World:
         return named
 
     def reload(self) -> None:
-        """Send SIGHUP, unless the plugin has not installed its handler yet."""
-        if self.plugin.ended is None and self.plugin.catches(signal.SIGHUP):
+        """Send SIGHUP, unless it would end the plugin, which has just started."""
+        if self.plugin.ended is None and self.plugin.handles(signal.SIGHUP):
             self.model.may_have_forgotten()
+            self.plugin.reloaded = time.monotonic()
             self.plugin.signal(signal.SIGHUP)
 
     async def restart_plugin(self, number: signal.Signals) -> None:
@@ -144,7 +146,7 @@ class World:
     def sockets(self) -> list[str]:
         """Return the plugin's sockets, of all resources."""
         with contextlib.suppress(FileNotFoundError):
-            return sorted(name for name in os.listdir(self.plugins) if name.startswith("aosp-"))
+            return sorted(sockets(self.plugins))
         return []
 
     def _kubelet(self, behaviour: Behaviour) -> Kubelet:

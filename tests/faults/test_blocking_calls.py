@@ -17,8 +17,11 @@ from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.listed import FoundListed
+from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.worker import running_calls
 from kubelet_standin import Kubelet
-from tests.support import IN_LIFE, PATIENCE, listed, problem, ready, run
+from tests.support import IN_LIFE, PATIENCE, listed, problem, ready, run, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -59,7 +62,7 @@ class LockedThings(ListedDevices):
     pre_start_required = True
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(RESOURCE, self._list, directories=[str(directory)], missing_device_ttl=0)
+        super().__init__(RESOURCE, self._list, directories=[str(directory)])
         self._directory = directory
         self.preparing = asyncio.Event()
         self.prepared: list[Sequence[str]] = []
@@ -75,14 +78,15 @@ class LockedThings(ListedDevices):
         self._wait_for_lock("scan")
         return [f"/dev/{path.name}" for path in self._directory.iterdir()]
 
-    def update_host(self) -> None:
+    def update_host(self, _found: FoundListed) -> bool:
         """Fail on request."""
         self._wait_for_lock("update")
         self.updates += 1
         if self.update_error is not None:
             raise self.update_error
+        return False
 
-    def pre_start(self, ids: Sequence[str]) -> None:
+    def pre_start(self, _found: FoundListed, ids: Sequence[str]) -> None:
         """Record the IDs."""
         self._loop.call_soon_threadsafe(self.preparing.set)
         self._wait_for_lock("pre_start")
@@ -124,12 +128,13 @@ async def test_pre_start_that_hangs_exceeds_its_deadline_and_delays_no_other_rpc
     things: LockedThings, kubelet_dir: str
 ) -> None:
     """Another process holds a lock. The preparation that started is finished, and done again at the next request."""
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE._replace(pre_start=1.0))
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE._replace(pre_start=1.0)))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 2, RESOURCE)
         async with connected(kubelet) as stub, locked_by_another_process(things.lock("pre_start")) as release:
             request = pb.PreStartContainerRequest(devices_ids=["thing1"])
             preparing = asyncio.ensure_future(stub.PreStartContainer(request, timeout=PATIENCE))
+            await until(lambda: bool(running_calls()))
             response = await stub.Allocate(allocation("thing0"), timeout=PATIENCE)
             assert response.container_responses[0].devices[0].host_path == "/dev/thing0"
             with pytest.raises(grpc.aio.AioRpcError, match="device 'thing1' could not be prepared") as late:
@@ -138,7 +143,8 @@ async def test_pre_start_that_hangs_exceeds_its_deadline_and_delays_no_other_rpc
             assert kubelet.resource(RESOURCE).allocatable == 2
             release()
             await stub.PreStartContainer(request, timeout=PATIENCE)
-        assert things.prepared == [["thing1"], ["thing1"]]
+        # Allocate lets its device be prepared as well, if that begins in time.
+        assert [names for names in things.prepared if names != ["thing0"]] == [["thing1"], ["thing1"]]
 
 
 class FragileThings(LockedThings):
@@ -147,14 +153,14 @@ class FragileThings(LockedThings):
     creates_devices = True
     scans = 0
 
-    def scan(self) -> None:
+    def scan(self) -> FoundListed:
         """Fail once."""
         self.scans += 1
         if self.scans == 2:
             raise OSError(24, "Too many open files")
-        super().scan()
+        return super().scan()
 
-    def pre_start(self, ids: Sequence[str]) -> None:
+    def pre_start(self, _found: FoundListed, ids: Sequence[str]) -> None:
         """Fail, against the contract of the interface, with another error."""
         for name in ids:
             (self._directory / name).rename(self._directory.parent / name)
@@ -166,7 +172,7 @@ async def test_any_failure_of_pre_start_is_followed_by_a_scan(things: LockedThin
     """Nothing else reports that the device is lost: its directory is not watched."""
     fragile = FragileThings(things._directory)
     fragile._directories = frozenset()
-    plugin = DevicePlugin(fragile, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    plugin = DevicePlugin(fragile, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 2, RESOURCE)
         async with connected(kubelet) as stub:
@@ -177,10 +183,10 @@ async def test_any_failure_of_pre_start_is_followed_by_a_scan(things: LockedThin
 
 
 async def test_scan_after_the_first_update_of_the_host_may_fail(things: LockedThings, kubelet_dir: str) -> None:
-    """A reload has stopped another plugin before. The scan is retried."""
+    """The scan is retried."""
     fragile = FragileThings(things._directory)
     async with Kubelet(kubelet_dir) as kubelet:
-        plugin = DevicePlugin(fragile, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+        plugin = DevicePlugin(fragile, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
         await plugin.prepare()
         async with run(plugin):
             await listed(kubelet, 2, RESOURCE)
@@ -191,14 +197,15 @@ async def test_scan_after_the_first_update_of_the_host_may_fail(things: LockedTh
 async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
     things: LockedThings, kubelet_dir: str
 ) -> None:
-    """Otherwise each reload during a hang would cost a thread and three descriptors."""
+    """Nothing else of its process is to have fewer of them."""
     before = inotify_instances()
     async with locked_by_another_process(things.lock("scan")) as release:
         for _ in range(3):
-            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)
+            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=SOON_HANGING))
             with pytest.raises(WorkerTimeoutError):
                 await plugin.prepare()
-            await plugin.discard(within=0.1)
+            plugin.stop(within=0.1)
+            await plugin.run()
         release()
         for thread in threading.enumerate():
             if thread.name == RESOURCE:
@@ -218,7 +225,7 @@ def inotify_instances() -> int:
 async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
     things: LockedThings, kubelet_dir: str
 ) -> None:
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=SOON_HANGING))
     async with (
         Kubelet(kubelet_dir) as kubelet,
         locked_by_another_process(things.lock("update")) as release,

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aosp_plugin.framework.conditions import CLAIMS_FAILING
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import PluginError
 from tests.claims import PATIENCE, Node, make_node, reference
+from tests.support import causes, reported
 
 
 @contextlib.contextmanager
@@ -37,25 +39,26 @@ async def prepared(claims: Claims, node: Node, uid: str, device_id: str) -> str:
     return ""
 
 
-async def test_a_full_file_system_refuses_a_claim_and_names_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", ["specs", "records"])
+async def test_a_full_file_system_refuses_a_claim_and_names_the_file(tmp_path: Path, full: str) -> None:
     node = make_node(tmp_path)
-    directory = node.cdi
+    directory = node.cdi if full == "specs" else node.state
     with small_file_system(directory):
         async with node.claims() as claims:
             assert not await prepared(claims, node, "a", "phone1")
             fill(directory)
             text = await prepared(claims, node, "b", "phone2")
-            assert f"the CDI spec {directory}/" in text
+            assert f"{directory}/{'phone' if full == 'specs' else 'claim_default_claim-b_b.json'}" in text
             assert "No space left on device" in text
             assert set(claims.prepared) == {"a"}
             assert node.backend.mounted == {"phone1"}
-            assert node.specs - {"filler"} == {"a"}
+            assert (node.specs - {"filler"}, node.records) == ({"a"}, {"a"})
             (directory / "filler").unlink()
             assert not await prepared(claims, node, "b", "phone2")
             assert node.backend.mounted == {"phone1", "phone2"}
 
 
-@pytest.mark.parametrize("full", ["specs", "lock"])
+@pytest.mark.parametrize("full", ["specs", "records"])
 async def test_a_full_file_system_does_not_keep_pods_from_ending(tmp_path: Path, full: str) -> None:
     node = make_node(tmp_path)
     directory = node.cdi if full == "specs" else node.state
@@ -81,9 +84,9 @@ async def test_specs_are_restored_when_there_is_space_again(tmp_path: Path) -> N
             node.spec("a").unlink()
             fill(node.cdi)
             await claims.repair()
-            assert "No space left on device" in claims.problem
+            assert "No space left on device" in causes(claims, CLAIMS_FAILING)
             assert set(claims.prepared) == {"a"}
             (node.cdi / "filler").unlink()
             await claims.repair()
-            assert not claims.problem
+            assert not reported(claims)
         assert node.specs == {"a"}

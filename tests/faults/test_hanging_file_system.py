@@ -54,10 +54,10 @@ class Host(NamedTuple):
             "shared_mounts": [],
             "shared_devices": [],
         }
-        directory = {"device_dir": str(self.devices.directory)}
+        common["device_dir"] = str(self.devices.directory)
         resources = [
-            {"resource_name": RESOURCE, **({} if "provision" in keys else directory), **keys},
-            {"resource_name": OTHER, "device_prefix": "aosp_hwbinder", **directory},
+            {"resource_name": RESOURCE, **keys},
+            {"resource_name": OTHER, "device_prefix": "aosp_hwbinder"},
         ]
         self.config.write_text(yaml.safe_dump({**common, "resources": resources}))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.framework import DevicePlugin, ListedDevices
+from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import IN_LIFE, DeviceDirectory, listed, problem, ready, run
@@ -22,7 +23,6 @@ def listing(resource: str, directory: str) -> ListedDevices:
         resource,
         lambda: [f"/dev/{name}" for name in sorted(os.listdir(directory))],
         directories=[directory],
-        missing_device_ttl=0,
     )
 
 
@@ -37,11 +37,10 @@ async def test_watched_directory_that_hangs_delays_no_other_resource(
     suffering = DevicePlugin(
         listing(SUFFERING, hanging_file_system.directory),
         kubelet_dir=kubelet_dir,
-        timings=IN_LIFE._replace(hang=0.2),
+        runtime=Runtime(timings=IN_LIFE._replace(hang=0.2)),
     )
-    other = DevicePlugin(
-        listing(OTHER, str(directory)), kubelet_dir=kubelet_dir, timings=IN_LIFE, files=suffering._scanned.files
-    )
+    runtime = Runtime(files=suffering._scan_loop.files, timings=IN_LIFE)
+    other = DevicePlugin(listing(OTHER, str(directory)), kubelet_dir=kubelet_dir, runtime=runtime)
     async with Kubelet(kubelet_dir) as kubelet, run(suffering), run(other):
         await listed(kubelet, 1, SUFFERING)
         await listed(kubelet, 1, OTHER)
@@ -52,7 +51,7 @@ async def test_watched_directory_that_hangs_delays_no_other_resource(
         for count, name in enumerate("bcd", start=2):
             (directory / name).touch()
             await listed(kubelet, count, OTHER)
-        assert other.unready == ""
+        assert other.ready
         await kubelet.restart()
         await listed(kubelet, 1, SUFFERING)
         await listed(kubelet, 4, OTHER)
@@ -83,7 +82,7 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
     """Scans and the open stream go on."""
     file_system, path = kubelet_path
     backend = listing(SUFFERING, str(device_directory.directory))
-    plugin = DevicePlugin(backend, kubelet_dir=path, timings=IN_LIFE._replace(hang=0.2, safety=0.1))
+    plugin = DevicePlugin(backend, kubelet_dir=path, runtime=Runtime(timings=IN_LIFE._replace(hang=0.2, safety=0.1)))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 0, SUFFERING)
         await ready(plugin)
@@ -106,7 +105,7 @@ async def test_registered_plugin_stops_while_the_kubelet_directory_hangs(
     """A reload of the configuration must not wait for it. The kubelet's stream ends; the socket stays for now."""
     file_system, path = kubelet_path
     backend = listing(SUFFERING, str(device_directory.directory))
-    plugin = DevicePlugin(backend, kubelet_dir=path, timings=IN_LIFE._replace(hang=0.2, safety=0.1))
+    plugin = DevicePlugin(backend, kubelet_dir=path, runtime=Runtime(timings=IN_LIFE._replace(hang=0.2, safety=0.1)))
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
         await listed(kubelet, 0, SUFFERING)

@@ -12,7 +12,7 @@ import pytest
 from kubelet_standin import DraKubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE, causes, reported, until
 
 OTHER = "tablet.example.com"
 
@@ -42,10 +42,10 @@ async def test_registered_driver_answers_during_a_hang(
         await connected(kubelet, driver)
         with file_system.hanging():
             await file_system.until_waiting()
-            await until(lambda: "kubelet directory has been hanging for" in driver.service.problem)
+            await until(lambda: "kubelet directory has been hanging for" in causes(driver.service))
             await kubelet.prepare(pod("game"))
             assert driver.service.registered
-        await until(lambda: not driver.service.problem)
+        await until(lambda: not reported(driver.service))
         assert len(kubelet.registrations) == 1
 
 
@@ -61,9 +61,9 @@ async def test_driver_that_begins_during_a_hang_registers_after_it(
                 await file_system.until_waiting()
             assert not other.service.registered
             async with running_driver(path, timings=SOON) as driver:
-                await until(lambda: "has been hanging for" in driver.service.problem)
+                await until(lambda: "has been hanging for" in causes(driver.service))
                 file_system.release()
                 await connected(kubelet, driver)
-                await asyncio.wait_for(until(lambda: not driver.service.problem), PATIENCE)
+                await asyncio.wait_for(until(lambda: not reported(driver.service)), PATIENCE)
         finally:
             file_system.release()

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.faults.test_mounts_and_scans import BIND, mount, unmount
-from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, Serve, listed, problem, ready, running
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, Serve, listed, problem, ready, running, unready
 
 ERRORS = [errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOSPC]
 
@@ -61,7 +62,7 @@ async def test_device_plugin_registers_after_an_error(
         file_system.fail(call, error)
         async with running(device_directory, directory, timings=OFTEN) as plugin:
             await problem(plugin, FAILED)
-            assert os.strerror(error) in plugin.unready or call == "mknod"  # gRPC does not return the error of bind
+            assert os.strerror(error) in unready(plugin) or call == "mknod"  # gRPC does not return the error of bind
             file_system.release()
             await listed(kubelet, 1)
 
@@ -73,7 +74,7 @@ async def test_device_plugin_registers_beside_a_stale_socket(
 ) -> None:
     """Which cannot be found or removed; nor can the plugin's own socket at the end."""
     device_directory.add(0)
-    names = PluginDirectory(directory, RESOURCE)
+    names = PluginDirectory(directory, RESOURCE, SOCKET_PREFIX)
     async with Kubelet(directory) as kubelet:
         leave_stale_socket(f"{directory}/{names.next_endpoint(1.0)}")
         file_system.fail(call, error)
@@ -93,7 +94,7 @@ async def test_device_plugin_stays_registered_during_an_error(
         await ready(plugin)
         file_system.fail("getattr", error)
         await file_system.until_failed(5)
-        assert not plugin.unready
+        assert plugin.ready
         device_directory.add(1)
         await listed(kubelet, 2)
         file_system.release()

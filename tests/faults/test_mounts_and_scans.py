@@ -18,12 +18,14 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import NamedSets, Resource
-from aosp_plugin.framework.observer import Observer
+from aosp_plugin.framework.clock import Stop
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import Stop, Timings
+from aosp_plugin.framework.timings import Timings
 
 TIMEOUT = 20
 EVENTS_ONLY = Timings(safety=3600.0, poll=0.05, retry=0.05)
@@ -208,33 +210,21 @@ class Operations:
         unmount(f"{self._root}/other")
 
 
-class Scans(Observer):
-    """Sets an event after each scan."""
-
-    def __init__(self) -> None:
-        self.ended = asyncio.Event()
-
-    def scanned(self, _result: str, _seconds: float) -> None:
-        """Set the event."""
-        self.ended.set()
-
-
 Devices = dict[str, Any]
 
 
-def existing(backend: BinderBackend) -> Devices:
+def existing(found: FoundDevices) -> Devices:
     """Return the binder devices that exist, by device."""
-    return {name: found for name, found in backend.binder_devices().items() if found}
+    return {name: members for name, members in found.members.items() if members}
 
 
 def scanned(backend: BinderBackend) -> Devices | None:
     """Scan, and return what exists; None if the device directory leads to itself."""
     try:
-        backend.scan()
+        return existing(backend.scan())
     except OSError as error:
         assert error.errno == errno.ELOOP  # noqa: PT017 - any other error is one of the test
         return None
-    return existing(backend)
 
 
 @pytest.mark.parametrize("below_a_root", [False, True])
@@ -249,8 +239,7 @@ async def test_every_change_of_the_host_is_noticed(root: str, seed: int, layout:
     resource = Resource(device_dir=f"{prefix}/{DEV}", sets=LAYOUTS[layout], **keys)
     full, followed = (BinderBackend(Host(root if below_a_root else "/"), resource, cdi_dir="/none") for _ in range(2))
     stop = Stop()
-    scans = Scans()
-    loop = ScanLoop(followed, stop, observer=scans, timings=EVENTS_ONLY)
+    loop = ScanLoop(followed, stop, Runtime(timings=EVENTS_ONLY))
     await loop.prepare()
     running = asyncio.create_task(loop.run())
     try:
@@ -266,12 +255,11 @@ async def test_every_change_of_the_host_is_noticed(root: str, seed: int, layout:
                 continue
             try:
                 async with asyncio.timeout(TIMEOUT):
-                    while existing(followed) != expected:
-                        await scans.ended.wait()
-                        scans.ended.clear()
+                    while existing(loop.inventory.found) != expected:  # noqa: ASYNC110 - an unchanged scan sets no event
+                        await asyncio.sleep(0.005)
             except TimeoutError:
-                assert existing(followed) == expected, "\n".join(operations.log)
+                assert existing(loop.inventory.found) == expected, "\n".join(operations.log)
     finally:
         stop.request()
         await running
-        await loop.close(close_backend=True)
+        await loop.close()

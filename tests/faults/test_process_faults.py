@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
-import signal
+import re
 import socket
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
-from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import (
     PATIENCE,
     RESOURCE,
@@ -27,9 +25,6 @@ from tests.support import (
     listed,
     without_descriptors,
 )
-
-LEAK = "leaked device: held open by a process outside its pod"
-LEAK_DETECTION = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "1"}
 
 
 @contextlib.contextmanager
@@ -87,11 +82,10 @@ async def test_everything_works_after_descriptors_ran_out(
     """Clients wait meanwhile. systemd's watchdog is fed all the time, or systemd would kill the process."""
     device_directory.add(0, 1)
     port = free_port()
-    environment = LEAK_DETECTION | systemd.environment
     flags = ["--listen", f"127.0.0.1:{port}"]
     async with (
         Kubelet(kubelet_dir) as kubelet,
-        Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve,
+        Serve(device_directory, kubelet_dir, *flags, environment=systemd.environment) as serve,
     ):
         await listed(kubelet, 2)
         await answered(port, "/readyz", "ok: ")
@@ -100,110 +94,32 @@ async def test_everything_works_after_descriptors_ran_out(
                 for _ in range(8):
                     client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
                     client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
-                await serve.logged("leak scan failed, retrying")
                 systemd.drain()
                 await systemd.watchdog(20)
                 device_directory.add(2)
             await listed(kubelet, 3)
         await systemd.watchdog(20)
         assert (await http_get(port, "/readyz"))[0] == 200
-        with holding(device_directory.directory / "aosp_binder2"):
-            await answered(port, "/metrics", f'\naosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 1.0')
-        assert "device=aosp_binder2" in await serve.logged(LEAK)
         assert (await http_get(port, "/metrics"))[0] == 200
         await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 1})]))
         assert len(kubelet.registrations) == 1
 
 
-DESCRIPTORS_RUN_OUT = """\
-import os, resource, socket, sys, time
-
-left = [3]
-
-def run_out():
-    if left:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (left.pop(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-
-def at_the_import():
-    pass
-
-def watch(event, values):
-    if event == "open" and os.path.basename(str(values[0])).startswith("endpoints."):
-        while not os.path.exists(os.environ["REGISTERED"]):
-            time.sleep(0.01)
-        at_the_import()
-
-sys.addaudithook(watch)
-"""
-"""The import of the HTTP servers' module waits for the file REGISTERED: without descriptors, gRPC ends the process."""
-
-AT_THE_IMPORT = "at_the_import = run_out"
-
-AT_THE_SOCKETS = """\
-original = socket.socketpair
-
-def socketpair(*arguments):
-    if os.path.exists(os.environ["REGISTERED"]):
-        run_out()
-    return original(*arguments)
-
-socket.socketpair = socketpair
-"""
+# -- threads
 
 
-@pytest.mark.parametrize("moment", [AT_THE_IMPORT, AT_THE_SOCKETS])
-async def test_http_servers_start_when_descriptors_are_free_again(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, moment: str
-) -> None:
-    """They start after the registration. A process that ended for want of descriptors would take its devices along."""
-    device_directory.add(0)
-    (tmp_path / "sitecustomize.py").write_text(DESCRIPTORS_RUN_OUT + moment)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = {"PYTHONPATH": path, "REGISTERED": str(tmp_path / "registered")}
-    port, status_port = free_port(), free_port()
-    flags = ["--listen", f"127.0.0.1:{port}", "--status-listen", f"127.0.0.1:{status_port}"]
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve,
-    ):
-        await listed(kubelet, 1)
-        await serve.logged("registered")
-        (tmp_path / "registered").touch()
-        assert "Too many open files" in await serve.logged("HTTP server failed to start, retrying")
-        limit = resource.prlimit(serve.process.pid, resource.RLIMIT_NOFILE)[1]
-        resource.prlimit(serve.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
-        assert (await http_get(port, "/healthz"))[0] == 200
-        assert (await http_get(status_port, "/status"))[0] == 200
-        assert len(kubelet.registrations) == 1
-
-
-# -- leak scans that hang
-
-
-async def test_leak_scan_that_hangs_affects_nothing_else(
-    device_directory: DeviceDirectory, kubelet_dir: str, hanging_file_system: HangingFileSystem
-) -> None:
-    """A process has a file open on a file system that hangs.
-
-    SIGTERM ends the plugin in time; the exit code would be another one if it had been ended by force.
-    """
-    device_directory.add(0)
-    port = free_port()
-    os.mknod(f"{hanging_file_system.source}/file")
-    with holding(f"{hanging_file_system.directory}/file"), hanging_file_system.hanging():
-        async with (
-            Kubelet(kubelet_dir) as kubelet,
-            Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}", environment=LEAK_DETECTION) as serve,
-        ):
-            await listed(kubelet, 1)
-            await hanging_file_system.until_waiting()
-            device_directory.add(1)
-            await listed(kubelet, 2)
-            await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 1})]))
-            for path in ("/healthz", "/readyz", "/metrics", "/status"):
-                assert (await http_get(port, path))[0] == 200
-            serve.signal(signal.SIGTERM)
-            assert await serve.finish() == 0
+@pytest.mark.parametrize(
+    ("command", "limit"),
+    [*(("serve", limit) for limit in (1, 2, 4, 9, 12, 20)), *(("provisioner", limit) for limit in (1, 2, 4))],
+)
+def test_process_that_may_start_too_few_threads_says_which_limit_to_raise(command: str, limit: int) -> None:
+    """Otherwise gRPC would crash, or wait for ever. The limit is that of a user who runs nothing else."""
+    user = ["setpriv", f"--reuid={200_000 + os.getpid()}", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    words = ["prlimit", f"--nproc={limit}", *user, sys.executable, "-m", "aosp_plugin", command]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)  # noqa: S603 - ours
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert re.match(r"aosp-plugin: cannot start \d+ threads: raise the limit that is reached: pids.max of ", line)
 
 
 # -- host trouble is not the process's

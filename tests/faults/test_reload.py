@@ -1,14 +1,16 @@
-"""Reloads of ``aosp-plugin serve`` by SIGHUP: a configuration that cannot be served changes nothing."""
+"""Reloads of ``aosp-plugin serve`` by SIGHUP: the process executes its program again, or nothing changes."""
 
 import asyncio
 import contextlib
-import errno
 import json
 import operator
 import os
+import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +20,7 @@ from aosp_plugin.cli.reload import reload
 from aosp_plugin.report.document import ReloadReport
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, answered, free_port, http_get, listed
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, answered, free_port, http_get, listed, sockets
 
 REJECTED = "configuration reload rejected, keeping the current configuration"
 FOREIGN = "192.0.2.1:9478"
@@ -28,7 +30,8 @@ FOREIGN = "192.0.2.1:9478"
 class Served:
     """A process that serves a configuration file to a kubelet, with two devices."""
 
-    def __init__(self, devices: DeviceDirectory, kubelet_dir: str, file: Path, port: int) -> None:
+    def __init__(self, devices: DeviceDirectory, kubelet_dir: str, file: Path, port: int, **options: Any) -> None:
+        """``options`` are those of ``Serve``."""
         self.file = file
         self.port = port
         self._devices = devices
@@ -41,7 +44,7 @@ class Served:
         }
         self.write()
         self.kubelet = Kubelet(kubelet_dir)
-        self.serve = Serve(devices, kubelet_dir, "--config", str(file), usual_flags=False)
+        self.serve = Serve(devices, kubelet_dir, "--config", str(file), usual_flags=False, **options)
 
     async def __aenter__(self) -> Self:
         """Start both, and wait until the kubelet has the devices."""
@@ -61,10 +64,26 @@ class Served:
         values = {key: value for key, value in (self._valid | changes).items() if value is not None}
         self.file.write_text(json.dumps(values))
 
-    async def registered(self, name: str = RESOURCE) -> None:
+    async def registered(self) -> None:
         """Wait until the kubelet has both devices, and the plugin is ready."""
-        await listed(self.kubelet, 2, name)
-        await answered(self.port, "/readyz", f"ok: {name}: ")
+        await listed(self.kubelet, 2)
+        await answered(self.port, "/readyz", f"ok: {RESOURCE}: ")
+
+    @property
+    def pid(self) -> int:
+        """The process ID of the plugin, also if another program has started it in a namespace."""
+        pid = self.serve.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0]) if children else pid
+
+    async def status(self) -> dict[str, Any]:
+        """Return the status report."""
+        answer: dict[str, Any] = json.loads((await answered(self.port, "/status", ""))[1])
+        return answer
+
+    async def unregistered(self) -> None:
+        """Wait until the plugin has ended its stream, on its way to the end."""
+        await self.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).streams == 0)
 
     async def reload(self) -> ReloadReport:
         """Reload the configuration, and return the outcome."""
@@ -127,8 +146,8 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
             "/x* (device_dir, device_prefix), and require_devices is set",
         ),
         (
-            {"device_dir": None, "provision": {"count": 3, "directory": "/usr"}},
-            "/usr is neither empty nor a binderfs",
+            {"device_dir": None, "phones": {"count": 3, "directory": "/usr"}},
+            "/usr is not empty",
         ),
         ({"resource_name": "nonsense"}, "resource_name: 'nonsense' is not allowed"),
         (
@@ -197,52 +216,21 @@ async def test_directory_that_hangs_changes_nothing(
     await served.check_unaffected()
 
 
-async def test_reload_to_another_directory_leaves_one_that_hangs(
+async def test_reload_is_rejected_while_a_call_on_the_host_hangs(
     device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
-    """What the previous configuration cannot clean up is logged, and keeps nothing from the next one."""
+    """To execute the program again would wait for a thread that cannot be killed, and serve nothing until then."""
     async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
         await reload_until_scan_hangs(served, hanging_file_system)
+        await served.serve.logged("device scan is hanging")
         served.write()
         served.serve.signal(signal.SIGHUP)
+        rejected = await served.serve.logged("configuration reload rejected, keeping the current configuration")
+        assert "a call on the host hangs, reload again when it has ended: device scan of " in rejected
+        hanging_file_system.release()
+        await served.serve.logged("device scan is no longer hanging")
+        served.serve.signal(signal.SIGHUP)
         await listed(served.kubelet, 2)
-        hanging_file_system.release()
-
-
-async def test_configuration_that_fails_to_start_is_replaced_by_the_one_before(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
-) -> None:
-    """Its directory disappears after the check."""
-    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
-        await reload_until_checked(served, hanging_file_system, tmp_path / "other")
-        (tmp_path / "other").rmdir()
-        hanging_file_system.release()
-        await answered(served.port, "/status", f"No such file or directory: '{tmp_path}/other'")
-        await served.registered()
-
-
-async def test_directories_of_kubelet_and_devices_that_fail_during_a_reload_are_waited_for(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
-) -> None:
-    """Neither configuration can start: one lacks the former, the other both."""
-    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
-        await reload_until_checked(served, hanging_file_system, tmp_path / "other")
-        os.rename(kubelet_dir, tmp_path / "away")
-        hanging_file_system.fail("opendir", errno.EIO)
-        await served.serve.logged(REJECTED)
-        await served.serve.logged("device scan failed")
-        hanging_file_system.release()
-        os.rename(tmp_path / "away", kubelet_dir)
-        await listed(served.kubelet, 2)
-
-
-async def reload_until_checked(served: Served, hanging_file_system: HangingFileSystem, following: Path) -> None:
-    """Reload, and return when the new configuration is checked: the one before waits for its file system to end."""
-    await reload_until_scan_hangs(served, hanging_file_system)
-    os.mkdir(following)
-    served.write(device_dir=str(following))
-    served.serve.signal(signal.SIGHUP)
-    await served.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).streams == 0)
 
 
 async def reload_until_scan_hangs(served: Served, hanging_file_system: HangingFileSystem) -> None:
@@ -261,6 +249,155 @@ def create(path: str) -> None:
     Path(path).touch()
 
 
+# -- another configuration is served
+
+MODULE = (sys.executable, "-m", "aosp_plugin")
+SCRIPT = (str(Path(sys.executable).parent / "aosp-plugin"),)
+FIRST_PROCESS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *MODULE)
+"""As process 1 of a container."""
+
+
+@pytest.mark.parametrize("program", [MODULE, SCRIPT, FIRST_PROCESS])
+async def test_process_keeps_its_id_and_nothing_else(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, program: Sequence[str]
+) -> None:
+    """The kubelet has one registration more, and a gap between two streams; metrics and history begin again."""
+    file, port = tmp_path / "config.yaml", free_port()
+    async with Served(device_directory, kubelet_dir, file, port, program=program) as served:
+        pid, before = served.pid, await served.status()
+        served.write(replicas=2)
+        os.kill(pid, signal.SIGHUP)
+        await listed(served.kubelet, 4)
+        await answered(port, "/readyz", "ok: ")
+        status, (_, _, metrics) = await served.status(), await http_get(port, "/metrics")
+        assert (served.pid, status["process"]) == (pid, before["process"])
+        assert status["started"] > before["started"]
+        assert status["last_reload"]["changed"]
+        assert {change["event"] for change in status["changes"]} == {"reloaded", "registered"}
+        assert f'aosp_plugin_registrations_total{{resource="{RESOURCE}",result="ok"}} 1.0' in metrics
+        view = served.kubelet.resource(RESOURCE)
+        assert (len(served.kubelet.registrations), view.streams, view.last_stream_end) == (2, 1, "EOF")
+        assert len(sockets(kubelet_dir)) == 1
+        os.kill(pid, signal.SIGTERM)
+        assert await served.serve.finish() == 0
+
+
+async def test_reload_during_a_reload_serves_the_last_configuration(served: Served) -> None:
+    served.write(replicas=2)
+    served.serve.signal(signal.SIGHUP)
+    await served.unregistered()
+    served.write(replicas=3)
+    served.serve.signal(signal.SIGHUP)
+    await listed(served.kubelet, 6)
+
+
+SIGNAL_AT_EVENT = """
+import os, sys
+
+def hook(event, arguments):
+    if event in {"import", "os.exec"} and "AOSP_RELOADED" in os.environ and "SIGNAL" in os.environ:
+        if os.environ["EVENT"] in (event, f"{event} {arguments[0]}"):
+            os.kill(os.getpid(), int(os.environ.pop("SIGNAL")))
+
+sys.addaudithook(hook)
+"""
+
+
+@pytest.mark.parametrize("program", [MODULE, FIRST_PROCESS])
+@pytest.mark.parametrize("event", ["os.exec", "import aosp_plugin.daemon.node_service"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_signal_between_two_programs_of_the_process_is_handled_by_the_second(
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    tmp_path: Path,
+    program: Sequence[str],
+    event: str,
+    number: signal.Signals,
+) -> None:
+    """It comes when the first has ended, or while the second loads its modules."""
+    (tmp_path / "sitecustomize.py").write_text(SIGNAL_AT_EVENT)
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {"PYTHONPATH": path, "SIGNAL": str(int(number)), "EVENT": event}
+    file, port = tmp_path / "config.yaml", free_port()
+    async with Served(device_directory, kubelet_dir, file, port, program=program, environment=environment) as served:
+        pid = served.pid
+        served.write(replicas=2)
+        os.kill(pid, signal.SIGHUP)
+        if number is signal.SIGHUP:
+            await served.serve.logged("configuration reloaded changed=True")
+            await served.serve.logged("configuration reloaded changed=False")
+            os.kill(pid, signal.SIGTERM)
+        assert await served.serve.finish() == 0
+        assert sockets(kubelet_dir) == []
+
+
+async def test_stop_during_a_reload_ends_the_process(served: Served) -> None:
+    served.write(replicas=2)
+    served.serve.signal(signal.SIGHUP)
+    await served.unregistered()
+    served.serve.signal(signal.SIGTERM)
+    assert await served.serve.finish() == 0
+
+
+async def test_program_that_is_gone_is_an_error(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+) -> None:
+    """Whoever started the process starts it again."""
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), tmp_path)
+    options = {"program": (str(python), "-m", "aosp_plugin"), "environment": {"PYTHONPATH": ":".join(sys.path)}}
+    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port(), **options) as served:
+        python.unlink()
+        served.write(replicas=2)
+        served.serve.signal(signal.SIGHUP)
+        assert await served.serve.finish() == 1
+        assert f"ERROR program cannot be executed again path={python} " in served.serve.log[-1]
+        assert sockets(kubelet_dir) == []
+
+
+async def test_configuration_that_fails_after_the_check_is_an_error(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> None:
+    """Its directory disappears while the process stops, which waits for a scan."""
+    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
+        await reload_until_scan_hangs(served, hanging_file_system)
+        (tmp_path / "other").mkdir()
+        served.write(device_dir=str(tmp_path / "other"))
+        served.serve.signal(signal.SIGHUP)
+        await served.unregistered()
+        (tmp_path / "other").rmdir()
+        hanging_file_system.release()
+        assert await served.serve.finish() == 1
+        assert f"cannot read the device directory {tmp_path}/other: " in served.serve.log[-1]
+
+
+async def test_systemd_sees_a_reload_of_a_ready_service(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)  # noqa: FBT003 - has no keyword
+        loop, file, port = asyncio.get_running_loop(), tmp_path / "config.yaml", free_port()
+        states: list[str] = []
+
+        async def ready(times: int) -> None:
+            while states.count("READY=1") < times:
+                states.extend((await loop.sock_recv(systemd, 4096)).decode().splitlines())
+
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        async with (
+            asyncio.timeout(PATIENCE),
+            Served(device_directory, kubelet_dir, file, port, environment=environment) as served,
+        ):
+            await ready(1)
+            served.write(replicas=2)
+            served.serve.signal(signal.SIGHUP)
+            await ready(2)
+    names = [state.partition("=")[0] for state in states if not state.startswith("STATUS=")]
+    assert names == ["READY", "RELOADING", "MONOTONIC_USEC", "READY"]
+
+
 # -- what stays
 
 
@@ -271,42 +408,19 @@ def resources(pid: int) -> tuple[int, int]:
 
 async def test_reloads_leave_no_descriptor_and_no_thread(served: Served) -> None:
     """Neither those that are accepted nor those that are rejected."""
-    pid = served.serve.process.pid
 
     async def reloads(number: int) -> None:
-        name = f"example.com/{number}"
-        served.write(resource_name=name)
+        served.write(replicas=number + 2)
         served.serve.signal(signal.SIGHUP)
-        await served.registered(name)
-        await served.rejected(status_listen=FOREIGN, leak_scan_interval=60)
+        await listed(served.kubelet, 2 * (number + 2))
+        await answered(served.port, "/readyz", "ok: ")
+        await served.rejected(status_listen=FOREIGN, missing_device_ttl=60)
         await served.rejected(device_dir="/nowhere")
 
     await reloads(0)
-    before = resources(pid)
-    for number in range(1, 6):
+    before = resources(served.pid)
+    for number in range(1, 4):
         await reloads(number)
     async with asyncio.timeout(PATIENCE):
-        while any(map(operator.gt, resources(pid), before)):  # some threads and connections end a moment later
+        while any(map(operator.gt, resources(served.pid), before)):  # some threads and connections end a moment later
             await http_get(served.port, "/healthz")
-
-
-# -- addresses
-
-
-async def test_clients_of_an_unchanged_address_are_answered_during_a_reload(served: Served) -> None:
-    """Each connection gets an answer, before, during and after the change of generations."""
-    statuses, done = set(), asyncio.Event()
-
-    async def poll() -> None:
-        while not done.is_set():
-            statuses.add((await http_get(served.port, "/healthz"))[0])
-
-    async with asyncio.TaskGroup() as clients:
-        for _ in range(3):
-            clients.create_task(poll())
-        for name in ("example.com/one", "example.com/two"):
-            served.write(resource_name=name, log_level="debug")
-            served.serve.signal(signal.SIGHUP)
-            await listed(served.kubelet, 2, name)
-        done.set()
-    assert statuses == {200}

@@ -170,12 +170,24 @@ async def cdi_directory_full(node: Node) -> AsyncIterator[Plugin]:
             yield plugin
 
 
+BUG = """\
+from aosp_plugin.daemon import allocations
+from aosp_plugin.report.observation import Observation
+
+def record(_, server, _allocations):
+    assert not server.registered
+
+Observation._record = record
+allocations.ALLOCATIONS_INTERVAL = 1.0
+"""
+
+
 @contextlib.asynccontextmanager
 async def task_dies(node: Node) -> AsyncIterator[Plugin]:
-    """Put a bug into leak detection."""
-    (node.directory / "sitecustomize.py").write_text("import aosp_plugin.report.leaks as leaks\nleaks.scan = None\n")
+    """Put a bug into the task that asks for allocations."""
+    (node.directory / "sitecustomize.py").write_text(BUG)
     path = os.pathsep.join([str(node.directory), os.environ.get("PYTHONPATH", "")])
-    async with node.serving(AOSP_PLUGIN_LEAK_SCAN_INTERVAL="1", PYTHONPATH=path) as plugin:
+    async with node.serving(PYTHONPATH=path) as plugin:
         yield plugin
 
 

@@ -11,31 +11,24 @@ import pytest
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, DeviceDirectory, Serve, answered, free_port, listed, sockets
 
 PROGRAM = """
 import os, sys
-from aosp_plugin.framework import DevicePlugin, ListedDevices, Timings, serve
+from functools import partial
+from aosp_plugin.framework import ListedDevices, Timings, serve
+from aosp_plugin.framework.service import serving
 
-DevicePlugin.__init__.__kwdefaults__["timings"] = Timings(hang=0.5)
+serving.Runtime = partial(serving.Runtime, timings=Timings(hang=0.5))
 kubelet_dir, what, directory = sys.argv[1:]
 
 class Thing(ListedDevices):
-    pre_start_required = what == "loop"
-
-    def allocate(self, ids):  # violates the contract: it answers from memory
+    def allocate(self, found, ids):  # violates the contract: it answers from what the scan has found
         if what == "allocate":
             os.stat(directory)
-        return super().allocate(ids)
-
-    def pre_start(self, ids):
-        raise OSError("a scan follows")
-
-    def seconds_until_scan(self):  # violates the contract: it runs in the event loop
-        if what == "loop":
-            os.stat(directory)
+        return super().allocate(found, ids)
 
 def list_devices():
     if what == "list":
@@ -83,27 +76,6 @@ async def test_event_loop_that_hangs_is_a_forced_exit(
 ) -> None:
     """A backend violates its contract. The log names the function; the next start removes the socket."""
     async with Kubelet(kubelet_dir) as kubelet:
-        process = await start(tmp_path, kubelet_dir, "loop", hanging_file_system.directory)
-        await listed(kubelet, 1, "example.com/thing")
-        hanging_file_system.hang()
-        pod = Pod("pod", [Container("container", {"example.com/thing": 1})])
-        await kubelet.admit(pod)
-        starting = asyncio.create_task(kubelet.start_container(pod, "container"))
-        await hanging_file_system.until_waiting()
-        process.send_signal(number)
-        code, log = await finish(process)
-        await asyncio.wait({starting})
-        starting.exception()
-    assert code == 0
-    assert "WARNING forced exit" in log[-1]
-    assert "main thread in seconds_until_scan (plugin.py:" in log[-1]
-
-
-async def test_allocate_that_hangs_is_a_forced_exit(
-    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
-) -> None:
-    """A backend violates its contract. The next start removes the socket."""
-    async with Kubelet(kubelet_dir) as kubelet:
         process = await start(tmp_path, kubelet_dir, "allocate", hanging_file_system.directory)
         await listed(kubelet, 1, "example.com/thing")
         hanging_file_system.hang()
@@ -113,7 +85,7 @@ async def test_allocate_that_hangs_is_a_forced_exit(
             request = pb.AllocateRequest(container_requests=[container])
             allocating = asyncio.ensure_future(DevicePluginStub(channel).Allocate(request))
             await hanging_file_system.until_waiting()
-            process.terminate()
+            process.send_signal(number)
             code, log = await finish(process)
             with pytest.raises(grpc.aio.AioRpcError):
                 await allocating
@@ -126,7 +98,7 @@ SIGNAL_AT_IMPORT = """
 import os, sys
 
 def hook(event, arguments):
-    if event == "import" and arguments[0] == "aosp_plugin.daemon.generation" and "SIGNAL" in os.environ:
+    if event == "import" and arguments[0] == "aosp_plugin.daemon.node_service" and "SIGNAL" in os.environ:
         os.kill(os.getpid(), int(os.environ.pop("SIGNAL")))
 
 sys.addaudithook(hook)

@@ -1,6 +1,7 @@
 """A pod's credentials: token and CA from files that change while the process runs, over TLS."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import ServiceAccount, ServiceAccountMissingError, in_cluster
 from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError
+from aosp_plugin.framework.conditions import Conditions
 from kubelet_standin.apiserver import ApiServer
 from tests.support import Clock
 
@@ -26,7 +28,8 @@ async def server() -> AsyncIterator[ApiServer]:
 @pytest.fixture
 async def client(server: ApiServer, tmp_path: Path, clock: Clock) -> AsyncIterator[ApiClient]:
     server.write_service_account(str(tmp_path), "first")
-    async with ApiClient(ServiceAccount(server.url, str(tmp_path), clock=clock)) as client:
+    account = ServiceAccount(server.url, str(tmp_path), conditions=Conditions(), clock=clock)
+    async with contextlib.aclosing(ApiClient(account)) as client:
         yield client
 
 
@@ -36,8 +39,9 @@ def write(directory: Path, name: str, content: str) -> None:
 
 async def test_a_pod_finds_the_api_server_by_its_environment(server: ApiServer, tmp_path: Path) -> None:
     server.write_service_account(str(tmp_path))
-    async with ApiClient(in_cluster(str(tmp_path), server.environment)) as client:
-        assert (await client.list(protocol.NODES)).items == []
+    account = in_cluster(str(tmp_path), server.environment, conditions=Conditions())
+    async with contextlib.aclosing(ApiClient(account)) as client:
+        assert await client.list(protocol.NODES) == []
 
 
 async def test_a_token_that_was_replaced_is_read_after_a_401(
@@ -69,7 +73,8 @@ async def test_a_certificate_authority_that_was_replaced_is_trusted_within_a_min
 async def test_a_server_with_the_certificate_of_another_name_is_not_trusted(tmp_path: Path) -> None:
     async with ApiServer(tls=True, host="127.0.0.2") as server:
         server.write_service_account(str(tmp_path))
-        async with ApiClient(ServiceAccount(server.url, str(tmp_path))) as client:
+        account = ServiceAccount(server.url, str(tmp_path), conditions=Conditions())
+        async with contextlib.aclosing(ApiClient(account)) as client:
             with pytest.raises(ApiUnavailableError, match=r"cannot connect: .*IP address mismatch"):
                 await client.list(protocol.NODES)
 
@@ -119,7 +124,7 @@ async def test_files_that_vanish_leave_the_credentials_in_use(
     (tmp_path / "away").rename(tmp_path / "token")
     clock.now += module.REFRESH
     await client.list(protocol.NODES)
-    assert [record.message for record in caplog.records if record.name == module.__name__] == [
+    assert [record.message for record in caplog.records if "credentials" in record.message] == [
         "credentials of the API server are unavailable",
         "credentials of the API server recovered",
     ]
@@ -134,4 +139,4 @@ async def test_files_that_vanish_leave_the_credentials_in_use(
 )
 def test_an_environment_without_the_api_server_is_an_error(environment: dict[str, str], problem: str) -> None:
     with pytest.raises(ServiceAccountMissingError, match=problem):
-        in_cluster(environment=environment)
+        in_cluster("/none", environment, conditions=Conditions())

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import BinderfsError, NotPermittedError
+from aosp_plugin.config.keys import NamedSets
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceNode
 from aosp_plugin.framework.errors import UnhealthyDeviceError
+from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import Kubelet
-from tests.backends import binder_backend, scan
+from tests.backends import Served, binder_backend
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, Clock, listed, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates device nodes, which requires root")
@@ -69,6 +70,49 @@ def fake_binderfs(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     monkeypatch.setattr(Host, "driver", lambda _self: driver)
 
 
+@needs_root
+def test_device_that_some_users_cannot_open_is_healthy_and_reported(
+    dev: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those that insmod makes: their mode is 0600. A change of it causes no event, so a scan is due."""
+    caplog.set_level("INFO")
+    create_nodes(dev, "aosp_binder0", "aosp_binder1", "aosp_binder2")
+    backend = binder_backend(dev, verify=Verify.CHAR, clock=clock)
+    (dev / "aosp_binder1").chmod(0o666)
+    assert backend.scan() == {f"aosp_binder{number}": "" for number in range(3)}
+    assert backend.found.restricted == {"aosp_binder0": ["aosp_binder0"], "aosp_binder2": ["aosp_binder2"]}
+    assert backend.due() == 10
+    for name in ("aosp_binder0", "aosp_binder2"):
+        (dev / name).chmod(0o666)
+    backend.scan()
+    assert not backend.found.restricted
+    assert backend.due() is None
+    records = [(record.message, vars(record).get("device")) for record in caplog.records]
+    assert records == [
+        ("not all users may open binder devices", "aosp_binder0,aosp_binder2"),
+        ("all users may open binder devices again", None),
+    ]
+
+
+@needs_root
+def test_phone_of_the_devices_with_android_names(dev: Path) -> None:
+    """As docs/hosts.md describes: the links of one directory make them a set."""
+    create_nodes(dev, "binder", "hwbinder", "vndbinder")
+    phone = dev / "phones/phone0"
+    phone.mkdir(parents=True)
+    for name in ("binder", "hwbinder", "vndbinder"):
+        (phone / name).symlink_to(dev / name)
+    paths = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
+    sets = NamedSets(names=("binder", "hwbinder", "vndbinder"))
+    backend = binder_backend(
+        dev / "phones", verify=Verify.CHAR, sets=sets, container_paths=paths, visible_devices_env="", shared_mounts=()
+    )
+    assert backend.scan() == {"phone0": ""}
+    edits = backend.allocate(["phone0"])
+    assert [mount.container_path for mount in edits.mounts] == [*paths]
+    assert [node.container_path for node in edits.devices] == [f"/dev/phone0/{path[5:]}" for path in paths]
+
+
 def refuse(_self: Host, _directory: str) -> list[str]:
     raise PermissionError(13, "Permission denied")
 
@@ -78,17 +122,17 @@ def test_a_second_name_of_a_binder_device_is_no_device(dev: Path, monkeypatch: p
     monkeypatch.setattr(Host, "listdir", lambda _self, directory: sorted(os.listdir(directory)))
     create(dev, 0, 1, 2)
     backend = binder_backend(dev)
-    assert scan(backend) == {f"aosp_binder{number}": "" for number in range(3)}
+    assert backend.scan() == {f"aosp_binder{number}": "" for number in range(3)}
     (dev / "aosp_binder1").unlink()
     (dev / "aosp_binder1").symlink_to("aosp_binder2")
-    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": "missing", "aosp_binder2": ""}
+    assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": "missing", "aosp_binder2": ""}
     (dev / "aosp_binder1").unlink()
     create(dev, 1)
     (dev / "aosp_binder9").symlink_to("aosp_binder2")
     for change in (lambda: None, backend.reset, lambda: (dev / "aosp_binder2").rename(dev.parent / "old")):
         change()
         create(dev, 2)
-        assert scan(backend) == {f"aosp_binder{number}": "" for number in range(3)}
+        assert backend.scan() == {f"aosp_binder{number}": "" for number in range(3)}
 
 
 def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
@@ -97,16 +141,16 @@ def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
     """For example, the binderfs was mounted again while containers have devices of the old one."""
     link(dev / "aosp_binder1", tmp_path / "a")
     backend = binder_backend(dev, clock=clock)
-    assert scan(backend) == {"aosp_binder1": ""}
+    assert backend.scan() == {"aosp_binder1": ""}
     link(dev / "aosp_binder1", other_file_system / "a")
-    assert scan(backend) == {"aosp_binder1": "replaced"}
+    assert backend.scan() == {"aosp_binder1": "replaced"}
     with pytest.raises(UnhealthyDeviceError, match="device 'aosp_binder1' is unhealthy: replaced"):
         backend.allocate(["aosp_binder1"])
-    assert backend.directories() == {str(dev), str(other_file_system)}
-    assert backend.seconds_until_scan() == TTL
+    assert backend.found.directories == {str(dev), str(other_file_system)}
+    assert backend.due() == TTL
     clock.now += TTL
     backend.scan()
-    assert [device.reason for device in backend.devices()] == [""]
+    assert [device.reason for device in backend.found.devices] == [""]
 
 
 @pytest.mark.usefixtures("no_mount_events")
@@ -114,7 +158,10 @@ async def test_missing_device_is_dropped_at_its_time(dev: Path, kubelet_dir: str
     """No event causes the scan that drops it, and full scans are minutes apart."""
     create(dev, 1, 2)
     backend = binder_backend(dev, missing_device_ttl=0.2)
-    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        run(DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))),
+    ):
         await listed(kubelet, 2)
         (dev / "aosp_binder1").unlink()
         await listed(kubelet, 1)
@@ -128,20 +175,20 @@ def test_reset_is_applied_by_the_first_scan_that_succeeds(
     link(dev / "aosp_binder1", tmp_path / "a")
     create(dev, 2)
     backend = binder_backend(dev)
-    scan(backend)
+    backend.scan()
     link(dev / "aosp_binder1", other_file_system / "a")
     (dev / "aosp_binder2").unlink()
     before = {"aosp_binder1": "replaced", "aosp_binder2": "missing"}
-    assert scan(backend) == before
+    assert backend.scan() == before
     backend.reset()
     with monkeypatch.context() as patch:
         patch.setattr(Host, "listdir", refuse)
         with pytest.raises(PermissionError):
             backend.scan()
-    assert {device.id: device.reason for device in backend.devices()} == before
-    assert scan(backend) == {"aosp_binder1": ""}
+    assert {device.id: device.reason for device in backend.found.devices} == before
+    assert backend.scan() == {"aosp_binder1": ""}
     link(dev / "aosp_binder1", tmp_path / "a")
-    assert scan(backend) == {"aosp_binder1": "replaced"}
+    assert backend.scan() == {"aosp_binder1": "replaced"}
 
 
 @needs_root
@@ -149,7 +196,7 @@ def test_reset_during_a_scan_is_for_the_next_one(dev: Path, monkeypatch: pytest.
     """The scan may have read the devices before."""
     create(dev, 1)
     backend = binder_backend(dev)
-    scan(backend)
+    backend.scan()
     (dev / "aosp_binder1").unlink()
     read = Host.driver
 
@@ -159,8 +206,8 @@ def test_reset_during_a_scan_is_for_the_next_one(dev: Path, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "driver", reset_and_read)
-        assert scan(backend) == {"aosp_binder1": "missing"}
-    assert scan(backend) == {}
+        assert backend.scan() == {"aosp_binder1": "missing"}
+    assert backend.scan() == {}
 
 
 @pytest.mark.parametrize("create_file", [os.mkdir, Path.touch, os.mkfifo], ids=["directory", "file", "fifo"])
@@ -171,12 +218,12 @@ def test_shared_device_that_is_replaced_by_another_file_is_not_passed_to_contain
     shared.symlink_to("/dev/null")
     create(dev, 1)
     backend = binder_backend(dev, shared_devices=(str(shared),))
-    scan(backend)
+    backend.scan()
     assert backend.allocate(["aosp_binder1"]).devices[1:] == [DeviceNode(str(shared), str(shared), "rw")]
     shared.unlink()
     create_file(shared)
     for _ in range(2):
-        scan(backend)
+        backend.scan()
         assert len(backend.allocate(["aosp_binder1"]).devices) == 1
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert record.getMessage() == "shared device is not a device, not passed to containers"
@@ -189,8 +236,8 @@ def test_host_root_applies_to_this_process_but_not_to_the_edits(tmp_path: Path) 
     (tmp_path / "run" / "n1").touch()
     (tmp_path / "dev" / "aosp_binder1").symlink_to("/run/n1")
     backend = binder_backend("/dev", host=Host(str(tmp_path)), shared_mounts=("/shared:/in",))
-    assert scan(backend) == {"aosp_binder1": ""}
-    assert backend.directories() == {str(tmp_path), f"{tmp_path}/dev", f"{tmp_path}/run"}
+    assert backend.scan() == {"aosp_binder1": ""}
+    assert backend.found.directories == {str(tmp_path), f"{tmp_path}/dev", f"{tmp_path}/run"}
     edits = backend.allocate(["aosp_binder1"])
     assert [node.host_path for node in edits.devices] == ["/dev/aosp_binder1"]
     assert [mount.host_path for mount in edits.mounts] == ["/shared"]
@@ -218,7 +265,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
 
 
 @pytest.fixture
-def probing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BinderBackend:
+def probing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     """Return a backend that probes a host with one device: a link below a root."""
     root = tmp_path / "host"
     (root / "dev").mkdir(parents=True)
@@ -240,8 +287,8 @@ def probing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BinderBackend:
     ],
 )
 def test_probe_accepts_version_8_and_devices_that_it_may_not_open(
-    probe: Probe, probing: BinderBackend, tmp_path: Path, version: int | Exception, reason: str
+    probe: Probe, probing: Served, tmp_path: Path, version: int | Exception, reason: str
 ) -> None:
     probe.version = version
-    assert scan(probing) == {"aosp_binder1": reason}
+    assert probing.scan() == {"aosp_binder1": reason}
     assert probe.paths == [f"{tmp_path}/host/n1"]

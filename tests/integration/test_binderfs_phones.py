@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
+from aosp_plugin.backend.catalog import UNLINKED
+from aosp_plugin.backend.found_devices import Allocated
+from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
-from kubelet_standin import Container, Kubelet, Pod
-from tests.support import IN_LIFE, Clock, listed, run, until
+from aosp_plugin.framework.runtime import Runtime
+from kubelet_standin import Behaviour, Container, Kubelet, Pod
+from tests.backends import Served
+from tests.support import IN_LIFE, Clock, causes, listed, run, until
 from tests.tmpfs_binderfs import Mounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
@@ -33,15 +37,15 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount
         yield mounts
 
 
-def backend_of(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> BinderBackend:
+def backend_of(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
     """Return a backend that has not scanned yet."""
     phones = Phones(count=count, directory=str(directory.path))
     cdi_dir = str(directory.path.parent / "cdi")
-    resource = Resource(phones=phones, **{**PHONE_DEFAULTS, "shared_devices": (), **keys})
-    return BinderBackend(Host(), resource, cdi_dir=cdi_dir, clock=clock or Clock())
+    resource = Resource.of(phones=phones, **{"shared_devices": (), **keys})
+    return Served(BinderBackend(Host(), resource, cdi_dir=cdi_dir, clock=clock or Clock()))
 
 
-def started(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> BinderBackend:
+def started(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
     """Return a backend after its first host update and the scan that follows."""
     backend = backend_of(directory, count, clock, **keys)
     backend.scan()
@@ -50,10 +54,9 @@ def started(directory: Mounts, count: int, clock: Clock | None = None, **keys: A
     return backend
 
 
-def reasons(backend: BinderBackend) -> dict[str, str]:
+def reasons(backend: Served) -> dict[str, str]:
     """Scan, and return the reason of each device, empty if it is healthy."""
-    backend.scan()
-    return {device.id: device.reason for device in backend.devices()}
+    return backend.scan()
 
 
 def mounts_of(edits: ContainerEdits) -> dict[str, str]:
@@ -76,10 +79,28 @@ def test_container_gets_its_phone_at_the_paths_of_android_and_nothing_of_others(
     }
 
 
+def test_backend_reports_binder_devices_without_a_link(directory: Mounts) -> None:
+    directory.number_devices()
+    backend = started(directory, 2)
+    backend.update_host()
+    assert directory.linked() == directory.expected_links("phone0", "phone1")
+    assert not causes(backend.backend, UNLINKED)
+    directory.hide_links()
+    backend.update_host()
+    assert causes(backend.backend, UNLINKED) == "6 binder devices have none"
+
+
+async def test_kubelet_gets_mounted_phones_with_the_first_list(directory: Mounts, kubelet_dir: str) -> None:
+    plugin = DevicePlugin(backend_of(directory, 2).backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
+        assert kubelet.resource(RESOURCE).allocatable == 2
+
+
 async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kubelet(
     directory: Mounts, kubelet_dir: str
 ) -> None:
-    plugin = DevicePlugin(backend_of(directory, 2), kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    plugin = DevicePlugin(backend_of(directory, 2).backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 2, RESOURCE)
         pod = Pod("phone", [Container("android", {RESOURCE: 1})])
@@ -96,6 +117,30 @@ async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kub
         await until(lambda: directory.mounted() == {"phone0": 1, "phone1": 1})
         await listed(kubelet, 2, RESOURCE)
         assert plugin.inventory.snapshot.revision <= 4
+
+
+async def test_no_container_gets_the_binderfs_of_another_pod_although_the_kubelet_skips_pre_start(
+    directory: Mounts, kubelet_dir: str
+) -> None:
+    """A kubelet that was restarted has no options of a plugin that has not registered; 1.20 starts the new pod's."""
+    async with Kubelet(kubelet_dir, behaviour=Behaviour.OLD) as kubelet:
+        async with run(
+            DevicePlugin(backend_of(directory, 1).backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
+        ):
+            await listed(kubelet, 1, RESOURCE)
+            before, after = (Pod(name, [Container("android", {RESOURCE: 1})]) for name in ("before", "after"))
+            await kubelet.admit(before)
+            await kubelet.start_container(before, "android")
+            held = os.open(directory.path / "phone0", os.O_RDONLY)  # its number is not used again
+            await kubelet.finish(before)
+            await kubelet.admit(after)
+        await kubelet.restart()
+        await kubelet.start_container(after, "android")
+        device = os.stat(directory.path / "phone0").st_dev
+    try:
+        assert device not in {os.fstat(held).st_dev, os.stat(directory.path).st_dev}
+    finally:
+        os.close(held)
 
 
 def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: Mounts) -> None:
@@ -128,18 +173,18 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
     backend.update_host()
     with pytest.raises(UnhealthyDeviceError, match="surplus"):
         backend.allocate(["phone1"])
-    backend.set_allocated(Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL))
+    backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL))
     backend.update_host()
     assert reasons(backend) == surplus
     clock.now += SURPLUS_INTERVAL + 1
-    backend.set_allocated(Allocated(frozenset({"phone2"}), clock.now))
+    backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now))
     backend.update_host()
     assert reasons(backend) == {"phone0": "", "phone2": "surplus"}
     assert directory.mounted() == {"phone0": 1, "phone2": 1}
-    backend.set_allocated(Allocated(frozenset(), clock.now))
+    backend.tell(allocated=Allocated(frozenset(), clock.now))
     backend.update_host()
     assert reasons(backend) == {"phone0": ""}
-    assert not backend.has_surplus
+    assert not backend.found.has_surplus
     assert os.listdir(directory.path) == ["phone0"]
 
 
@@ -160,7 +205,7 @@ def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Moun
     backend.pre_start(["phone1"])
     assert in_spec()
     clock.now += SURPLUS_INTERVAL + 1
-    backend.set_allocated(Allocated(frozenset(), clock.now))
+    backend.tell(allocated=Allocated(frozenset(), clock.now))
     assert not in_spec()
 
 
@@ -170,9 +215,23 @@ def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts) -> Non
     clock = Clock()
     backend = started(directory, 1, clock, **keys)
     clock.now += SURPLUS_INTERVAL + 1
-    backend.set_allocated(Allocated(frozenset({"phone1::1"}), clock.now))
+    backend.tell(allocated=Allocated(frozenset({"phone1::1"}), clock.now))
     backend.update_host()
     assert directory.mounted() == {"phone0": 1, "phone1": 1}
+
+
+def test_surplus_phone_that_was_covered_for_a_while_is_as_before(directory: Mounts) -> None:
+    started(directory, 2)
+    directory.mount_tmpfs_with("phone1", *TRIPLE)
+    backend = backend_of(directory, 1)
+    backend.scan()
+    with pytest.raises(BackendError, match="phone1: another file system is mounted"):
+        backend.update_host()
+    directory.unmount("phone1")
+    backend.scan()
+    backend.update_host()
+    backend.scan()
+    assert reasons(backend) == {"phone0": "", "phone1": "surplus"}
 
 
 def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(directory: Mounts) -> None:
@@ -180,6 +239,6 @@ def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(direc
     clock = Clock()
     backend = started(directory, 1, clock)
     clock.now += 10 * SURPLUS_INTERVAL
-    backend.set_allocated(None)
+    backend.tell(allocated=None)
     backend.update_host()
     assert directory.mounted() == {"phone0": 1, "phone1": 1}

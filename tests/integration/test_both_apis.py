@@ -19,7 +19,7 @@ from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.podresources_server import PodResources as PodResourcesServer
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
-from tests.support import listed, run, until
+from tests.support import listed, run, unready, until
 
 PHONE = "aosp.io/phone"
 
@@ -43,7 +43,7 @@ async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(short_dir
             async with run(DevicePlugin(devices, kubelet_dir=kubelet.directory)):
                 await listed(kubelet, 1, PHONE)
                 await server.wait_for(lambda _: node.slices and not node.devices)
-                assert "a device plugin offers 1 devices of aosp.io/phone on this node" in driver.unready
+                assert "a device plugin offers 1 devices of aosp.io/phone on this node" in unready(driver)
             await server.wait_for(lambda _: len(node.devices) == 3)
             yielding.cancel()
             pod_resources.close()

@@ -1,30 +1,35 @@
 """A node that moves between the device plugin API and DRA: pods keep their devices, and no other pod gets them."""
 
-import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.backend.found_devices import Allocated, FoundDevices
+from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api, Recreate
-from aosp_plugin.daemon.allocations import report_allocations
+from aosp_plugin.daemon.allocations import AllocationWatch
 from aosp_plugin.daemon.assembly import create_backend
+from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.conditions import Conditions
+from aosp_plugin.framework.dra.record_store import Others
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
+from tests.backends import Served
 from tests.pod_resources import answering
 from tests.support import listed, ready, run
 from tests.tmpfs_binderfs import Mounts
+
+HELD = {"phone1": HealthProblem(Reason.IN_USE_BY_OTHER_API, "in-use-by-other-api")}
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
@@ -36,11 +41,11 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount
         yield mounts
 
 
-def started(directory: Mounts, api: Api, count: int = 3, **keys: Any) -> BinderBackend:
+def started(directory: Mounts, api: Api, count: int = 3, **keys: Any) -> Served:
     """Return the backend of a process that was started with this API, after its first host update."""
     phones = Phones(count=count, directory=str(directory.path))
-    resource = Resource(phones=phones, api=api, **{**PHONE_DEFAULTS, "shared_devices": (), **keys})
-    backend = create_backend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi"))
+    resource = Resource.of(phones=phones, api=api, **{"shared_devices": (), **keys})
+    backend = Served(create_backend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi")))
     for _ in range(2):
         backend.scan()
         with contextlib.suppress(BackendError):
@@ -48,15 +53,12 @@ def started(directory: Mounts, api: Api, count: int = 3, **keys: Any) -> BinderB
     return backend
 
 
-def of_claims(directory: Mounts) -> ClaimsBackend:
-    backend = started(directory, Api.DRA)
-    assert isinstance(backend, ClaimsBackend)
-    return backend
+def of_claims(directory: Mounts) -> Served:
+    return started(directory, Api.DRA)
 
 
-def reasons(backend: BinderBackend) -> dict[str, str]:
-    backend.scan()
-    return {device.id: device.reason for device in backend.devices()}
+def reasons(backend: Served) -> dict[str, str]:
+    return backend.scan()
 
 
 def file_systems(directory: Mounts) -> dict[str, int]:
@@ -72,22 +74,33 @@ def test_claims_get_no_phone_that_a_pod_has_through_the_device_plugin(directory:
     backend = of_claims(directory)
     held = {f"phone{number}": "in-use-by-other-api" for number in range(3)}
     assert reasons(backend) == held, "the kubelet has not said which are free"
-    assert backend.holds_undecided
-    backend.retain([])
     backend.unprepare(["phone0"])
+    backend.update_host()
     with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api: the kubelet has not answered yet"):
         backend.prepare(["phone0"], [])
     assert file_systems(directory) == before
-    assert backend.set_held({"phone1"})
+    backend.tell(held=HELD, known=True)
     assert reasons(backend) == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
-    backend.retain([])
-    assert file_systems(directory) == {"phone1": before["phone1"]}
+    backend.tell(held=HELD, known=True, allocated=Allocated(frozenset({"phone2"}), time.monotonic()))
+    backend.update_host()
+    assert file_systems(directory) == {phone: before[phone] for phone in ("phone1", "phone2")}
     with pytest.raises(UnhealthyDeviceError, match="'phone1' is unhealthy: in-use-by-other-api"):
         backend.prepare(["phone1"], [])
-    assert backend.set_held(())
+    backend.tell(held={}, known=True)
     assert set(reasons(backend).values()) == {""}
-    backend.unprepare(["phone1"])
+    backend.unprepare(["phone1", "phone2"])
     assert directory.mounted() == {}
+
+
+@needs_root
+def test_a_phone_of_the_device_plugin_stays_when_a_claim_that_has_it_is_restored(directory: Mounts) -> None:
+    """The device plugin has mounted what the claim had lost, and the claim's container may have started with that."""
+    started(directory, Api.DEVICE_PLUGIN)
+    before = file_systems(directory)
+    backend = of_claims(directory)
+    backend.tell(held={}, known=True)
+    backend.prepare(["phone0"], [])
+    assert file_systems(directory) == before
 
 
 @needs_root
@@ -95,17 +108,11 @@ def test_a_free_phone_of_the_device_plugin_is_replaced_for_a_claim(directory: Mo
     started(directory, Api.DEVICE_PLUGIN)
     before = file_systems(directory)
     backend = of_claims(directory)
-    backend.set_held(())
+    backend.tell(held={}, known=True)
+    backend.unprepare(["phone0"])  # as for each claim that is new
     backend.prepare(["phone0"], [])
     assert file_systems(directory)["phone0"] != before["phone0"]
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
-
-
-@needs_root
-def test_replicas_of_the_device_plugin_are_one_phone(directory: Mounts) -> None:
-    backend = of_claims(directory)
-    backend.set_held({"phone1::0", "phone1::1"})
-    assert reasons(backend)["phone1"] == "in-use-by-other-api"
 
 
 @needs_root
@@ -117,7 +124,7 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
     before = file_systems(directory)
     backend = started(directory, Api.DEVICE_PLUGIN, recreate=recreate)
     assert reasons(backend) == {"phone0": "in-use-by-other-api", "phone1": "in-use-by-other-api", "phone2": ""}
-    assert backend.set_held({"phone1"})
+    backend.tell(held=HELD, known=True)
     backend.scan()
     backend.update_host()
     after = file_systems(directory)
@@ -125,7 +132,7 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
     assert reasons(backend) == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
     with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
         backend.allocate(["phone1"])
-    backend.set_held(())
+    backend.tell(held={}, known=True)
     backend.scan()
     backend.update_host()
     assert set(reasons(backend).values()) == {""}
@@ -136,8 +143,14 @@ async def refuse(context: Any) -> None:
     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many pods")
 
 
-async def at_once(_seconds: float) -> None:
-    await asyncio.sleep(0)
+async def serve_none(resources: Collection[str], claims: Others) -> None:
+    assert not resources
+    assert not claims.prepared
+
+
+async def remove_none(records: Sequence[DeviceRecord]) -> bool:
+    assert [record.resource for record in records] == ["aosp.io/phone"]
+    return True
 
 
 @needs_root
@@ -149,20 +162,30 @@ async def test_phones_stay_held_with_a_reason_while_the_kubelet_does_not_answer(
     backend = started(directory, Api.DEVICE_PLUGIN, resource_name="aosp.io/phone")
     path = str(short_directory / "pods.sock")
     async with answering(path, refuse), Kubelet(short_directory / "k") as kubelet:
-        plugin = DevicePlugin(backend, kubelet_dir=kubelet.directory)
+        plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet.directory)
         with contextlib.closing(PodResources(path, ["aosp.io/phone"])) as pod_resources:
             async with run(plugin):
                 await listed(kubelet, 2, "aosp.io/phone")
-                asking = report_allocations(
-                    {"aosp.io/phone": backend}, pod_resources, lambda _: plugin.rescan(), sleep=at_once
+                watch = AllocationWatch(
+                    {"aosp.io/phone": backend.backend},
+                    lambda _: plugin.inventory.found or FoundDevices(),
+                    pod_resources,
+                    DeviceRecords(kubelet.directory, "/run/cdi", "aosp.io/phone"),
+                    lambda _: plugin.rescan(),
+                    lambda: Others((), ()),
+                    serve_none,
+                    remove_none,
+                    Conditions(),
                 )
-                async with background_task(asking):
+                with contextlib.closing(watch):
+                    for _ in range(3):
+                        assert not await watch.ask()
                     await ready(plugin)
                     device = plugin.inventory.snapshot.devices.get("phone0")
                 assert device is not None
-                assert device.why == "in-use-by-other-api: the kubelet has not answered yet which pods have it"
+                assert device.detail == "in-use-by-other-api: the kubelet has not answered yet which pods have it"
                 assert file_systems(directory)["phone0"] == before["phone0"]
-                backend.set_held(())
+                backend.tell(held={}, known=True)
                 plugin.rescan()
                 await listed(kubelet, 3, "aosp.io/phone")
                 await ready(plugin)

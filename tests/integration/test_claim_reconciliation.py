@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
+from aosp_plugin.framework.conditions import CLAIMS_FAILING
 from aosp_plugin.framework.dra.claims import Claims
+from aosp_plugin.framework.errors import ClaimError, ClaimRecordError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference, refusal
-from tests.support import until
+from tests.support import causes, reported, until
 
 FAST = TIMINGS._replace(claim_round=0.05, claim_ask=0.05, hang=0.5, recheck=0.05)
 """Frequent rounds."""
+IMPATIENT = FAST._replace(claim_conflict=0.2)
+"""The same, and claims do not wait for devices of others for long."""
 EVENTS_ONLY = TIMINGS._replace(claim_round=3600.0)
 """No round after the first: what is repaired is repaired because of a file event."""
 
@@ -64,16 +68,15 @@ async def test_what_is_no_file_in_the_place_of_a_spec_is_replaced(node: Node) ->
 
 
 async def test_a_repair_that_fails_is_not_repeated_because_of_its_own_files(node: Node) -> None:
-    failed = ("reconciled", "spec", "failed")
     async with reconciled(node, EVENTS_ONLY._replace(recheck=3600.0)) as claims:
         await prepare(node, claims, "a", "phone1")
         node.spec("a").unlink()
         (node.spec("a") / "in-the-way").mkdir(parents=True)
-        await until(lambda: failed in node.observer.events)
+        await until(lambda: node.repairs("spec", "failed") > 0)
         for _ in range(20):
             await prepare(node, claims, "b", "phone2")
             await claims.unprepare(reference("b"), PATIENCE)
-    assert node.observer.events.count(failed) == 1
+    assert node.repairs("spec", "failed") == 1
 
 
 async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
@@ -83,7 +86,7 @@ async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
         node.spec("a").unlink()
         await until(node.spec("a").exists)
         assert node.spec("a").read_bytes() == content
-    assert ("reconciled", "spec", "ok") in node.observer.events
+    assert node.repairs("spec") > 0
 
 
 async def test_lost_devices_are_prepared_again_with_a_new_spec(node: Node) -> None:
@@ -91,7 +94,7 @@ async def test_lost_devices_are_prepared_again_with_a_new_spec(node: Node) -> No
         await prepare(node, claims, "a", "phone1")
         written = node.spec("a").stat().st_ino
         (node.backend.directory / "phone1").rmdir()
-        await until(lambda: ("reconciled", "mount", "ok") in node.observer.events)
+        await until(lambda: node.repairs("mount") > 0)
         assert node.backend.mounted == {"phone1"}
         assert node.spec("a").stat().st_ino != written
 
@@ -101,11 +104,11 @@ async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplo
         await prepare(node, claims, "a", "phone1")
         node.backend.fail = {"prepare"}
         (node.backend.directory / "phone1").rmdir()
-        await until(lambda: "prepare fails" in claims.notice)
-        await until(lambda: node.observer.events.count(("reconciled", "mount", "failed")) > 2)
+        await until(lambda: "prepare fails" in causes(claims))
+        await until(lambda: node.repairs("mount", "failed") > 2)
         node.backend.fail = set()
-        assert not claims.problem
-        await until(lambda: not claims.notice)
+        assert not causes(claims, CLAIMS_FAILING)
+        await until(lambda: not reported(claims))
         assert node.backend.mounted == {"phone1"}
     levels = [record.levelno for record in caplog.records if "reconciliation" in record.message]
     assert levels.count(logging.ERROR) == 1
@@ -123,41 +126,313 @@ async def test_a_repair_for_a_claim_that_waits_is_repeated_if_it_fails(node: Nod
         node.source.remove("gone")
         node.backend.fail = {"unprepare"}
         assert "is still prepared" in await refusal(claims, node.source.add("new", "phone2"))
-        await until(lambda: "claim gone cannot be repaired" in claims.notice)
+        await until(lambda: "claim gone cannot be repaired" in causes(claims))
         node.spec("other").unlink()
         await until(node.spec("other").exists)
+
+
+async def test_a_record_that_is_deleted_while_the_driver_runs_is_written_again_at_once(node: Node) -> None:
+    async with reconciled(node, EVENTS_ONLY) as claims:
+        await prepare(node, claims, "a", "phone1")
+        written = node.record("a").read_bytes()
+        node.record("a").unlink()
+        await until(lambda: node.repairs("record") > 0)
+        assert node.record("a").read_bytes() == written
+        assert node.backend.mounted == {"phone1"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{"])
+async def test_a_record_that_is_overwritten_while_the_driver_runs_is_written_again(node: Node, content: bytes) -> None:
+    """By the next round: no event reports that the content of a file has changed (``events.inotify``)."""
+    async with reconciled(node) as claims:
+        await prepare(node, claims, "a", "phone1")
+        written = node.record("a").read_bytes()
+        node.record("a").write_bytes(content)
+        await until(lambda: node.repairs("record") > 0)
+        assert node.record("a").read_bytes() == written
+        assert node.backend.mounted == {"phone1"}
+
+
+@pytest.mark.parametrize("remains", ["directory", "nothing"])
+async def test_all_records_that_are_lost_with_their_lock_are_written_again(node: Node, remains: str) -> None:
+    async with reconciled(node) as claims:
+        await prepare(node, claims, "a", "phone1")
+        use(node, "phone1")
+        written = node.record("a").read_bytes()
+        if remains == "nothing":
+            node.state.rename(node.root / "removed")
+        else:
+            for path in [*node.state.iterdir()]:
+                path.unlink()
+        await until(lambda: node.repairs("record") > 0)
+        assert node.record("a").read_bytes() == written
+        assert (set(claims.prepared), in_use(node)) == ({"a"}, {"phone1"})
+        await claims.unprepare(reference("a"), PATIENCE)
+        assert not node.backend.mounted
 
 
 # -- after the end of a process
 
 
-async def test_the_specs_are_the_records(node: Node) -> None:
+def use(node: Node, *phones: str) -> None:
+    """Let containers have phones: what they have is lost if a phone is made anew."""
+    for phone in phones:
+        (node.backend.directory / phone / "in-use").touch()
+
+
+def in_use(node: Node) -> set[str]:
+    return {path.parent.name for path in node.backend.directory.glob("*/in-use")}
+
+
+@pytest.mark.parametrize("damage", ["directory deleted", "empty", "truncated"])
+async def test_specs_that_are_lost_without_a_driver_are_written_again_by_the_next_one(node: Node, damage: str) -> None:
+    """They are in a tmpfs that other programs clean, and no kubelet asks again before a reboot."""
     async with node.claims() as claims:
         await prepare(node, claims, "a", "phone1")
         await prepare(node, claims, "b", "phone2", "phone3")
         before = dict(claims.prepared)
-    shutil.rmtree(node.state)
+    use(node, "phone1", "phone2", "phone3")
+    contents = {uid: node.spec(uid).read_bytes() for uid in ("a", "b")}
+    if damage == "directory deleted":
+        shutil.rmtree(node.cdi)
+    else:
+        for uid, content in contents.items():
+            node.spec(uid).write_bytes(b"" if damage == "empty" else content[:-9])
     async with node.claims() as claims:
         await claims.repair()
         assert dict(claims.prepared) == before
+    assert {uid: node.spec(uid).read_bytes() for uid in ("a", "b")} == contents
+    assert in_use(node) == {"phone1", "phone2", "phone3"}
+
+
+async def test_the_device_and_the_spec_of_a_claim_whose_record_is_lost_stay(node: Node) -> None:
+    """No other claim can have the device: the scheduler has given it to this one."""
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    use(node, "phone1")
+    shutil.rmtree(node.state)
+    async with reconciled(node, IMPATIENT) as claims:
+        await prepare(node, claims, "b", "phone2")
+        await claims.repair()
+        assert (in_use(node), node.records, node.specs) == ({"phone1"}, {"b"}, {"a", "b"})
+        await claims.unprepare(reference("a"), PATIENCE)
+        await prepare(node, claims, "c", "phone1")
+        assert not in_use(node)
+
+
+async def test_specs_follow_the_configured_directory(node: Node) -> None:
+    """A spec in the former one might have precedence for the runtime, and would not follow a repair."""
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    use(node, "phone1")
+    content = node.spec("a").read_bytes()
+    moved = node._replace(cdi_name="etc-cdi")
+    async with moved.claims() as claims:
+        await claims.repair()
+        assert set(claims.prepared) == {"a"}
+        assert (moved.spec("a").read_bytes(), node.specs, in_use(node)) == (content, set(), {"phone1"})
+        await claims.unprepare(reference("a"), PATIENCE)
+        assert (moved.specs, node.backend.mounted) == (set(), set())
+
+
+async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(node: Node) -> None:
+    """Such as on a full disk."""
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    moved = node._replace(cdi_name="etc-cdi")
+    moved.cdi.touch()  # no directory
+    async with moved.claims() as claims:
+        await claims.repair()
+        assert node.specs == {"a"}
+        moved.cdi.unlink()
+        await claims.unprepare(reference("a"), PATIENCE)
+        assert (node.specs, node.backend.mounted) == (set(), set())
+
+
+async def test_a_former_directory_that_is_not_accessible_is_reported(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    node.cdi.rename(node.root / "hidden")
+    moved = node._replace(cdi_name="etc-cdi")
+    async with moved.claims() as claims:
+        await claims.repair()
+        await claims.repair()
+    (warning,) = [record for record in caplog.records if "former CDI directory is not accessible" in record.message]
+    assert warning.__dict__["path"] == str(node.spec("a"))
+    assert moved.specs == {"a"}
+
+
+async def test_a_directory_that_has_another_path_keeps_its_specs(node: Node) -> None:
+    """Such as /run/cdi and /var/run/cdi."""
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    (node.root / "link").symlink_to(node.cdi)
+    renamed = node._replace(cdi_name="link")
+    async with renamed.claims() as claims:
+        for _ in range(2):
+            await claims.repair()
+            assert node.specs == {"a"}
+        node.spec("a").unlink()
+        await claims.repair()
+        assert node.specs == {"a"}
+
+
+# -- damaged records
+
+
+@pytest.fixture
+async def damaged(node: Node) -> Node:
+    """Return a node whose driver does not run, with a claim ``a`` whose record is damaged, and a claim ``b``."""
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+        await prepare(node, claims, "b", "phone2")
+    use(node, "phone1", "phone2")
+    node.record("a").write_text("")
+    return node
+
+
+async def test_a_damaged_record_is_restored_from_the_api_server(
+    damaged: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged.spec("a").unlink()
+    async with reconciled(damaged, IMPATIENT) as claims:
+        await until(lambda: set(claims.prepared) == {"a", "b"})
+        await until(lambda: not causes(claims, CLAIMS_FAILING))
+        text = await refusal(claims, damaged.source.add("c", "phone1"))
+        assert "is still prepared for claim default/claim-a" in text
+    assert (damaged.specs, in_use(damaged)) == ({"a", "b"}, {"phone1", "phone2"})
+    (failed, *_) = [record for record in caplog.records if record.message.startswith("claim reconciliation failed")]
+    assert f"the claim record {damaged.record('a')} is damaged" in failed.__dict__["error"]
+
+
+@pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
+async def test_a_damaged_record_holds_all_devices_until_the_api_server_answers(damaged: Node, fault: str) -> None:
+    if fault == "away":
+        damaged.source.down = True
+    elif fault == "forbidden":
+        damaged.source.errors = [ApiError(Request("get", "/claims"), "403", status=403)] * 1000
+    else:
+        damaged.source.errors = [NotFoundError(None, "404 page not found", status=404)] * 1000
+    async with reconciled(damaged, gone=0.0) as claims:
+        await damaged.source.requested("claim-a", 4)
+        await claims.unprepare(reference("b"), PATIENCE)
+        await claims.repair()
+        assert f"{damaged.record('a')} is damaged" in causes(claims, CLAIMS_FAILING)
+        assert in_use(damaged) == {"phone1"}
+
+
+async def test_no_further_claim_is_prepared_while_a_record_is_damaged(damaged: Node) -> None:
+    damaged.source.remove("a")
+    async with damaged.claims(timings=FAST._replace(claim_gone=3600.0)) as claims:
+        await claims.repair()
+        assert "claim_default_claim-a_a.json is damaged" in await refusal(claims, damaged.source.add("c", "phone1"))
+        assert await claims.prepare(reference("b"), PATIENCE)
+        assert in_use(damaged) == {"phone1", "phone2"}
+
+
+@pytest.mark.parametrize("change", ["deleted", "replaced", "deallocated"])
+async def test_a_damaged_record_of_a_claim_that_is_gone_is_removed(damaged: Node, change: str) -> None:
+    if change == "deleted":
+        damaged.source.remove("a")
+    elif change == "replaced":
+        damaged.source.objects["claim-a"]["metadata"]["uid"] = "c"
+    else:
+        damaged.source.objects["claim-a"]["status"] = {}
+    async with reconciled(damaged) as claims:
+        await until(lambda: not causes(claims, CLAIMS_FAILING) and damaged.records == {"b"})
+        assert damaged.specs == {"b"}
+
+
+async def test_the_kubelet_ends_a_claim_with_a_damaged_record(damaged: Node) -> None:
+    damaged.source.down = True
+    async with reconciled(damaged) as claims:
+        await claims.unprepare(reference("a"), PATIENCE)
+        await until(lambda: not causes(claims, CLAIMS_FAILING) and damaged.records == {"b"})
+        assert damaged.specs == {"b"}
+
+
+async def test_a_damaged_record_of_a_device_that_is_not_listed_any_more_is_restored(damaged: Node) -> None:
+    """The count was lowered meanwhile."""
+    damaged.backend.ids = ["phone0"]
+    async with reconciled(damaged) as claims:
+        await until(lambda: set(claims.prepared) == {"a", "b"})
+        assert claims.prepared["a"].ids == ("phone1",)
+
+
+# -- another driver with the same devices, as after a change of the resource's name
+
+
+@pytest.fixture
+async def renamed(node: Node) -> Node:
+    """Return a node whose driver has got another name; a claim of the former one has phone1."""
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    use(node, "phone1")
+    return node._replace(driver="tablet.example.com")
+
+
+async def prepare_renamed(node: Node, claims: Claims, uid: str, *ids: str) -> None:
+    claim = node.source.add(uid, *ids)
+    for result in node.source.objects[f"claim-{uid}"]["status"]["allocation"]["devices"]["results"]:
+        result["driver"] = node.driver
+    await claims.prepare(claim, PATIENCE)
+
+
+async def test_a_device_of_another_drivers_claim_is_neither_released_nor_given(node: Node, renamed: Node) -> None:
+    async with renamed.claims(timings=IMPATIENT) as claims:
+        await claims.repair()
+        await prepare_renamed(renamed, claims, "b", "phone2")
+        with pytest.raises(ClaimError, match="phone1 is still prepared for claim default/claim-a"):
+            await prepare_renamed(renamed, claims, "c", "phone1")
+        await claims.repair()
+        assert in_use(node) == {"phone1"}
+        assert (node.records, renamed.records) == ({"a"}, {"b"})
+
+
+async def test_a_device_of_another_drivers_claim_is_free_when_that_one_has_ended(node: Node, renamed: Node) -> None:
+    async with node.claims() as former, renamed.claims() as claims:
+        await claims.repair()
+        waiting = asyncio.create_task(prepare_renamed(renamed, claims, "c", "phone1"))
+        await renamed.source.requested("claim-a")
+        assert node.backend.mounted == {"phone1"}
+        await former.unprepare(reference("a"), PATIENCE)
+        await waiting
+        await former.repair()
+        await claims.repair()
+        assert node.backend.mounted == {"phone1"}
+        assert (node.records, renamed.records) == (set(), {"c"})
+
+
+async def test_a_damaged_record_of_another_driver_holds_what_is_prepared(node: Node, renamed: Node) -> None:
+    node.record("a").write_text("")
+    async with renamed.claims() as claims, node.claims() as former:
+        await claims.repair()
+        damaged = f"{node.record('a')} is damaged"
+        assert damaged in causes(claims, CLAIMS_FAILING)
+        with pytest.raises(ClaimRecordError, match=damaged):
+            await prepare_renamed(renamed, claims, "b", "phone1")
+        assert in_use(node) == {"phone1"}
+        await former.unprepare(reference("a"), PATIENCE)
+        await prepare_renamed(renamed, claims, "b", "phone1")
+        assert not in_use(node)
+
+
+# -- other boots
 
 
 async def test_nothing_of_an_earlier_boot_is_used(node: Node) -> None:
     async with node.claims() as claims:
         await prepare(node, claims, "a", "phone1")
     node.boot("boot-2")
+    (node.backend.directory / "phone1").rmdir()  # a mount
     async with node.claims() as claims:
         await claims.repair()
         assert not claims.prepared
-        assert node.specs == node.backend.mounted == set()
+        assert not node.records
+        assert node.specs == node.backend.mounted == set()  # also where specs survive a boot
         await prepare(node, claims, "b", "phone1")
-
-
-async def test_devices_of_no_claim_are_released(node: Node) -> None:
-    (node.backend.directory / "phone5").mkdir()
-    async with node.claims() as claims:
-        await claims.repair()
-    assert node.backend.mounted == set()
 
 
 # -- claims that are gone
@@ -178,7 +453,26 @@ async def test_a_claim_that_is_gone_is_unprepared(node: Node, change: str) -> No
             node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-2/00000"
         await until(lambda: set(claims.prepared) == {"b"})
         assert node.backend.mounted == {"phone2"}
-        await until(lambda: ("reconciled", "claim", "ok") in node.observer.events)
+        await until(lambda: node.repairs("claim") > 0)
+
+
+async def test_a_claim_with_a_device_of_another_driver_as_well_is_needed(node: Node) -> None:
+    async with reconciled(node, gone=0.0) as claims:
+        claim = node.source.add("a", "phone1")
+        results = node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"]
+        results.append({"request": "gpu", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu0"})
+        await claims.prepare(claim, PATIENCE)
+        await node.source.requested("claim-a", node.source.requests.count("claim-a") + 4)
+        assert (set(claims.prepared), node.backend.mounted) == ({"a"}, {"phone1"})
+
+
+async def test_claims_that_are_gone_are_forgotten_when_they_are_released(node: Node) -> None:
+    async with reconciled(node) as claims:
+        for uid in map(str, range(5)):
+            await prepare(node, claims, uid, f"phone{uid}")
+        node.source.objects.clear()
+        await until(lambda: not claims.prepared)
+        await until(lambda: not claims.api.gone)
 
 
 @pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
@@ -203,7 +497,7 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
         await prepare(node, claims, "a", "phone1")
         allocated, node.source.objects["claim-a"]["status"] = node.source.objects["claim-a"]["status"], {}
         for _ in range(2):
-            assert await claims.ask(claims.prepared["a"], PATIENCE) is False
+            assert await claims.api.ask(claims.prepared["a"], PATIENCE) is False
         node.source.objects["claim-a"]["status"] = allocated
         node.source.down = not is_answered
         await claims.prepare(reference("a"), PATIENCE)
@@ -212,16 +506,20 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
         assert node.backend.mounted == {"phone1"}
 
 
-# -- two processes, as in a rolling update
+# -- two processes
 
 
-async def test_a_process_with_an_outdated_memory_reads_what_the_other_one_has_done(node: Node) -> None:
-    async with node.claims() as old, node.claims() as new:
-        await prepare(node, old, "a", "phone1")
-        await prepare(node, old, "c", "phone3")
-        await prepare(node, new, "a", "phone2")
-        await prepare(node, new, "b", "phone1")
-        await new.unprepare(reference("c"), PATIENCE)
-        await old.repair()
-        assert {uid: record.ids for uid, record in old.prepared.items()} == {"a": ("phone2",), "b": ("phone1",)}
-        assert node.specs == {"a", "b"}
+async def test_a_process_waits_until_the_one_that_has_the_claims_has_ended(node: Node) -> None:
+    async with node.claims() as new:
+        async with node.claims() as old:
+            await prepare(node, old, "a", "phone1")
+            await new.repair()
+            text = "another process serves phone.aosp.io"
+            assert text in causes(new, CLAIMS_FAILING)
+            assert text in await refusal(new, node.source.add("b", "phone2"))
+            assert (old.is_served_elsewhere, new.is_served_elsewhere) == (False, True)
+            use(node, "phone1")
+        await new.repair()
+        assert not causes(new, CLAIMS_FAILING)
+        assert not new.is_served_elsewhere
+        assert (set(new.prepared), in_use(node)) == ({"a"}, {"phone1"})

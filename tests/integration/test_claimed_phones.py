@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.claims_backend import ClaimsBackend
-from aosp_plugin.binder.driver import binderfs, detached
+from aosp_plugin.backend.found_devices import Allocated
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import BinderMissingError
-from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.binder.host_errors import BinderfsError
+from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api, Isolation
+from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
+from tests.backends import Served
 from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 
@@ -32,21 +35,23 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount
         yield mounts
 
 
-def started(directory: Mounts, count: int = 3, api: Api = Api.DRA, **keys: Any) -> ClaimsBackend:
+def started(
+    directory: Mounts, count: int = 3, api: Api = Api.DRA, *, clock: Clock | None = None, **keys: Any
+) -> Served:
     """Return a backend after its first scan and host update."""
     phones = Phones(count=count, directory=str(directory.path))
-    resource = Resource(phones=phones, api=api, **{**PHONE_DEFAULTS, "shared_devices": (), **keys})
-    backend = ClaimsBackend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi"), clock=Clock())
+    resource = Resource.of(phones=phones, api=api, **{"shared_devices": (), **keys})
+    cdi_dir = str(directory.path.parent / "cdi")
+    backend = Served(ClaimsBackend(Host(), resource, cdi_dir=cdi_dir, clock=clock or Clock()))
     backend.scan()
     with contextlib.suppress(BackendError):
         backend.update_host()
     return backend
 
 
-def reasons(backend: ClaimsBackend) -> dict[str, str]:
+def reasons(backend: Served) -> dict[str, str]:
     """Scan everything, and return the reason of each device, empty if it is healthy."""
-    backend.scan()
-    return {device.id: device.reason for device in backend.devices()}
+    return backend.scan()
 
 
 def parameters(source: Any = "claim", **content: Any) -> list[ClaimParameters]:
@@ -60,6 +65,44 @@ def mounts_of(edits: ContainerEdits) -> dict[str, str]:
 
 def nodes_of(edits: Sequence[ContainerEdits]) -> list[list[str]]:
     return [[node.container_path for node in part.devices] for part in edits]
+
+
+def test_a_phone_of_no_claim_is_removed_when_no_pod_has_it(directory: Mounts) -> None:
+    """Its claim record is lost, or damaged when its claim has ended, so that nothing else tells."""
+    started(directory).prepare(["phone1"], [])
+    clock = Clock()
+    backend = started(directory, clock=clock)
+    backend.prepare(["phone2"], [])
+
+    def mounted(allocated: Allocated | None) -> set[str]:
+        backend.tell(allocated=allocated)
+        backend.scan()
+        backend.update_host()
+        return set(directory.mounted())
+
+    before = clock()
+    clock.now += 1.0
+    assert mounted(Allocated(frozenset(), before)) == {"phone1", "phone2"}, "the kubelet was asked before"
+    assert backend.found.has_surplus
+    clock.now += 1.0
+    assert mounted(Allocated(frozenset({"phone1"}), clock())) == {"phone1", "phone2"}
+    assert mounted(None) == {"phone1", "phone2"}
+    assert mounted(Allocated(frozenset(), clock())) == {"phone2"}
+    backend.scan()
+    assert not backend.found.has_surplus
+
+
+def test_a_phone_that_the_device_plugin_has_replaced_is_not_released(directory: Mounts) -> None:
+    """Its claim had ended when the kubelet unprepared it."""
+    backend = started(directory)
+    backend.prepare(["phone1"], [])
+    phones = Phones(count=3, directory=str(directory.path))
+    plugin = Served(create_backend(Host(), Resource.of(phones=phones, shared_devices=()), cdi_dir="/cdi"))
+    plugin.tell(held={}, known=True)
+    plugin.scan()
+    plugin.update_host()
+    backend.unprepare(["phone1"])
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
 
 
 def test_claim_gets_a_binderfs_of_its_own_and_nothing_else_is_mounted(directory: Mounts) -> None:
@@ -100,16 +143,14 @@ def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) 
     assert not backend.is_prepared(["phone0"])
 
 
-def test_mounts_of_a_killed_process_are_removed_unless_a_claim_has_them(directory: Mounts) -> None:
+def test_mounts_of_a_killed_process_are_known(directory: Mounts) -> None:
     killed = started(directory, 4)
     for phone in ("phone0", "phone1", "phone3"):
         killed.prepare([phone], [])
     backend = started(directory, 3)  # the count was lowered meanwhile
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone3": 1}
     backend.prepare(["phone1"], [])
-    backend.retain({"phone1", "phone3"})
-    assert directory.mounted() == {"phone1": 1, "phone3": 1}
-    backend.retain({"phone1"})
+    backend.unprepare(["phone0", "phone3"])
     assert os.listdir(directory.path) == ["phone1"]
     assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
 
@@ -127,19 +168,19 @@ def test_phones_are_unhealthy_while_the_kernel_has_no_binderfs(
     directory: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_directory: str) -> None:
-        raise BinderMissingError("this kernel has no binderfs")
+        raise BinderfsError("this kernel has no binderfs")
 
     with monkeypatch.context() as patch:
-        patch.setattr(detached, "check_mountable", refuse)
+        patch.setattr(binderfs, "check_mountable", refuse)
         backend = started(directory, 2)
         assert reasons(backend) == {"phone0": "binderfs-unavailable", "phone1": "binderfs-unavailable"}
-        assert backend.devices()[0].why == "binderfs-unavailable: this kernel has no binderfs"
+        assert backend.found.devices[0].detail == "binderfs-unavailable: this kernel has no binderfs"
         with pytest.raises(BackendError, match="this kernel has no binderfs"):
             backend.update_host()
         with pytest.raises(UnhealthyDeviceError, match="this kernel has no binderfs"):
             backend.prepare(["phone0"], [])
     backend.scan()
-    assert all(device.healthy for device in backend.devices())
+    assert all(device.healthy for device in backend.found.devices)
     backend.update_host()
 
 
@@ -150,9 +191,9 @@ def test_phone_whose_binderfs_cannot_be_mounted_is_not_prepared(
     with monkeypatch.context() as patch:
 
         def fail(*_arguments: object) -> None:
-            raise BinderMissingError("no minor")
+            raise BinderfsError("no minor")
 
-        patch.setattr(detached, "attach", fail)
+        patch.setattr(binderfs, "attach", fail)
         with pytest.raises(UnhealthyDeviceError, match="'phone0' could not be mounted: no minor"):
             backend.prepare(["phone0"], [])
     assert directory.mounted() == {}
@@ -160,7 +201,7 @@ def test_phone_whose_binderfs_cannot_be_mounted_is_not_prepared(
 
 
 def test_shared_and_spread_devices_come_with_the_phone(directory: Mounts) -> None:
-    backend = started(directory, shared_devices=("/dev/null:/dev/x",), spread_devices=("/dev/zero", "/dev/full"))
+    backend = started(directory, shared_devices=("/dev/null:/dev/x",), spread_devices=("/dev/[fz]*[lo]",))
     (edits,) = backend.prepare(["phone1"], [])
     assert [node.container_path for node in edits.devices][3:] == ["/dev/zero", "/dev/x"]
     assert backend.attributes("phone1")["spreadDevice"] == "zero"

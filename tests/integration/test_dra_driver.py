@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.dra.driver import TIMINGS, DraDriver
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.dra.driver import DraDriver
+from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.timings import Timings
+from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_claims import ClaimsError
 from kubelet_standin.dra_kubelet import DraPod, DraVersion
+from tests.backends import binder_backend
 from tests.claims import DRIVER, DirectoryBackend
+from tests.dra_drivers import HASTY
 from tests.dra_node import DraNode
-from tests.support import until
+from tests.support import IN_LIFE, DeviceDirectory, listed, run, unready, until
 
 
 @pytest.fixture
@@ -55,27 +63,47 @@ async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
 async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
     node: DraNode, backend: DirectoryBackend
 ) -> None:
-    """A pod that is bound to the node before would be refused, and tried again after a minute."""
-    await node.kubelet.stop()
-    driver = node.driver(backend, timings=TIMINGS._replace(publish_wait=600.0))
+    """A pod that is bound to the node before would wait for a driver that the kubelet does not know."""
+    node.kubelet.faults.miss_sockets = True
+    driver = node.driver(backend, runtime=Runtime(timings=HASTY))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(driver.run())
-        await until(lambda: bool(driver.inventory.snapshot.devices))
+        await until(lambda: "it has not registered the driver's socket" in unready(driver))
+        assert driver.inventory.snapshot.devices
         assert not node.slices
-        await node.kubelet.start()
+        node.kubelet.faults.miss_sockets = False
         await node.server.wait_for(lambda _: node.devices)
         assert driver.registered
         driver.stop()
 
 
-async def test_devices_are_published_without_a_kubelet_after_a_time(node: DraNode, backend: DirectoryBackend) -> None:
-    await node.kubelet.stop()
-    driver = node.driver(backend, timings=TIMINGS._replace(publish_wait=0.05))
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(driver.run())
-        await node.server.wait_for(lambda _: node.devices)
-        assert not driver.registered
-        driver.stop()
+async def test_devices_are_kept_current_while_the_kubelet_is_away(node: DraNode, backend: DirectoryBackend) -> None:
+    """It deletes them when it starts, and they are published again."""
+    kubelet_socket = f"{node.directory}/kubelet.sock"
+    looked = asyncio.Event()
+
+    def accept() -> asyncio.Protocol:
+        looked.set()
+        return asyncio.Protocol()
+
+    kubelet = await asyncio.get_running_loop().create_unix_server(accept, kubelet_socket)
+    runtime = Runtime(timings=Timings(recheck=0.05))
+    async with node.running(backend, kubelet_socket=kubelet_socket, runtime=runtime) as driver:
+        published = node.devices
+        looked.clear()
+        await looked.wait()
+        await node.kubelet.stop()
+        kubelet.close()
+        await until(lambda: not driver.registered)
+        backend.reasons["phone1"] = "missing"
+        driver.rescan()
+        await node.server.wait_for(
+            lambda _: any(each.get("taints") for slice_ in node.slices for each in slice_["spec"]["devices"])
+        )
+        assert node.devices == published
+        await node.kubelet.start()
+        await node.ready(driver)
+        await until(lambda: node.devices == published)
 
 
 async def test_a_device_that_turns_unhealthy_gets_a_taint_and_its_pod_is_informed(
@@ -107,3 +135,54 @@ async def test_while_devices_are_withheld_only_prepared_claims_are_prepared(
     driver.withhold("")
     await node.kubelet.prepare(DraPod("late", (other,)))
     assert backend.mounted == {"phone1", "phone2"}
+
+
+async def test_a_second_process_of_a_driver_is_registered_when_the_first_one_has_ended(
+    node: DraNode, backend: DirectoryBackend
+) -> None:
+    """Two releases with the same resource; a kubelet would call the one that has registered last."""
+    pod = DraPod("game", (node.create_claim("a", ["phone2"]),))
+    waiting = node.driver(backend, runtime=Runtime(timings=Timings(recheck=0.05)))
+    async with node.running(backend) as driver, asyncio.TaskGroup() as tasks:
+        tasks.create_task(waiting.run())
+        try:
+            await until(lambda: "another process serves the driver" in unready(waiting))
+            await node.kubelet.prepare(pod)
+            assert (driver.driver.claims, waiting.driver.claims) == (1, 0)
+            driver.stop()
+            await node.ready(waiting)
+            assert waiting.driver.claims == 1
+            await node.kubelet.unprepare(pod)
+            assert backend.mounted == set()
+        finally:
+            waiting.stop()
+
+
+async def test_all_servers_of_a_process_share_one_inotify_instance(
+    node: DraNode, backend: DirectoryBackend, kubelet_dir: str, device_directory: DeviceDirectory
+) -> None:
+    before = inotify_instances()
+    device_directory.add(0)
+    resources = [f"example.com/{name}" for name in "abc"]
+    async with contextlib.AsyncExitStack() as stack:
+        driver = await stack.enter_async_context(node.running(backend))
+        kubelet = await stack.enter_async_context(Kubelet(kubelet_dir))
+        for resource in resources:
+            files = driver._scan_loop.files
+            plugin = DevicePlugin(
+                binder_backend(device_directory.directory, resource_name=resource).backend,
+                kubelet_dir=kubelet_dir,
+                runtime=Runtime(files=files, timings=IN_LIFE),
+            )
+            await stack.enter_async_context(run(plugin))
+            await listed(kubelet, 1, resource)
+        assert inotify_instances() - before == 1
+
+
+def inotify_instances() -> int:
+    """Return the number of inotify instances of this process."""
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return links.count("anon_inode:inotify")

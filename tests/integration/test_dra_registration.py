@@ -8,9 +8,11 @@ import stat
 import pytest
 
 from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.dra.driver_names import MAX_DRIVER_NAME_LENGTH
 from kubelet_standin import DraKubelet, DraVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
-from tests.support import PATIENCE, until
+from tests.layouts import LAYOUTS
+from tests.support import PATIENCE, causes, counted, reported, until
 
 
 @pytest.fixture
@@ -27,12 +29,12 @@ def kubelet_at(registry: str, version: DraVersion = DraVersion.V1_37) -> DraKube
 async def connected(kubelet: DraKubelet, driver: Driver) -> None:
     """Wait until the kubelet has registered the driver's current socket, and the driver knows."""
     await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
-    assert driver.service.problem == ""
+    assert reported(driver.service) == []
 
 
 async def problem(driver: Driver, text: str) -> None:
     """Wait until the driver has a problem that contains ``text``."""
-    await until(lambda: text in driver.service.problem)
+    await until(lambda: text in causes(driver.service))
 
 
 @pytest.mark.parametrize("version", DraVersion)
@@ -45,14 +47,26 @@ async def test_driver_registers_with_each_version(registry: str, version: DraVer
         assert view.service == "v1.DRAPlugin"
         assert view.health_service == ("v1" if version is DraVersion.V1_37 else "v1alpha1") + ".DRAResourceHealth"
         assert view.endpoint == f"{registry}/{driver.service.endpoint}"
-        assert driver.events.seen == ["ok"]
+        assert counted(driver.metrics, "registrations_total", result="ok") == 1
         game = pod("game")
         await kubelet.prepare(game)
         assert kubelet.cdi_devices(game, "phone") == ("example.com/phone=uid-game",)
         await kubelet.unprepare(game)
         assert driver.handler.unprepared == ["game"]
     assert os.listdir(registry) == []
-    assert driver.events.seen == ["ok", "unregistered"]
+    assert counted(driver.metrics, "registered") == 0
+    assert counted(driver.metrics, "registrations_total", result="ok") == 1
+
+
+async def test_longest_driver_name_is_registered_below_the_longest_root_directory(kubelet_dir: str) -> None:
+    """The directory has the length of MicroK8s's; the kubelet dials the same path."""
+    length = max(len(f"{layout.root}/plugins_registry") for layout in LAYOUTS)
+    registry = f"{kubelet_dir}/{'d' * (length - len(kubelet_dir) - 1)}"
+    os.mkdir(registry)
+    name = "d" * (MAX_DRIVER_NAME_LENGTH - 12) + ".example.com"
+    async with running_driver(registry, name=name) as driver, kubelet_at(registry) as kubelet:
+        await kubelet.wait_for(lambda k: k.connected(name) and driver.service.registered, PATIENCE)
+        assert causes(driver.service) == ""
 
 
 async def test_driver_waits_for_the_directory(registry: str) -> None:
@@ -85,7 +99,7 @@ async def test_driver_registers_again_with_each_restarted_kubelet(registry: str)
             assert await wait_any(driver.service.restarted, timeout=PATIENCE)
             await connected(kubelet, driver)
         assert driver.service.endpoint == endpoint
-        assert driver.events.seen == ["ok"] * 4
+        assert counted(driver.metrics, "registrations_total", result="ok") == 4
 
 
 async def test_socket_that_the_kubelet_did_not_notice_is_replaced(registry: str) -> None:
@@ -107,7 +121,8 @@ async def test_refusal_is_a_problem_until_the_kubelet_accepts(registry: str) -> 
             assert not driver.service.registered
             kubelet.faults.refuse = None
             await connected(kubelet, driver)
-            assert set(driver.events.seen[:-1]) == {"failed"}
+            assert counted(driver.metrics, "registrations_total", result="failed") > 0
+            assert counted(driver.metrics, "registrations_total", result="ok") == 1
 
 
 @pytest.mark.parametrize("version", DraVersion)

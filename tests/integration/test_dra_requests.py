@@ -11,13 +11,13 @@ import grpc
 import pytest
 
 from aosp_plugin.framework.api import dra_pb2 as pb
-from aosp_plugin.framework.dra.claim_servicer import CLAIM_SERVICES
 from aosp_plugin.framework.dra.claims import DeviceHealth
+from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.errors import PluginError
 from kubelet_standin import DraKubelet, DraVersion
 from kubelet_standin.dra_kubelet import ClaimsError
 from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
-from tests.support import PATIENCE
+from tests.support import PATIENCE, until
 
 
 @contextlib.asynccontextmanager
@@ -65,6 +65,13 @@ async def test_answer_has_an_entry_for_each_claim(kubelet_dir: str, service: str
         assert response.claims["uid-a"] == pb.NodePrepareResourceResponse(devices=[device])
         assert not (await prepare(channel, service=service)).claims
         assert driver.handler.prepared == ["a", "b"]
+
+
+async def test_nothing_is_left_of_requests_that_were_answered(kubelet_dir: str) -> None:
+    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
+        for number in range(20):
+            await prepare(channel, f"claim-{number}")
+        await until(lambda: not driver.service._servicer._running)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ async def test_serial_ports_example_serves_ports_and_follows_hotplug(kubelet_dir
         assert await paths_in_container(kubelet, SERIAL, 2) == [f"{devices}/ttyUSB0", f"{devices}/ttyUSB1"]
         (devices / "ttyUSB1").unlink()
         await listed(kubelet, 1, SERIAL)
-        assert kubelet.resource(SERIAL).capacity == 2  # a device that vanishes is unhealthy at first
+        assert kubelet.resource(SERIAL).capacity == 1
     assert sockets(kubelet_dir) == []
 
 
@@ -97,8 +97,8 @@ async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: s
         _, ready = await answered(port, "/readyz", " healthy devices allocatable\n")
         assert ready == f"ok: {KVM}: 100 of 100 healthy devices allocatable\n"
         _, _, metrics = await http_get(port, "/metrics")
-        assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{KVM}"}} 100.0' in metrics
-        assert f'aosp_plugin_kubelet_allocatable{{resource="{KVM}"}} 100.0' in metrics
+        assert f'device_plugin_devices{{health="healthy",reason="",resource="{KVM}"}} 100.0' in metrics
+        assert f'device_plugin_kubelet_allocatable{{resource="{KVM}"}} 100.0' in metrics
     assert sockets(kubelet_dir) == []
 
 

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
+from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.errors import RegistrationRefusedError
-from kubelet_standin import Behaviour, Kubelet
+from aosp_plugin.framework.registration import Loss
+from aosp_plugin.framework.runtime import Runtime
+from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
 from tests.support import (
     FAST,
     IN_LIFE,
+    PATIENCE,
     RESOURCE,
     DeviceDirectory,
     listed,
     make_plugin,
     problem,
     ready,
+    run,
     running,
-    sockets,
 )
 
 if TYPE_CHECKING:
@@ -150,6 +155,63 @@ async def test_old_server_stops_before_the_new_one_registers(
         assert len(kubelet.registrations) == 6
 
 
+class SlowStart(ListedDevices):
+    """A device whose preparation for PreStartContainer lasts until a test ends it. The one after Allocate is quick."""
+
+    pre_start_required = True
+
+    def __init__(self) -> None:
+        super().__init__(RESOURCE, lambda: ["/dev/a"])
+        self.allocated = False
+        self.begun, self.end = threading.Event(), threading.Event()
+
+    def pre_start(self, _found: object, _ids: object) -> None:
+        """Wait, except in the first call, which follows Allocate: the kubelet may not have sent its request yet."""
+        if not self.allocated:
+            self.allocated = True
+            return
+        self.begun.set()
+        assert self.end.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("behaviour", list(Behaviour))
+async def test_a_container_that_starts_gets_its_answer_before_the_registration_is_renewed(
+    kubelet_dir: str, behaviour: Behaviour
+) -> None:
+    """A kubelet that lives closes the connection when its stream ends, and the container would back off."""
+    backend, pod = SlowStart(), Pod("game", [Container("main", {RESOURCE: 1})])
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
+    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, run(plugin):
+        await listed(kubelet, 1)
+        await ready(plugin)
+        await kubelet.admit(pod)
+        starting = asyncio.create_task(kubelet.start_container(pod, "main"))
+        assert await asyncio.to_thread(backend.begun.wait, PATIENCE)
+        plugin.reregister(Loss.FEWER_DEVICES)
+        await problem(plugin, "connection to kubelet lost")
+        backend.end.set()
+        await starting
+        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+        await listed(kubelet, 1)
+
+
+async def test_a_container_that_starts_does_not_delay_the_stop(kubelet_dir: str) -> None:
+    backend, pod = SlowStart(), Pod("game", [Container("main", {RESOURCE: 1})])
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE._replace(pre_start=3600.0)))
+    async with Kubelet(kubelet_dir) as kubelet:
+        async with run(plugin):
+            await listed(kubelet, 1)
+            await ready(plugin)
+            await kubelet.admit(pod)
+            starting = asyncio.create_task(kubelet.start_container(pod, "main"))
+            assert await asyncio.to_thread(backend.begun.wait, PATIENCE)
+            plugin.reregister(Loss.FEWER_DEVICES)
+            await problem(plugin, "connection to kubelet lost")
+        with pytest.raises(AdmissionError):
+            await starting
+        backend.end.set()
+
+
 @pytest.mark.parametrize("inotify", [True, False])
 async def test_recovery_by_events_or_by_polling_alone(
     device_directory: DeviceDirectory,
@@ -174,23 +236,8 @@ async def test_recovery_by_events_or_by_polling_alone(
             await listed(kubelet, 1)
 
 
-@pytest.mark.parametrize(
-    ("resource", "version", "error"),
-    [
-        ("no-domain", "v1beta1", 'the ResourceName "no-domain" is invalid'),
-        (RESOURCE, "v1alpha1", '"v1alpha1" is not supported by kubelet'),
-    ],
-)
-async def test_permanent_refusal_ends_the_plugin(
-    device_directory: DeviceDirectory,
-    kubelet_dir: str,
-    monkeypatch: pytest.MonkeyPatch,
-    resource: str,
-    version: str,
-    error: str,
+async def test_refusal_of_the_kubelet_is_reported_and_retried(
+    device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.supervisor.VERSION", version)
-    async with Kubelet(kubelet_dir):
-        with pytest.raises(RegistrationRefusedError, match=error):
-            await make_plugin(device_directory, kubelet_dir, resource=resource).run()
-    assert sockets(kubelet_dir) == []
+    async with Kubelet(kubelet_dir), run(make_plugin(device_directory, kubelet_dir, resource="no-domain")) as plugin:
+        await problem(plugin, 'the ResourceName "no-domain" is invalid')

@@ -16,6 +16,7 @@ import pytest
 
 from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service import http as plugin_http
+from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe
 from aosp_plugin.report import page
 from tests.support import http_serving as serving
@@ -65,12 +66,18 @@ def wait_for_connections() -> None:
             thread.join(10)
 
 
-def no_problem() -> str:
-    return ""
+def no_problem() -> list[str]:
+    return []
 
 
 def hello() -> Answer:
     return Answer("text/plain", b"hello", tag="1-2")
+
+
+@pytest.mark.parametrize("program", ["gpu-plugin", ""])
+def test_answer_names_the_program_if_it_has_a_name(program: str) -> None:
+    with plugin_http.serving(listen(LOCAL), {"/": hello}, program=program) as port:
+        assert get(port, "/").headers.get("Server", "") == program
 
 
 @pytest.fixture
@@ -85,13 +92,13 @@ def port() -> Iterator[int]:
 
 def test_probe_with_a_problem_is_503() -> None:
     """Each path has its own problem, evaluated at each request."""
-    problems = {"/healthz": "", "/readyz": "not registered: é"}
+    problems = {"/healthz": [], "/readyz": ["not registered: é"]}
     with serving(LOCAL, {path: probe(lambda path=path: problems[path]) for path in problems}) as port:  # type: ignore[misc]
         assert get(port, "/healthz").status == 200
         response = get(port, "/readyz")
         assert (response.status, response.text) == (503, "not registered: é\n")
         assert response.headers["Content-Length"] == str(len("not registered: é\n".encode()))
-        problems["/readyz"] = ""
+        problems["/readyz"] = []
         assert get(port, "/readyz").status == 200
 
 
@@ -99,10 +106,10 @@ async def test_route_runs_in_the_event_loop_or_is_503(monkeypatch: pytest.Monkey
     """While the loop is stuck, the server answers with 503; afterwards the route works again."""
     threads: list[threading.Thread] = []
 
-    async def check() -> str:
+    async def check() -> list[str]:
         assert asyncio.get_running_loop() is loop
         threads.append(threading.current_thread())
-        return ""
+        return []
 
     loop = asyncio.get_running_loop()
     with serving(LOCAL, {"/healthz": probe(in_loop(check))}) as port:

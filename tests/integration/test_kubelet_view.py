@@ -13,6 +13,7 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as Server
@@ -27,6 +28,7 @@ from tests.support import (
     make_plugin,
     ready,
     run,
+    unready,
     until,
 )
 
@@ -49,7 +51,7 @@ class View(KubeletView):
     """The view of one plugin, whose rounds a test can wait for."""
 
     def __init__(self, plugin: DevicePlugin, pod_resources: PodResources) -> None:
-        super().__init__([plugin], pod_resources, TIMINGS)
+        super().__init__([plugin], pod_resources, Runtime(timings=TIMINGS))
         self.plugin = plugin
         self._completed = asyncio.Event()
 
@@ -109,14 +111,14 @@ class Answers:
 async def test_process_without_device_plugins_does_not_ask_the_kubelet(socket: str) -> None:
     with contextlib.closing(PodResources(socket, [])) as pod_resources:
         async with asyncio.timeout(PATIENCE):
-            await KubeletView([], pod_resources, TIMINGS).run()
+            await KubeletView([], pod_resources, Runtime(timings=TIMINGS)).run()
 
 
 @buggy_kubelet
 async def test_lost_devices_are_published_again(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    """A program that is no plugin of this project registers the resource and ends; the plugin's stream stays open."""
+    """A plugin of another project registers the resource and ends; the plugin's stream stays open."""
     device_directory.add(0, 1, 2)
     plugins = Plugins(kubelet_dir)
     async with Server(kubelet, socket), viewed(device_directory, kubelet_dir, socket) as view:
@@ -124,10 +126,10 @@ async def test_lost_devices_are_published_again(
         await view.confirmed(3)
         await plugins.serve(kubelet, "x", name="other.sock", resource=RESOURCE)
         await plugins.stop()
-        await until(lambda: "the kubelet has 0 of 3 healthy devices" in view.plugin.unready)
+        await until(lambda: "the kubelet has 0 of 3 healthy devices" in unready(view.plugin))
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 3)
         await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 3})]))
-        await until(lambda: not view.plugin.unready)
+        await until(lambda: view.plugin.ready)
         assert view.plugin.confirmation.allocatable == 3
 
 
@@ -140,7 +142,7 @@ async def test_one_answer_with_fewer_devices_changes_nothing(
     async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
         await listed(kubelet, 3)
         await view.until(lambda: answers.requests >= 12)
-        assert (view.plugin.unready, len(kubelet.registrations)) == ("", 1)
+        assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)
 
 
 @old_kubelet
@@ -151,7 +153,7 @@ async def test_kubelet_without_the_api_is_not_compared(
     async with Server(kubelet, socket) as server, viewed(device_directory, kubelet_dir, socket) as view:
         await view.confirmed(None, "this kubelet is too old")
         assert server.requests
-        assert view.plugin.unready == ""
+        assert view.plugin.ready
 
 
 async def test_client_counts_each_device_once(socket: str) -> None:
@@ -174,10 +176,10 @@ async def test_plugin_that_is_overridden_is_ready(
     device_directory.add(0, 1, 2)
     answers = Answers(2)
     async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
-        await view.until(lambda: bool(view.plugin.confirmation.problem))
+        await view.until(lambda: not view.plugin.ready)
         monkeypatch.setattr(type(view.plugin), "overridden", True)
         await view.confirmed(None, "it has those of a plugin that registered later")
-        await until(lambda: not view.plugin.unready)
+        await until(lambda: view.plugin.ready)
 
 
 @new_kubelet
@@ -197,4 +199,4 @@ async def test_round_in_which_devices_change_does_not_count(
     async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
         answers.before = flap  # type: ignore[method-assign]
         await view.confirmed(3)
-        assert (view.plugin.unready, len(kubelet.registrations)) == ("", 1)
+        assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Reason, Verify
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.daemon.assembly import create_backends
@@ -22,8 +23,10 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.errors import AllocationError, BackendError
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.listed import FoundListed
+from aosp_plugin.framework.metrics import Metrics
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import logs
-from aosp_plugin.framework.service.metrics import Metrics
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import (
     IN_LIFE,
@@ -32,10 +35,12 @@ from tests.support import (
     DeviceDirectory,
     listed,
     ready,
+    unready,
+    until,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
@@ -116,20 +121,18 @@ def log() -> Iterator[LogLines]:
         package.removeHandler(lines)
 
 
-def binder(devices: DeviceDirectory) -> Backend:
+def binder(devices: DeviceDirectory) -> BinderBackend:
     """Return the binder backend of a device directory."""
     resource = Resource(resource_name=RESOURCE, device_dir=str(devices.directory), verify=Verify.FILE)
     return create_backends(Config(resources=(resource,)))[RESOURCE]
 
 
 @contextlib.asynccontextmanager
-async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
+async def observed(backend: Backend[Any], kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
     """Run a plugin with metrics. Its errors are in the task."""
     files = FileEvents(timings)
-    metrics = Metrics(reasons=tuple(Reason), polling=lambda: files.polling)
-    plugin = DevicePlugin(
-        backend, kubelet_dir=kubelet_dir, timings=timings, files=files, observer=metrics.observer(RESOURCE)
-    )
+    metrics = Metrics("aosp_plugin", reasons=tuple(Reason), polling=lambda: files.polling)
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(metrics, files=files, timings=timings))
     task = asyncio.create_task(plugin.run())
     try:
         yield Observed(plugin, metrics, task)
@@ -141,7 +144,7 @@ async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIF
 
 @contextlib.asynccontextmanager
 async def registered(
-    backend: Backend, kubelet: Kubelet, count: int, log: LogLines | None = None, timings: Timings = IN_LIFE
+    backend: Backend[Any], kubelet: Kubelet, count: int, log: LogLines | None = None, timings: Timings = IN_LIFE
 ) -> AsyncIterator[Observed]:
     """Run a plugin, from when the kubelet has ``count`` devices of it. Earlier log lines are dropped."""
     async with observed(backend, kubelet.directory, timings) as observer:
@@ -171,33 +174,14 @@ def allocate(*ids: str) -> pb.AllocateRequest:
     return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
 
 
-def count_calls(monkeypatch: pytest.MonkeyPatch, target: object, name: str) -> Callable[[int], Any]:
-    """Count the calls of a method. Return a function that waits for a number of calls."""
-    original, count, called = getattr(target, name), 0, asyncio.Event()
-
-    def counting(*arguments: object) -> None:
-        nonlocal count
-        original(*arguments)
-        count += 1
-        called.set()
-
-    async def reached(number: int) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while count < number:
-                called.clear()
-                await called.wait()
-
-    monkeypatch.setattr(target, name, counting)
-    return reached
-
-
 # -- normal operation
 
 
 async def test_metrics_of_a_registered_plugin(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
     """The first list is not an update. After the end, the plugin is not registered."""
     device_directory.add(0, 1, 2)
-    async with registered(binder(device_directory), kubelet, 3) as observer:
+    once = IN_LIFE._replace(retry=3600.0)
+    async with registered(binder(device_directory), kubelet, 3, timings=once) as observer:
         assert observer.values("devices", "health") == {"healthy": 3}
         assert observer.values("scans_total", "result") == {"ok": 1}
         assert observer.value("scan_duration_seconds_count") == 1
@@ -256,11 +240,11 @@ class FailingDevices(ListedDevices):
         super().__init__(RESOURCE, lambda: ["/dev/a"])
         self._error = error
 
-    def allocate(self, _ids: Sequence[str]) -> Any:
+    def allocate(self, _found: FoundListed, _ids: Sequence[str]) -> Any:
         """Raise the error."""
         raise self._error
 
-    def pre_start(self, _ids: Sequence[str]) -> None:
+    def pre_start(self, _found: FoundListed, _ids: Sequence[str]) -> None:
         """Raise the error."""
         raise self._error
 
@@ -320,9 +304,7 @@ async def test_failing_requests_are_counted_and_logged(
 # -- scans
 
 
-async def test_failing_scan_makes_the_plugin_unhealthy(
-    kubelet: Kubelet, tmp_path: Path, log: LogLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_scan_makes_the_plugin_unhealthy(kubelet: Kubelet, tmp_path: Path, log: LogLines) -> None:
     """The device list stays, and begin and end are logged once.
 
     The latency of the next update counts from the event before the failing scan, even if the successful scan had none.
@@ -339,13 +321,16 @@ async def test_failing_scan_makes_the_plugin_unhealthy(
     (directory / "a").touch()
     backend = ListedDevices(RESOURCE, list_devices, directories=[str(directory)])
     async with registered(backend, kubelet, 1, log, IN_LIFE._replace(retry=3600.0)) as observer:
-        scans = count_calls(monkeypatch, observer.plugin._scanned._observer, "scanned")
+
+        async def scans(failed: int) -> None:
+            await until(lambda: observer.value("scans_total", result="failed") == failed)
+
         errors.append(OSError(5, "gone"))
         (directory / "b").touch()
         await scans(1)
         observer.plugin.rescan()
         await scans(2)
-        assert observer.plugin.unready == f"{SCAN_FAILED.partition(',')[0]}: [Errno 5] gone"
+        assert unready(observer.plugin) == f"{SCAN_FAILED.partition(',')[0]}: [Errno 5] gone"
         assert observer.values("devices", "health") == {"healthy": 1}
         errors.clear()
         observer.plugin.rescan()
@@ -356,5 +341,5 @@ async def test_failing_scan_makes_the_plugin_unhealthy(
         events = [entry for entry in log.take("error") if "device scan" in entry[1]]
         assert events == [("error", SCAN_FAILED, "[Errno 5] gone"), ("info", SCAN_RECOVERED)]
         observer.plugin.rescan()
-        await scans(4)
+        await until(lambda: observer.value("scans_total", result="ok") == 3)
         assert observer.value("update_latency_seconds_count") == 1

@@ -1,5 +1,6 @@
 """Events on the Node: what an API server has of them after repetitions, failures and floods."""
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,11 +10,12 @@ import pytest
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.credentials import Credentials
-from aosp_plugin.framework.timings import Backoff
+from aosp_plugin.framework.clock import Backoff
+from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.report.node_events import NodeEvents, Occurrence
 from aosp_plugin.report.node_reporter import keep_written
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
+from tests.static_credentials import StaticCredentials
 from tests.support import Clock, until
 
 RESOURCE = "aosp.io/binder"
@@ -24,10 +26,10 @@ START = 1767323045.0  # 2026-01-02T03:04:05Z
 class Node:
     """A node whose Events are written."""
 
-    def __init__(self, server: ApiServer, events: NodeEvents, clock: Clock, problems: list[int]) -> None:
+    def __init__(self, server: ApiServer, events: NodeEvents, clock: Clock, conditions: Conditions) -> None:
         self.server = server
         self.clock = clock
-        self.problems = problems
+        self.conditions = conditions
         self._events = events
 
     def lost(self, message: str, resource: str = RESOURCE) -> None:
@@ -53,20 +55,20 @@ class Node:
 @pytest.fixture
 async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
     """Yield a node; the fixture's parameter has the pause between two requests of an Event, or a request's limit."""
-    problems: list[int] = []
+    conditions = Conditions()
     clock = Clock(START)
     seconds = getattr(request, "param", {})
     async with (
         ApiServer() as server,
-        ApiClient(Credentials(server.url), limits=ApiLimits(request=seconds.get("request", 30.0))) as client,
+        contextlib.aclosing(
+            ApiClient(StaticCredentials(server.url), limits=ApiLimits(request=seconds.get("request", 30.0)))
+        ) as client,
     ):
         events = NodeEvents(client, "worker", [], pause=seconds.get("pause", 0.0), clock=clock)
         backoff = Backoff(first=0.01, cap=0.02)
-        work = keep_written(
-            "events", events, lambda _task, count: problems.append(count), interval=0.01, backoff=backoff
-        )
+        work = keep_written("events", events, conditions, interval=0.01, backoff=backoff)
         async with background_task(work):
-            yield Node(server, events, clock, problems)
+            yield Node(server, events, clock, conditions)
 
 
 async def test_a_repetition_is_counted_in_the_same_event_with_the_latest_message(node: Node) -> None:
@@ -123,14 +125,14 @@ async def test_a_server_that_hangs_or_fails_gets_the_event_later_and_the_problem
     hang.remove()
     (event,) = await node.counted(2)
     assert event["message"] == "b"
-    await until(lambda: node.problems[-1] == 0)
+    await until(lambda: not node.conditions.of(""))
     refused = node.server.faults.add(Refuse(403, "Forbidden", "no"), resource="events")
     node.lost("c")
     await node.server.wait_for(lambda _: refused.hits >= 3)
-    assert node.problems[-1] == 1
+    assert [each.subject for each in node.conditions.of("")] == ["events"]
     refused.remove()
     await node.counted(3)
-    await until(lambda: node.problems[-1] == 0)
+    await until(lambda: not node.conditions.of(""))
     messages = [(record.message, getattr(record, "error", "")) for record in caplog.records]
     texts = [message for message, _ in messages]
     assert texts == ["node task failed, retrying", "node task recovered"] * 2

@@ -11,14 +11,17 @@ import pytest
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.backend import Found
+from aosp_plugin.framework.clock import Backoff
+from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import Confirmation, DriverState
-from aosp_plugin.framework.timings import Backoff, Timings
 from aosp_plugin.report.node_reporter import keep_observed, keep_written
 from aosp_plugin.report.node_taint import StartupTaint, is_ready
 from kubelet_standin.apiserver import ApiServer
+from tests.static_credentials import StaticCredentials
 
 RESOURCE = "aosp.io/binder"
 KEY = "aosp.io/starting"
@@ -30,27 +33,26 @@ OTHER = {"key": "example.com/other", "effect": "NoExecute"}
 class Server(SimpleNamespace):
     """The state of a device plugin that is ready, as a test changes it."""
 
-    def __init__(self, *, registered: bool = True, **changes: Any) -> None:
+    def __init__(self, *, ready: bool = True, **changes: Any) -> None:
         self.resource_name = RESOURCE
         self.read = asyncio.Event()
-        self._registered = registered
-        self.unready = ""
+        self._ready = ready
         self.driver = None
         self.inventory = Inventory()
-        self.inventory.publish([Device("a")])
-        self.confirmation = Confirmation()
+        self.inventory.publish(Found([Device("a")]))
+        self.confirmation = Confirmation(RESOURCE, Conditions(), Metrics())
         self.confirmation.record(1, 1)
         super().__init__(**changes)
 
     @property
-    def registered(self) -> bool:
-        """Whether the plugin is registered; ``read`` is set by each reading."""
+    def ready(self) -> bool:
+        """Whether the plugin is ready; ``read`` is set by each reading."""
         self.read.set()
-        return self._registered
+        return self._ready
 
-    @registered.setter
-    def registered(self, registered: bool) -> None:
-        self._registered = registered
+    @ready.setter
+    def ready(self, ready: bool) -> None:
+        self._ready = ready
 
 
 def ready_server(**changes: Any) -> Any:
@@ -61,10 +63,10 @@ def ready_server(**changes: Any) -> Any:
 class Node:
     """A Node object, and the plugin that may remove its taint."""
 
-    def __init__(self, api: ApiServer, plugin: Server, problems: list[int]) -> None:
+    def __init__(self, api: ApiServer, plugin: Server, conditions: Conditions) -> None:
         self.api = api
         self.plugin = plugin
-        self.problems = problems
+        self.conditions = conditions
 
     def create(self, *taints: dict[str, str], allocatable: str = "1") -> None:
         """Create the Node object."""
@@ -102,12 +104,12 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def kept(taint: StartupTaint, problems: list[int]) -> AsyncIterator[None]:
+async def kept(taint: StartupTaint, conditions: Conditions) -> AsyncIterator[None]:
     """Let the plugin read its state and write the Node all the time."""
     work = keep_written(
         "startup_taint",
         taint,
-        lambda _task, count: problems.append(count),
+        conditions,
         interval=0.01,
         backoff=Backoff(first=0.01, cap=0.02),
     )
@@ -118,11 +120,11 @@ async def kept(taint: StartupTaint, problems: list[int]) -> AsyncIterator[None]:
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     """Yield a Node that does not exist yet."""
-    plugin, problems = ready_server(), list[int]()
-    async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
-        taint = StartupTaint(client, "worker", KEY, [plugin], timings=Timings(recheck=0.02, taint_settled=0.05))
-        async with kept(taint, problems):
-            yield Node(server, plugin, problems)
+    plugin, conditions = ready_server(), Conditions()
+    async with ApiServer() as server, contextlib.aclosing(ApiClient(StaticCredentials(server.url))) as client:
+        taint = StartupTaint(client, "worker", KEY, [plugin], recheck=0.02, settled=0.05)
+        async with kept(taint, conditions):
+            yield Node(server, plugin, conditions)
 
 
 async def test_all_taints_with_the_key_are_removed_and_the_others_stay(node: Node) -> None:
@@ -141,22 +143,22 @@ async def test_the_taint_stays_until_the_node_object_has_devices(node: Node) -> 
 
 async def test_a_registration_makes_the_plugin_read_the_node_again_at_once() -> None:
     plugin = ready_server()
-    async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
-        node = Node(server, plugin, [])
+    async with ApiServer() as server, contextlib.aclosing(ApiClient(StaticCredentials(server.url))) as client:
+        node = Node(server, plugin, Conditions())
         node.create()
-        async with kept(StartupTaint(client, "worker", KEY, [plugin]), []):
+        async with kept(StartupTaint(client, "worker", KEY, [plugin]), Conditions()):
             await server.wait_for(lambda _: server.count("get", "nodes") == 1)
             server.objects.delete(NODE)
             node.create(STARTUP)
-            plugin.registered = False
+            plugin.ready = False
             plugin.read.clear()
             await plugin.read.wait()
-            plugin.registered = True
+            plugin.ready = True
             await server.wait_for(lambda _: node.taints == [])
 
 
 async def test_taints_that_change_between_read_and_patch_are_read_again(node: Node) -> None:
-    node.plugin.registered = False
+    node.plugin.ready = False
     node.create(STARTUP, OTHER)
     moved = False
 
@@ -167,20 +169,19 @@ async def test_taints_that_change_between_read_and_patch_are_read_again(node: No
             node.taint(OTHER, STARTUP)
         return node.taints == [OTHER]
 
-    node.plugin.registered = True
+    node.plugin.ready = True
     await node.api.wait_for(move)
-    assert node.problems[-1] == 0
+    assert not node.conditions.of("")
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"registered": False},
-        {"unready": "the kubelet has 0 of 1 healthy devices"},
+        {"ready": False},
         {"inventory": Inventory()},
         {"driver": DriverState("binder.aosp.io", 0, 0, 0)},
     ],
-    ids=["not registered", "unready", "no devices", "no slices"],
+    ids=["unready", "no devices", "no slices"],
 )
 def test_a_resource_is_not_ready(changes: dict[str, Any]) -> None:
     assert not is_ready(ready_server(**changes))

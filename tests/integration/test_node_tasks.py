@@ -9,12 +9,11 @@ import pytest
 import yaml
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.report import node_events
 from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import ApiServer, Hang
 from kubelet_standin.podresources_server import PodResources
-from tests.support import RESOURCE, DeviceDirectory, ServeHere, free_port, http_get, listed, until
+from tests.support import RESOURCE, DeviceDirectory, ServeHere, free_port, http_get, listed
 
 KEY = "aosp.io/starting"
 NODE = protocol.object_path(protocol.NODES, "worker")
@@ -77,7 +76,7 @@ class Node:
 
 @pytest.fixture
 async def node(short_directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr(node_events, "DEFAULT", DEFAULT._replace(event_delay=0.1))
+    monkeypatch.setattr(node_events, "DELAY", 0.1)
     async with (
         ApiServer(tls=True) as server,
         Kubelet(short_directory / "k") as kubelet,
@@ -116,16 +115,3 @@ async def test_an_api_server_that_hangs_affects_neither_devices_nor_the_end(node
         plugin.signal(signal.SIGTERM)
         assert await plugin.finish() == 0
         assert "forced exit" not in "".join(plugin.log)
-
-
-async def test_a_feature_file_needs_no_api_server_and_loads_no_client(node: Node) -> None:
-    node.devices.add(0, 1)
-    (node.directory / "features.d").mkdir()
-    path = node.directory / "features.d" / "aosp"
-    async with node.plugin(feature_file=str(path)):
-        await until(path.exists)
-    lines = path.read_text().splitlines()
-    names = [line.removeprefix(f"{RESOURCE}.").rpartition("=")[0] for line in lines[2:]]
-    assert names == ["count", "healthy", "kind", "selinux"]
-    assert lines[2:5] == [f"{RESOURCE}.count=2", f"{RESOURCE}.healthy=2", f"{RESOURCE}.kind=file"]
-    assert node.server.requests == {}

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.config.keys import NumberedSets
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError
-from tests.backends import binder_backend, scan
+from tests.backends import Served, binder_backend
 from tests.support import names
 
 PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
@@ -26,7 +25,7 @@ def dev(tmp_path: Path) -> Path:
     return directory
 
 
-def phones(dev: Path, **keys: Any) -> BinderBackend:
+def phones(dev: Path, **keys: Any) -> Served:
     """Return a backend after its first scan and host update; a container gets nothing but its binder devices."""
     defaults: dict[str, Any] = {"resource_name": "aosp.io/phone", "container_paths": PATHS, "shared_mounts": ()}
     backend = binder_backend(dev, cdi_dir=dev.parent / "cdi", **{**defaults, **keys})
@@ -55,13 +54,13 @@ def test_replicas_share_a_binder_device(dev: Path) -> None:
     """A container with two replicas of one device gets the binder device once."""
     create(dev, 1, 2)
     backend = phones(dev, replicas=3)
-    assert list(scan(backend)) == [f"aosp_binder{number}::{replica}" for number in (1, 2) for replica in range(3)]
+    assert list(backend.scan()) == [f"aosp_binder{number}::{replica}" for number in (1, 2) for replica in range(3)]
     assert backend.allocate(["aosp_binder2::0", "aosp_binder2::2"]) == backend.allocate(["aosp_binder2::1"])
     assert backend.prefer(["aosp_binder1::1", "aosp_binder2::0", "aosp_binder2::1"], [], 1) == ["aosp_binder2::0"]
     (dev / "aosp_binder2").unlink()
-    unhealthy = [device_id for device_id, reason in scan(backend).items() if reason]
+    unhealthy = [device_id for device_id, reason in backend.scan().items() if reason]
     assert unhealthy == [f"aosp_binder2::{replica}" for replica in range(3)]
-    with pytest.raises(UnknownDeviceError, match="unknown device 'aosp_binder1::3'"):
+    with pytest.raises(UnknownDeviceError, match="'aosp_binder1::3' is unknown"):
         backend.allocate(["aosp_binder1::3"])
 
 
@@ -89,7 +88,7 @@ def test_cdi_spec_is_removed_with_its_last_device_and_not_at_the_end(dev: Path) 
     backend.scan()
     backend.update_host()
     assert os.listdir(dev.parent / "cdi") == ["aosp.io_phone.json"]
-    backend.close()
+    backend.backend.close()
     assert os.listdir(dev.parent / "cdi") == ["aosp.io_phone.json"]
 
 
@@ -100,19 +99,16 @@ def test_device_is_unhealthy_if_only_a_cdi_spec_that_cannot_be_written_brings_it
     (dev.parent / "cdi").rename(dev.parent / "away")
     (dev.parent / "cdi").touch()
     create(dev, 2)
-    assert scan(backend) == dict.fromkeys(names([1, 2]), ""), "publishing comes first"
+    assert backend.scan() == dict.fromkeys(names([1, 2]), ""), "publishing comes first"
     with pytest.raises(BackendError, match="cannot update the CDI spec"):
         backend.update_host()
-    assert backend.seconds_until_scan() == 0.0
-    backend.scan()
-    assert [device.reason for device in backend.devices()] == ["", "not-in-cdi-spec"]
+    assert backend.scan() == {"aosp_binder1": "", "aosp_binder2": "not-in-cdi-spec"}
     with pytest.raises(UnhealthyDeviceError, match="'aosp_binder2' is unhealthy: not-in-cdi-spec"):
         backend.allocate(names([2]))
     (dev.parent / "cdi").unlink()
     (dev.parent / "away").rename(dev.parent / "cdi")
     backend.update_host()
     assert list(cdi_devices(dev)) == names([1, 2])
-    assert backend.seconds_until_scan() == 0.0
-    backend.scan()
-    assert [device.reason for device in backend.devices()] == ["", ""]
-    assert backend.seconds_until_scan() is None
+    assert backend.due() == 0.0
+    assert backend.scan() == dict.fromkeys(names([1, 2]), "")
+    assert backend.due() is None

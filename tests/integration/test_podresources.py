@@ -13,9 +13,9 @@ from aosp_plugin.framework.podresources_client import Allocations, Owner, alloca
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.framework.timings import DEFAULT
 from tests.pod_resources import answering
-from tests.support import PATIENCE, RESOURCE, Clock
+from tests.support import PATIENCE, RESOURCE
 
-PATIENT = DEFAULT._replace(answer=PATIENCE, list_patience=PATIENCE)
+PATIENT = DEFAULT._replace(answer=PATIENCE)
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def socket(kubelet_dir: str) -> str:
 
 
 @pytest.fixture
-def client(socket: str, clock: Clock) -> Client:
-    return Client(socket, [RESOURCE], clock, timings=PATIENT, node_name="Node-1")
+def client(socket: str) -> Client:
+    return Client(socket, [RESOURCE], timings=PATIENT, node_name="Node-1")
 
 
 def response(*containers: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
@@ -67,7 +67,7 @@ def test_owners_are_grouped_by_resource_and_device() -> None:
     containers.pod_resources[0].containers[0].devices.add(resource_name="x.io/one", device_ids=["n1"])
     containers.pod_resources[0].containers.add(name="d").devices.add(resource_name="x.io/one", device_ids=["n1"])
     first, other = Owner("b", "p", "c"), Owner("a", "q", "c")
-    assert allocations_in(containers, ["x.io/one", "x.io/other", "x.io/none"]).owners == {
+    assert allocations_in(containers, {"x.io/one": [], "x.io/other": [], "x.io/none": []}).owners == {
         "x.io/one": {"n1": (first, Owner("b", "p", "d"), other), "n2": (first,)},
         "x.io/other": {"n1": (other,)},
         "x.io/none": {},
@@ -87,9 +87,7 @@ def test_devices_of_claims_have_owners_too() -> None:
         ("gpu.example.com", "phone3"),
     ):
         claim.claim_resources.add(driver_name=driver, pool_name="node/00000", device_name=device)
-    allocations = allocations_in(
-        containers, ["aosp.io/phone", "aosp.io/binder"], lambda name: ["Binder-8"] if name == "aosp.io/binder" else []
-    )
+    allocations = allocations_in(containers, {"aosp.io/phone": [], "aosp.io/binder": ["Binder-8"]})
     old, new = Owner("games", "old", "android"), Owner("games", "new", "android")
     binder = ("aosp_binder7", "Binder-8", "unknown--0123abcd")
     assert allocations.owners == {
@@ -112,7 +110,7 @@ async def hang(_context: Any) -> None:
     ("failure", "problem"), [(refuse, "RESOURCE_EXHAUSTED: too many"), (hang, "no answer within 0 s")]
 )
 async def test_failed_query_is_reported_until_one_succeeds(
-    socket: str, clock: Clock, client: Client, failure: Any, problem: str
+    socket: str, client: Client, failure: Any, problem: str
 ) -> None:
     client._timings = PATIENT._replace(answer=0.1 if failure is hang else PATIENCE)
     answers = [failure]
@@ -121,33 +119,32 @@ async def test_failed_query_is_reported_until_one_succeeds(
         return await answers[-1](context)
 
     async with answering(socket, answer):
-        assert await client.current() == Allocations(f"List at {socket} failed: {problem}")
+        assert await client.query() == Allocations(f"List at {socket} failed: {problem}")
         client._timings = PATIENT
         answers.append(one_pod)
-        clock.now += DEFAULT.list_interval
-        assert await client.current() == ONE_POD
+        assert await client.query() == ONE_POD
 
 
 # -- queries
 
 
-async def test_kubelet_is_queried_on_demand_and_not_too_often(socket: str, clock: Clock, client: Client) -> None:
-    """Equal results are the same object. Concurrent calls share a query."""
-    async with answering(socket, one_pod) as server:
-        assert server.requests == 0
-        first, *others = await asyncio.gather(*(client.current() for _ in range(5)))
-        assert (first, client.latest) == (ONE_POD, ONE_POD)
-        assert all(result is first for result in others)
-        clock.now += DEFAULT.list_interval - 0.01
-        assert await client.current() is first
-        assert server.requests == 1
-        clock.now += 0.02
-        assert await client.current() is first
-        assert server.requests == 2
+async def test_latest_answer_stays_for_others(socket: str, client: Client) -> None:
+    """Devices of other resources do not count as those of this process."""
+
+    async def two_pods(_context: Any) -> pb.ListPodResourcesResponse:
+        return response(*(("games", name, "android", name, ["n1"]) for name in (RESOURCE, "x.io/other")))
+
+    assert client.allocated() == {}
+    async with answering(socket, two_pods):
+        answer = await client.query({"x.io/other": []})
+    assert client.answered.is_set()
+    assert client.latest is answer
+    assert {*answer.owners} == {RESOURCE, "x.io/other"}
+    assert client.allocated() == {RESOURCE: 1}
 
 
 async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_pods(
-    socket: str, clock: Clock, client: Client
+    socket: str, client: Client
 ) -> None:
     """It gets them from the API server, which may be away, and lists static pods before. Later, there may be none."""
     static = response(("kube-system", "proxy-node-1", "proxy", RESOURCE, []))
@@ -158,8 +155,22 @@ async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_p
 
     for _ in range(2):  # the second time after a restart of the kubelet
         async with answering(socket, answer) as server:
-            known = []
-            for _ in answers:
-                known.append((await client.current()).pods_known)
-                clock.now += DEFAULT.list_interval
+            known = [(await client.query()).pods_known for _ in answers]
             assert known == [False, False, True, True]
+
+
+async def test_answer_of_a_kubelet_that_started_during_the_question_is_none(socket: str, client: Client) -> None:
+    """It may not know its pods, unlike the one before."""
+
+    async def restarted(_context: Any) -> pb.ListPodResourcesResponse:
+        os.utime(socket)  # which the socket of another kubelet differs by
+        return response()
+
+    answers = [one_pod, restarted]
+
+    async def answer(context: Any) -> pb.ListPodResourcesResponse:
+        return await answers[server.requests - 1](context)
+
+    async with answering(socket, answer) as server:
+        assert await client.query() == ONE_POD
+        assert await client.query() == Allocations(f"{socket} was replaced: the kubelet has restarted")

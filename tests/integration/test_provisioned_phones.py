@@ -24,23 +24,26 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, Allocated
+from aosp_plugin.backend.found_devices import Allocated
+from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
+from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import phone_mount, provisioner_socket
-from aosp_plugin.binder.provision.device_provisioner import DEVICES_SOURCE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.cli import removal
 from aosp_plugin.cli.main import main
-from aosp_plugin.config.keys import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import ProvisionedBy
-from aosp_plugin.framework import ContainerEdits, DevicePlugin
-from aosp_plugin.framework.dra.claim_host import ClaimSpecs
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, DeviceRecord, RequestRecord
+from aosp_plugin.framework.dra.record_store import BOOT_ID_FILE, RecordStore
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
-from tests.support import Clock, listed, run
+from tests.backends import Served
+from tests.full_pipe import FullPipe
+from tests.support import PATIENCE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
 
 PHONE = "aosp.io/phone"
@@ -81,30 +84,29 @@ def unprivileged(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> Callable
     return partial(directory.refuse_all, monkeypatch)
 
 
-def backend_of(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> BinderBackend:
+def backend_of(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> Served:
     """Return a backend that has not scanned yet, whose phones another process mounts."""
-    more = COMMAND_DEFAULTS if by is ProvisionedBy.COMMAND else {}
-    defaults = {**PHONE_DEFAULTS, **more, "shared_devices": ()}
-    resource = Resource(phones=Phones(count=count, directory=str(directory)), provisioned_by=by, **defaults)
-    return BinderBackend(Host(), resource, cdi_dir=str(directory.parent / "cdi"), clock=clock or Clock())
+    phones = Phones(count=count, directory=str(directory))
+    resource = Resource.of(phones=phones, provisioned_by=by, shared_devices=())
+    return Served(BinderBackend(Host(), resource, cdi_dir=str(directory.parent / "cdi"), clock=clock or Clock()))
 
 
-def served(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> BinderBackend:
+def served(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> Served:
     """Return such a backend after its first scans and host update."""
     backend = backend_of(directory, by, count, clock)
     rescan(backend)
     return backend
 
 
-def rescan(backend: BinderBackend) -> None:
+def rescan(backend: Served) -> None:
     backend.scan()
     backend.update_host()
     backend.scan()
 
 
-def reasons(backend: BinderBackend) -> dict[str, str]:
+def reasons(backend: Served) -> dict[str, str]:
     """Return why devices are unhealthy, in words, by ID; empty text for those that are healthy."""
-    return {device.id: device.detail for device in backend.devices()}
+    return {device.id: device.detail for device in backend.found.devices}
 
 
 def test_the_command_mounts_the_phones_once(directory: Mounts, command: Callable[..., tuple[int, str]]) -> None:
@@ -120,7 +122,7 @@ def test_the_command_mounts_the_phones_once(directory: Mounts, command: Callable
 def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
     directory: Mounts, command: Callable[..., tuple[int, str]]
 ) -> None:
-    """One phone is no reason to keep the plugin of the node from starting."""
+    """One phone must not keep the plugin of the node from starting."""
     (directory.path / "phone1").mkdir(parents=True)
     directory.mount_other("phone1")
     code, log = command()
@@ -180,8 +182,8 @@ def test_the_plugin_serves_the_phones_without_a_right(
     unprivileged()
     backend = served(directory.path, ProvisionedBy.COMMAND)
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
-    assert not backend.pre_start_required
-    backend.check_host()
+    assert not backend.backend.pre_start_required
+    backend.backend.check_host(backend.found)
     paths = [node.host_path for node in backend.allocate(["phone1"]).devices]
     assert f"{directory.path}/phone1/hwbinder" in paths
 
@@ -251,7 +253,7 @@ async def test_removal_keeps_phones_of_pods_and_those_that_a_plugin_offers(
 ) -> None:
     backend = backend_of(directory.path, ProvisionedBy.PLUGIN)
     async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, tmp_path / "kubelet.sock"):
-        async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir)):
+        async with run(DevicePlugin(backend.backend, kubelet_dir=kubelet_dir)):
             await listed(kubelet, 3, PHONE)
             await kubelet.admit(Pod("game-node-1", [Container("android", {PHONE: 1})]))
             code, log = await asyncio.to_thread(command, "--remove")
@@ -264,37 +266,6 @@ async def test_removal_keeps_phones_of_pods_and_those_that_a_plugin_offers(
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NODE_NAME", "node-1")
             assert "it lists no pod but static ones" in (await asyncio.to_thread(command, "--remove"))[1]
-
-
-def test_a_provisioned_binderfs_is_removed_as_a_whole(
-    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(removal, "on_host", lambda: True)
-    provision = {"phones": None, "provision": {"count": 3, "directory": str(directory.path / "devices")}}
-    command(**provision)
-    with open(directory.path / "devices/aosp_binder1", "rb"):
-        code, log = command("--remove", **provision)
-    assert (code, {*kept(log)}) == (3, {"devices"})
-    assert "a process has one of its devices open" in kept(log)["devices"]
-    assert command("--remove", **provision)[0] == 0
-    assert directory.mounted() == {}
-
-
-@pytest.mark.parametrize("source", [DEVICES_SOURCE, "other"])
-def test_the_binderfs_of_an_administrator_stays(
-    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
-    """It has other devices, or another source than the plugin's."""
-    monkeypatch.setattr(removal, "on_host", lambda: True)
-    provision = {"phones": None, "provision": {"count": 3, "directory": str(directory.path / "devices")}}
-    (directory.path / "devices").mkdir(parents=True)
-    if source == "other":
-        directory.mount_tmpfs_with("devices")
-    command(**provision)
-    if source == DEVICES_SOURCE:
-        directory.add_device(str(directory.path / "devices"), "waydroid-binder")
-    code, log = command("--remove", **provision)
-    assert (code, {*kept(log)}, directory.mounted()) == (3, {"devices"}, {"devices": 1})
 
 
 def test_removal_keeps_phones_that_are_mounted_while_it_runs(
@@ -315,22 +286,29 @@ def test_removal_keeps_phones_that_are_mounted_while_it_runs(
     assert (code, {*kept(log)}, directory.mounted()) == (3, {"phone0", "phone1"}, {"phone0": 1, "phone1": 1})
 
 
-def test_removal_keeps_the_phones_of_prepared_claims(
+def test_removal_keeps_the_phones_of_prepared_claims_of_any_driver(
     directory: Mounts, command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removal, "on_host", lambda: True)
     command()
-    specs = ClaimSpecs("phone.aosp.io", state_directory=str(tmp_path / "state"), cdi_directory=str(tmp_path / "cdi"))
-    request = RequestRecord("phone", (DeviceRecord("phone1", "node/00000", "phone1"),))
-    with specs.locked():
-        specs.write(ClaimRecord("uid", "default", "game", (request,)), {"phone1": ContainerEdits()})
-    code, log = command("--remove", api="dra", cdi_dir=specs.directory)
+    device = DeviceRecord("phone1", "node/00000", "phone1")
+    record = ClaimRecord("old.aosp.io", "uid", "default", "game", (RequestRecord("phone", (device,)),))
+    store = RecordStore("old.aosp.io", str(tmp_path / "plugins" / "old.aosp.io"), boot_id_file=BOOT_ID_FILE)
+    store.refresh()
+    store.write(record, [str(directory.path / "phone1")], str(tmp_path))
+    store.close()
+    kubelet_dir = str(tmp_path / "device-plugins")
+    code, log = command("--remove", api="dra", kubelet_dir=kubelet_dir)
     assert (code, kept(log), directory.mounted()) == (3, {"phone1": "claim default/game"}, {"phone1": 1})
+    Path(store.path("claim_default_game_uid.json")).write_text("")
+    code, log = command("--remove", api="dra", kubelet_dir=kubelet_dir)
+    assert (code, directory.mounted()) == (1, {"phone1": 1})
+    assert "claim_default_game_uid.json is damaged: its claim may have any device" in log
 
 
 # -- the provisioner
 
-PROGRAM = (sys.executable, "-m", "tests.e2e.cluster.storm.tmpfs_phones")
+PROGRAM = (sys.executable, "-m", "tests.tmpfs_phones")
 
 
 class Provisioner:
@@ -343,13 +321,13 @@ class Provisioner:
         self._file = work / "provisioner.yaml"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, count: int = 3, **keys: Any) -> None:
-        """Start the process, and wait until it accepts connections."""
+    def start(self, count: int = 3, *, stderr: int | None = None, **keys: Any) -> None:
+        """Start the process, and wait until it accepts connections. ``stderr`` is a file descriptor."""
         phones = {"count": count, "directory": str(self.directory)}
         document = {"version": "v1", "phones": phones, **keys}
         self._file.write_text(json.dumps(document))
         self._process = subprocess.Popen(  # noqa: S603 - a fixed command
-            (*PROGRAM, "provisioner", f"--config={self._file}"), env=self.environment
+            (*PROGRAM, "provisioner", f"--config={self._file}"), env=self.environment, stderr=stderr
         )
         with socket.socket(socket.AF_UNIX) as connection:
             while connection.connect_ex(str(self.socket)):
@@ -369,6 +347,12 @@ class Provisioner:
         code, self._process = self._process.returncode, None
         return code
 
+    def wait(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        assert self._process is not None
+        code, self._process = self._process.wait(PATIENCE), None
+        return code
+
     def close(self) -> None:
         """End the process if it runs."""
         if self._process is not None:
@@ -377,6 +361,7 @@ class Provisioner:
     def ask(self, request: object) -> Any:
         """Send a request as a plugin would that an attacker controls; return the answer, None if there is none."""
         with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PATIENCE)
             connection.connect(str(self.socket))
             connection.sendall(request if isinstance(request, bytes) else json.dumps(request).encode() + b"\n")
             connection.shutdown(socket.SHUT_WR)
@@ -455,9 +440,23 @@ def test_surplus_phones_are_removed_when_they_are_free(directory: Mounts, provis
     provisioner.start(count=1)
     clock = Clock()
     backend = served(provisioner.directory, ProvisionedBy.PROVISIONER, count=1, clock=clock)
-    backend.set_allocated(Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL + 1))
+    backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL + 1))
     rescan(backend)
     assert directory.mounted().keys() == {"phone0", "phone2"}
+
+
+def test_provisioner_replaces_a_surplus_phone_for_the_pod_that_has_it(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    """Its container starts again after the count was lowered."""
+    provisioner.start()
+    served(provisioner.directory, ProvisionedBy.PROVISIONER)
+    provisioner.stop()
+    provisioner.start(count=1)
+    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER, count=1)
+    before = numbers(directory)
+    backend.pre_start(["phone2"])
+    assert numbers(directory)["phone2"] != before["phone2"]
 
 
 def test_the_provisioner_refuses_what_is_not_its_own(directory: Mounts, provisioner: Provisioner) -> None:
@@ -474,7 +473,7 @@ def test_the_provisioner_refuses_what_is_not_its_own(directory: Mounts, provisio
     )
     for operation, phone in requests:
         answer = provisioner.request(operation, phone)
-        assert answer["error"] or answer["known"]["obstacles"]
+        assert answer["error"] or answer["known"]["phone_errors"]
         assert answer["changed"] == []
         assert numbers(directory) == before
     assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1", "phone2"}
@@ -492,12 +491,65 @@ def test_the_provisioner_removes_no_phone_of_the_configuration_and_nothing_else(
     assert (tmp_path / "other").is_dir()
 
 
-def test_the_provisioner_survives_requests_that_make_no_sense(provisioner: Provisioner) -> None:
+def test_the_provisioner_survives_requests_that_make_no_sense(
+    provisioner: Provisioner, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each is a short line of its log."""
     provisioner.start()
-    for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', b"1" * 3_000_000):
+    strange = (b"\xff" * 1_000_000, b"[" * 100_000, b"1" * 3_000_000)
+    for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', *strange):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no endless request
             assert provisioner.ask(request) is None
     assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
+    provisioner.stop()
+    assert max(map(len, capfd.readouterr().err.splitlines())) < 500
+
+
+def test_a_request_with_a_name_that_is_no_phone_is_refused_as_a_whole(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    provisioner.start()
+    answer = provisioner.request("provision", "phone0", *["x" * 200] * 5000)
+    assert answer == {"error": f"{'x' * 200!r} is not a phone", "changed": []}
+    assert directory.mounted() == {}
+
+
+class Name(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Name.comparisons += 1
+        return super().__eq__(other)
+
+
+def test_the_names_of_a_request_are_not_compared_with_each_other(directory: Mounts) -> None:
+    """A request has room for 70,000 of them."""
+    names = [Name(phone_id(number)) for number in range(200)] * 2
+    answer = provisioner_socket.RequestedPhones(str(directory.path), Host(), 100).answer("check", names, 0)
+    assert len(answer["known"]["phone_errors"]) == 100
+    assert Name.comparisons < 10 * len(names)
+
+
+@pytest.mark.parametrize("place", ["work", "work/phones", "link"])
+def test_nothing_is_mounted_where_others_can_change_the_path(
+    directory: Mounts, command: Callable[..., tuple[int, str]], place: str
+) -> None:
+    """A directory of the path, that of the phones, or one with a link on the path belongs to another user."""
+    work = directory.path.parent / "work"
+    (work / "phones").mkdir(parents=True)
+    (work / "link").symlink_to("phones")
+    (directory.path.parent / "link").mkdir()
+    (directory.path.parent / "link/link").symlink_to(work / "phones")
+    os.chown(directory.path.parent / place, 65534, 65534)
+    leads = "link/link" if place == "link" else "work/link"
+    code, log = command(phones={"count": 1, "directory": str(directory.path.parent / leads)})
+    assert code == 1
+    assert f"others than root can change {directory.path.parent / place}" in log
+    assert not [*(work / "phones").iterdir()]
 
 
 def test_the_provisioner_waits_for_no_request(provisioner: Provisioner) -> None:
@@ -518,9 +570,38 @@ def test_the_provisioner_waits_for_no_request(provisioner: Provisioner) -> None:
         sending.result()
 
 
+def test_a_second_provisioner_ends_and_leaves_the_socket_to_the_first(
+    provisioner: Provisioner, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    provisioner.start()
+    second = Provisioner(provisioner.directory, tmp_path)
+    second.start()
+    assert second.wait() == 1
+    message = f"another process serves as provisioner on {provisioner.socket}: a host needs one"
+    assert message in capfd.readouterr().err
+    assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
+
+
+def test_the_socket_of_a_provisioner_that_was_killed_is_taken_over(provisioner: Provisioner) -> None:
+    provisioner.start()
+    provisioner.stop(signal.SIGKILL)
+    provisioner.start()
+    assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
+
+
 def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisioner: Provisioner) -> None:
     """The directory of the socket is created on a host that has none."""
     provisioner.start()
     assert stat.S_IMODE(os.stat(provisioner.socket).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(provisioner.socket.parent).st_mode) == 0o700
     assert provisioner.stop() == 0
+
+
+def test_the_provisioner_answers_while_nobody_reads_its_log(directory: Mounts, provisioner: Provisioner) -> None:
+    with FullPipe() as pipe:
+        provisioner.start(stderr=pipe.writer)
+        assert provisioner.ask(b"nonsense\n") is None
+        assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
+        assert directory.mounted() == {"phone0": 1}
+        pipe.read_until("request of the plugin failed")
+        assert provisioner.stop() == 0

@@ -1,29 +1,27 @@
-"""Recreation and provisioning as the backend and the kubelet see them.
+"""Recreation as the backend and the kubelet see them.
 
 Plain files are no binderfs, so the replacement of a device is faked here. ``tests/e2e/kernel`` tests the real one.
 """
 
-import logging
 import os
-from pathlib import Path
 
 import pytest
 
-from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
-from aosp_plugin.binder.provision.device_provisioner import DeviceProvisioner
-from aosp_plugin.config.keys import Provision
+from aosp_plugin.config.keys import Phones
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
+from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
-from tests.backends import binder_backend, scan
-from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run
+from tests.backends import Served, binder_backend
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run, until
 
 
 class Recreations:
@@ -56,12 +54,12 @@ def devices(device_directory: DeviceDirectory) -> DeviceDirectory:
 
 
 @pytest.fixture
-def backend(recreations: Recreations, devices: DeviceDirectory) -> BinderBackend:
+def backend(recreations: Recreations, devices: DeviceDirectory) -> Served:
     """Return a backend with ``recreate: on-start``."""
     return recreating(devices)
 
 
-def recreating(devices: DeviceDirectory, *device_list: DeviceList) -> BinderBackend:
+def recreating(devices: DeviceDirectory, *device_list: DeviceList) -> Served:
     return binder_backend(
         devices.directory,
         recreate=Recreate.ON_START,
@@ -70,35 +68,36 @@ def recreating(devices: DeviceDirectory, *device_list: DeviceList) -> BinderBack
     )
 
 
-def test_pre_start_recreates_the_devices_of_the_container(recreations: Recreations, backend: BinderBackend) -> None:
+def test_pre_start_recreates_the_devices_of_the_container(recreations: Recreations, backend: Served) -> None:
     """It is idempotent. The mode allows all users of an Android container."""
     backend.scan()
     for _ in range(2):
         backend.pre_start(["aosp_binder1"])
     assert recreations.recreated == ["aosp_binder1"] * 2
-    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+    assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": ""}
 
 
 def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
-    recreations: Recreations, backend: BinderBackend
+    recreations: Recreations, backend: Served
 ) -> None:
     """The update of the host after each scan retries. The success requires a scan, because there is no file event."""
     backend.scan()
+    backend.update_host()
     recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
     with pytest.raises(UnhealthyDeviceError, match="'aosp_binder1' could not be recreated: cannot recreate"):
         backend.pre_start(["aosp_binder1"])
-    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": "not-recreated"}
+    assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": "not-recreated"}
     backend.update_host()
-    assert backend.seconds_until_scan() is None, "the retry failed too, which changes nothing"
+    assert backend.due() is None, "the retry failed too, which changes nothing"
     recreations.failure = None
     backend.update_host()
-    assert backend.seconds_until_scan() == 0.0
+    assert backend.due() == 0.0
     backend.scan()
-    assert [device.reason for device in backend.devices()] == ["", ""]
+    assert [device.reason for device in backend.found.devices] == ["", ""]
     assert recreations.recreated == ["aosp_binder1"]
 
 
-def test_a_start_that_succeeds_ends_the_retries(recreations: Recreations, backend: BinderBackend) -> None:
+def test_a_start_that_succeeds_ends_the_retries(recreations: Recreations, backend: Served) -> None:
     """A container has got the device: another recreation would take it away."""
     backend.scan()
     recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
@@ -112,7 +111,7 @@ def test_a_start_that_succeeds_ends_the_retries(recreations: Recreations, backen
 
 
 def test_device_that_another_plugin_has_replaced_is_not_recreated(
-    recreations: Recreations, backend: BinderBackend, devices: DeviceDirectory
+    recreations: Recreations, backend: Served, devices: DeviceDirectory
 ) -> None:
     """In a rolling update, the other plugin has given the fresh device to a container."""
     backend.scan()
@@ -126,61 +125,28 @@ def test_device_that_another_plugin_has_replaced_is_not_recreated(
     backend.scan()
     backend.update_host()
     assert recreations.recreated == []
-    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+    assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": ""}
 
 
-def test_failed_provisioning_keeps_no_spec_from_being_written(devices: DeviceDirectory, tmp_path: Path) -> None:
-    """The directory contains files, so that no binderfs can be mounted on it."""
-    (devices.directory / "binder-control").unlink()
-    backend = binder_backend(
-        devices.directory,
-        provision=Provision(count=3, directory=str(devices.directory)),
-        device_list=(DeviceList.CDI_CRI,),
-        cdi_dir=tmp_path / "cdi",
-    )
+def test_phones_that_cannot_be_mounted_keep_no_spec_from_being_written(devices: DeviceDirectory) -> None:
+    """The directory has files, so that no phone is mounted in it."""
+    (devices.directory / "phone0").mkdir()
+    for name in PHONE_BINDER_DEVICES:
+        (devices.directory / "phone0" / name).touch()
+    cdi_dir = devices.directory.parent / "cdi"
+    phones = Phones(count=1, directory=str(devices.directory))
+    backend = binder_backend("/dev", phones=phones, device_list=(DeviceList.CDI_CRI,), cdi_dir=cdi_dir)
     backend.scan()
-    with pytest.raises(BackendError):
+    with pytest.raises(BackendError, match="is not empty"):
         backend.update_host()
-    assert os.listdir(tmp_path / "cdi") != []
-
-
-def provisioning(devices: DeviceDirectory) -> BinderBackend:
-    return binder_backend("/none", provision=Provision(count=3, directory=str(devices.directory)))
-
-
-def test_provisioned_devices_are_found_by_the_next_scan(
-    devices: DeviceDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-
-    def provision(_self: DeviceProvisioner) -> int:
-        devices.add(7)
-        return 1
-
-    monkeypatch.setattr(DeviceProvisioner, "provision", provision)
-    backend = provisioning(devices)
-    assert backend.creates_devices
-    assert list(scan(backend)) == ["aosp_binder0", "aosp_binder1"]
-    backend.update_host()
-    assert list(scan(backend)) == ["aosp_binder0", "aosp_binder1", "aosp_binder7"]
-    assert "provisioned binder devices" in caplog.text
-
-
-async def test_kubelet_gets_provisioned_devices_with_the_first_list(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DeviceProvisioner, "provision", lambda _self: device_directory.add(0, 1, 2))
-    plugin = DevicePlugin(provisioning(device_directory), kubelet_dir=kubelet_dir, timings=IN_LIFE)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
-        assert kubelet.resource(RESOURCE).allocatable == 3
+    assert os.listdir(cdi_dir) != []
 
 
 async def test_failed_recreation_stops_the_container_and_is_published(
-    recreations: Recreations, backend: BinderBackend, kubelet_dir: str
+    recreations: Recreations, backend: Served, kubelet_dir: str
 ) -> None:
     """The failure causes a scan, because there is no file event."""
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         pod = Pod("phone", [Container("main", {RESOURCE: 1})])
@@ -189,3 +155,40 @@ async def test_failed_recreation_stops_the_container_and_is_published(
         with pytest.raises(AdmissionError, match="max= is reached"):
             await kubelet.start_container(pod, "main")
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+
+
+async def test_device_is_recreated_when_it_is_allocated(
+    recreations: Recreations, backend: Served, kubelet_dir: str
+) -> None:
+    """A kubelet that was restarted may start its container without PreStartContainer."""
+    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 1})]))
+        (device,) = kubelet.allocated(RESOURCE)
+        await until(lambda: recreations.recreated == [device])
+
+
+async def test_failed_recreation_of_an_allocated_device_is_published(
+    recreations: Recreations, backend: Served, kubelet_dir: str
+) -> None:
+    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
+    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 1})]))
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+
+
+async def test_pod_is_told_the_cause_although_the_failed_recreation_is_published_before(
+    recreations: Recreations, backend: Served, kubelet_dir: str
+) -> None:
+    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
+    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        pod = Pod("phone", [Container("main", {RESOURCE: 1})])
+        await kubelet.admit(pod)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+        with pytest.raises(AdmissionError, match="max= is reached"):
+            await kubelet.start_container(pod, "main")

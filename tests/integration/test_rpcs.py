@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import os
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest
 
-from aosp_plugin.framework import Device, DevicePlugin, ListedDevices
+from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.listed import FoundListed
+from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import Kubelet
 from tests.support import (
     IN_LIFE,
@@ -26,6 +29,7 @@ from tests.support import (
     run,
     running,
     sockets,
+    unready,
 )
 
 if TYPE_CHECKING:
@@ -206,7 +210,7 @@ async def test_stream_of_another_client_takes_nothing_from_the_kubelet(
             await listed(kubelet, 2)
             assert len((await asyncio.wait_for(lasting.read(), PATIENCE)).devices) == 2
             view = kubelet.resource(RESOURCE)
-            assert (len(kubelet.registrations), view.streams_opened, plugin.unready) == (1, 1, "")
+            assert (len(kubelet.registrations), view.streams_opened, unready(plugin)) == (1, 1, "")
             await kubelet.drop_streams()
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
             assert not await asyncio.wait_for(lasting.read(), PATIENCE)  # the end of the stream
@@ -239,14 +243,18 @@ async def test_device_list_is_truncated_at_the_message_limit(
 class WornDevices(ListedDevices):
     """One unhealthy device, which this backend would give away."""
 
-    def devices(self) -> list[Device]:
+    def scan(self) -> FoundListed:
         """Return the device."""
-        return [device._replace(reason="worn") for device in super().devices()]
+        found = super().scan()
+        return replace(found, devices=[device._replace(reason="worn") for device in found.devices])
 
 
 async def test_unhealthy_device_is_refused_without_asking_the_backend(kubelet_dir: str) -> None:
     things = WornDevices(RESOURCE, lambda: ["/dev/thing0"])
-    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        run(DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))),
+    ):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)
         path = os.path.join(kubelet_dir, sockets(kubelet_dir)[0])
         async with grpc.aio.insecure_channel(f"unix:{path}") as channel:

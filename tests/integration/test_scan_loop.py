@@ -2,16 +2,23 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.clock import Stop
+from aosp_plugin.framework.conditions import HOST_HANGS
 from aosp_plugin.framework.errors import BackendError
-from aosp_plugin.framework.listed import ListedDevice, ListedDevices
+from aosp_plugin.framework.listed import FoundListed, ListedDevice, ListedDevices
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import Stop, Timings
-from tests.support import PATIENCE, until
+from aosp_plugin.framework.timings import Timings
+from tests.support import PATIENCE, reported, until
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
 
@@ -32,9 +39,7 @@ class RecordingBackend(ListedDevices):
     """The files of a directory as devices; counts the scans."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(
-            "example.com/file", lambda: [f"/dev/{path.name}" for path in directory.iterdir()], missing_device_ttl=0
-        )
+        super().__init__("example.com/file", lambda: [f"/dev/{path.name}" for path in directory.iterdir()])
         self.watched = frozenset({str(directory)})
         self.scans = 0
         self.updated = asyncio.Event()
@@ -43,23 +48,20 @@ class RecordingBackend(ListedDevices):
         self.scanned = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def directories(self) -> frozenset[str]:
-        """Return the directories that a test set."""
-        return self.watched
-
-    def scan(self) -> None:
-        """Count the scan."""
+    def scan(self) -> FoundListed:
+        """Count the scan, and return the directories that a test set."""
         self.scans += 1
         before_scan, self.before_scan = self.before_scan, lambda: None
         try:
             before_scan()
-            super().scan()
+            return replace(super().scan(), directories=self.watched)
         finally:
             self._loop.call_soon_threadsafe(self.scanned.set)
 
-    def update_host(self) -> None:
+    def update_host(self, _found: FoundListed) -> bool:
         """Set the event."""
         self._loop.call_soon_threadsafe(self.updated.set)
+        return False
 
     async def next_scan(self) -> None:
         """Wait for a scan."""
@@ -71,7 +73,7 @@ class RecordingBackend(ListedDevices):
 async def scanning(backend: RecordingBackend, timings: Timings = EVENTS_ONLY) -> AsyncIterator[ScanLoop]:
     """Run the loop inside the context, after its first scan."""
     stop = Stop()
-    loop = ScanLoop(backend, stop, timings=timings)
+    loop = ScanLoop(backend, stop, Runtime(timings=timings))
     await loop.prepare()
     backend.scanned.clear()
     running = asyncio.create_task(loop.run())
@@ -80,7 +82,7 @@ async def scanning(backend: RecordingBackend, timings: Timings = EVENTS_ONLY) ->
     finally:
         stop.request()
         await asyncio.wait_for(running, PATIENCE)
-        await loop.close(close_backend=True)
+        await loop.close()
 
 
 def ids(loop: ScanLoop) -> set[str]:
@@ -109,7 +111,7 @@ async def test_failed_update_of_the_host_is_not_repeated_because_of_what_it_has_
     backend = RecordingBackend(directory)
     updates: list[str] = []
 
-    def fail() -> None:
+    def fail(_found: FoundListed) -> bool:
         updates.append(f"attempt{len(updates)}")
         (directory / updates[-1]).touch()
         raise BackendError("the limit of mounts is reached")
@@ -154,15 +156,31 @@ async def test_scan_that_finds_a_directory_is_followed_by_another(directory: Pat
         await backend.next_scan()
 
 
+async def test_first_scan_is_followed_by_another(directory: Path) -> None:
+    """It finds which directories to watch, and something may have changed in them since."""
+    backend = RecordingBackend(directory)
+    async with scanning(backend, Timings(safety=NEVER, retry=0.05)):
+        await backend.next_scan()
+
+
+async def test_update_of_the_host_that_has_changed_devices_is_followed_by_a_scan(directory: Path) -> None:
+    backend = RecordingBackend(directory)
+    changes = [True, False]
+    async with scanning(backend) as loop:
+        backend.update_host = lambda _found: changes.pop(0)  # type: ignore[method-assign]
+        loop.trigger()
+        await until(lambda: not changes)
+
+
 async def test_host_is_left_to_another_plugin_that_has_taken_over(directory: Path) -> None:
     backend = RecordingBackend(directory)
     async with scanning(backend) as loop:
-        loop.hold(held=True)
+        loop.pause_updates(paused=True)
         await backend.next_scan()
         (directory / "a").touch()
         await published(loop, "a")
         assert not backend.updated.is_set()
-        loop.hold(held=False)
+        loop.pause_updates(paused=False)
         await asyncio.wait_for(backend.updated.wait(), PATIENCE)
 
 
@@ -175,7 +193,19 @@ async def test_failed_scan_is_repeated_and_has_lost_no_change(directory: Path) -
         backend.before_scan = fail
         (directory / "a").touch()
         await published(loop, "a")
-        await until(lambda: not loop.problem)
+        await until(lambda: not reported(loop))
+
+
+async def test_another_call_that_hangs_is_reported_until_it_ends(directory: Path) -> None:
+    """Scans wait for it, so the devices may be out of date."""
+    released = threading.Event()
+    async with scanning(RecordingBackend(directory), EVENTS_ONLY._replace(hang=0.01, recheck=0.01)) as loop:
+        async with background_task(loop.worker.run(partial(released.wait, PATIENCE), label="PreStartContainer")):
+            await until(lambda: bool(reported(loop)))
+            (condition,) = reported(loop)
+            assert (condition.kind, condition.fields) == (HOST_HANGS, {"call": "PreStartContainer"})
+            released.set()
+        await until(lambda: not reported(loop))
 
 
 async def test_scan_is_repeated_without_a_change(directory: Path) -> None:
@@ -200,3 +230,17 @@ async def test_rest_after_a_scan_ends_with_the_loop(directory: Path, monkeypatch
     async with scanning(backend) as loop:
         loop.trigger()
         await backend.next_scan()
+
+
+async def test_the_log_names_the_devices_that_have_changed(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of the first list, only those that are unhealthy."""
+    caplog.set_level("INFO")
+    (directory / "a").touch()
+    backend = RecordingBackend(directory)
+    async with scanning(backend) as loop:
+        loop.trigger()
+        await published(loop, "a")
+        (directory / "b").touch()
+        await published(loop, "a", "b")
+    records = [record.__dict__ for record in caplog.records if record.message == "devices changed"]
+    assert [record["changed"] for record in records] == ["", "b:new"]

@@ -18,7 +18,7 @@ from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.cdi import SpecFile
 from aosp_plugin.framework.errors import UnhealthyDeviceError
 from kubelet_standin import Kubelet
-from tests.backends import binder_backend, scan
+from tests.backends import binder_backend
 from tests.integration.test_binder_backend import needs_root
 from tests.support import DeviceDirectory, listed, names, running, sockets
 
@@ -100,15 +100,15 @@ def test_link_to_another_file_is_never_allocated(tmp_path: Path, target: str) ->
     link = dev / "aosp_binder0"
     link.symlink_to(tmp_path / "device")
     binder = binder_backend(dev, verify=Verify.CHAR)
-    assert scan(binder) == {"aosp_binder0": ""}
+    assert binder.scan() == {"aosp_binder0": ""}
     link.unlink()
     link.symlink_to(create(tmp_path))
-    assert scan(binder) == {"aosp_binder0": reason}
+    assert binder.scan() == {"aosp_binder0": reason}
     with pytest.raises(UnhealthyDeviceError, match=f"'aosp_binder0' is unhealthy: {reason}"):
         binder.allocate(["aosp_binder0"])
     link.unlink()
     link.symlink_to(tmp_path / "device")
-    assert scan(binder) == {"aosp_binder0": ""}
+    assert binder.scan() == {"aosp_binder0": ""}
     assert [device.host_path for device in binder.allocate(["aosp_binder0"]).devices] == [str(link)]
 
 
@@ -116,9 +116,9 @@ def test_link_to_another_file_is_never_allocated(tmp_path: Path, target: str) ->
 def test_verify_binder_rejects_devices_of_other_drivers(tmp_path: Path) -> None:
     """``verify: char`` accepts every character device that root links to."""
     os.mknod(tmp_path / "aosp_binder0", stat.S_IFCHR | 0o600, NULL)
-    assert scan(binder_backend(tmp_path, verify=Verify.CHAR)) == {"aosp_binder0": ""}
+    assert binder_backend(tmp_path, verify=Verify.CHAR).scan() == {"aosp_binder0": ""}
     binder = binder_backend(tmp_path, verify=Verify.BINDER)
-    assert scan(binder) == {"aosp_binder0": "not-binder"}
+    assert binder.scan() == {"aosp_binder0": "not-binder"}
     with pytest.raises(UnhealthyDeviceError, match="not-binder"):
         binder.allocate(["aosp_binder0"])
 

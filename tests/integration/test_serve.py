@@ -82,20 +82,19 @@ async def test_reload_applies_a_changed_configuration_and_prints_the_outcome(
     file = write_config(f"resource_name: {RESOURCE}")
 
     async def reload(keys: str) -> tuple[int, str, str]:
-        write_config(keys)
+        write_config(f"{keys}\npod_resources_socket: ''")
         return await asyncio.to_thread(run_command, "reload", "--url", f"http://{address}")
 
     flags = ("--config", file, "--listen", address)
     async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags):
         await listed(kubelet, 2)
-        assert await reload("resource_name: example.com/other") == (0, "configuration reloaded\n", "")
-        await listed(kubelet, 2, "example.com/other")
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
+        assert await reload("replicas: 2") == (0, "configuration reloaded\n", "")
+        await listed(kubelet, 4)
         assert len(sockets(kubelet_dir)) == 1
         error = "configuration reload rejected: shared_devices: /usr is a directory, not a device: use shared_mounts"
         assert await reload("shared_devices: [/usr]") == (1, "", f"aosp-plugin: {error}\n")
         unchanged = "configuration unchanged, devices scanned again\n"
-        assert await reload("resource_name: example.com/other") == (0, unchanged, "")
+        assert await reload("replicas: 2") == (0, unchanged, "")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +134,7 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
     """/readyz fails while the plugin is not registered; /healthz does not."""
     device_directory.add(0, 1)
     port = free_port()
-    environment = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "1"}
-    async with ServeHere(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}", environment=environment):
+    async with ServeHere(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}"):
         assert (await answered(port, "/readyz", "waiting for kubelet"))[0] == 503
         assert (await http_get(port, "/healthz"))[::2] == (200, "ok\n")
         async with Kubelet(kubelet_dir) as kubelet:
@@ -146,7 +144,6 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
             assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{RESOURCE}"}} 2.0' in metrics
             assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 1.0' in metrics
             assert "\naosp_plugin_polling 0.0" in metrics
-            await answered(port, "/metrics", f'\naosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 0.0')
         types = {"/": "text/html", "/metrics": "text/plain; version=0.0.4", "/status": "application/json"}
         for path, content_type in types.items():
             status, head, _ = await http_get(port, path)
@@ -154,6 +151,27 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
         assert (await answered(port, "/readyz", "registration failed"))[0] == 503
         assert (await http_get(port, "/healthz"))[0] == 200
         assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 0.0' in (await http_get(port, "/metrics"))[2]
+
+
+@pytest.mark.parametrize(
+    ("missing_device_ttl", "said"), [("300", "none of 2 devices is healthy"), ("0.1", "no devices: all are gone")]
+)
+async def test_readiness_says_that_no_device_is_healthy(
+    device_directory: DeviceDirectory, kubelet_dir: str, missing_device_ttl: str, said: str
+) -> None:
+    """It does not fail: a node may have none, a rollout goes on, and a restart would bring none back."""
+    port = free_port()
+    environment = {"AOSP_PLUGIN_MISSING_DEVICE_TTL": missing_device_ttl}
+    flags = ("--listen", f"127.0.0.1:{port}")
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        Serve(device_directory, kubelet_dir, *flags, environment=environment),
+    ):
+        assert (await answered(port, "/readyz", f"ok: {RESOURCE}: no devices\n"))[0] == 200
+        device_directory.add(0, 1)
+        await listed(kubelet, 2)
+        device_directory.remove(0, 1)
+        assert (await answered(port, "/readyz", f"ok: {RESOURCE}: {said}\n"))[0] == 200
 
 
 async def test_page_and_status_are_not_at_the_address_of_metrics_and_probes(

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.binder.driver import host
 from aosp_plugin.config.keys import NumberedSets, SharedDevice, SliceDevices, SpreadDevice
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
@@ -24,7 +23,7 @@ from aosp_plugin.framework.errors import InvalidRequestError, UnhealthyDeviceErr
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_claims import ClaimsError, DraPod
-from tests.backends import binder_backend, scan
+from tests.backends import Served, binder_backend
 from tests.dra_node import DraNode
 from tests.support import RESOURCE, DeviceDirectory, listed, names, run
 
@@ -59,14 +58,14 @@ def dri(tmp_path: Path) -> Dri:
     return Dri(tmp_path / "dri")
 
 
-def phones(devices: DeviceDirectory, count: int, **keys: Any) -> BinderBackend:
+def phones(devices: DeviceDirectory, count: int, **keys: Any) -> Served:
     """Return a backend with this many devices, which has not scanned yet."""
     devices.add(*range(count))
     keys = {"shared_mounts": (), **keys}
     return binder_backend(devices.directory, cdi_dir=devices.directory.parent / "cdi", **keys)
 
 
-def others(backend: BinderBackend, *ids: str) -> list[str]:
+def others(backend: Served, *ids: str) -> list[str]:
     """Return the paths of the devices that a container gets besides binder devices."""
     nodes = backend.allocate(ids).devices
     assert all(node.host_path == node.container_path for node in nodes if "binder" not in node.host_path)
@@ -81,7 +80,7 @@ def test_container_gets_all_devices_that_match_a_pattern(device_directory: Devic
     dri.add(9, 10)
     shared = (SharedDevice(path=dri.path(10)), dri.pattern, f"{dri.path(9)}:/dev/gpu")
     backend = phones(device_directory, 1, shared_devices=shared, permissions="rwm")
-    scan(backend)
+    backend.scan()
     paths = [(path, path) for path in (dri.path(10), dri.path(9))] + [(dri.path(9), "/dev/gpu")]
     nodes = [DeviceNode(host_path, path, "rwm") for host_path, path in paths]
     assert backend.allocate(["aosp_binder0"]).devices[1:] == nodes
@@ -98,15 +97,15 @@ def test_missing_required_device_makes_every_device_unhealthy(
     shared = (SharedDevice(path=required, required=True), optional)
     backend = phones(device_directory, 3, shared_devices=shared)
     for _ in range(2):
-        assert scan(backend) == dict.fromkeys(names(range(3)), "requirement-missing")
-    assert {device.detail for device in backend.devices()} == {f"requirement-missing: {required}"}
+        assert backend.scan() == dict.fromkeys(names(range(3)), "requirement-missing")
+    assert {device.detail for device in backend.found.devices} == {f"requirement-missing: {required}"}
     with pytest.raises(UnhealthyDeviceError, match=f"requirement-missing: {dri.directory}/renderD"):
         backend.allocate(["aosp_binder1"])
     dri.add(1)
-    assert scan(backend) == dict.fromkeys(names(range(3)), "")
+    assert backend.scan() == dict.fromkeys(names(range(3)), "")
     assert others(backend, "aosp_binder1") == [dri.path(1)]
     dri.remove(1)
-    assert scan(backend) == dict.fromkeys(names(range(3)), "requirement-missing")
+    assert backend.scan() == dict.fromkeys(names(range(3)), "requirement-missing")
     logged = [(record.levelname, vars(record)["path"]) for record in caplog.records if "not found" in record.msg]
     assert logged == [("WARNING", required), ("INFO", optional), ("WARNING", required)]
 
@@ -118,60 +117,265 @@ def test_each_device_has_one_of_the_spread_devices_by_its_number(device_director
     """A container with several devices gets that of each."""
     dri.add(128, 129, 130)
     backend = phones(device_directory, 6, spread_devices=(dri.pattern,))
-    scan(backend)
+    backend.scan()
     assert [others(backend, name) for name in names(range(6))] == [[dri.path(128 + n % 3)] for n in range(6)]
     assert others(backend, *names([1, 2, 4])) == [dri.path(129), dri.path(130)]
-    assert backend.spread_devices() == {dri.path(128 + n): names([n, n + 3]) for n in range(3)}
+    assert backend.found.by_spread_device == {dri.path(128 + n): names([n, n + 3]) for n in range(3)}
 
 
 def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDirectory, dri: Dri) -> None:
     """No other device moves, until SIGHUP or a restart spreads all over those that exist."""
     dri.add(128, 129, 130)
     backend = phones(device_directory, 6, spread_devices=(dri.pattern,))
-    scan(backend)
+    backend.scan()
     dri.remove(129)
-    assert scan(backend) == {
+    assert backend.scan() == {
         name: "requirement-missing" if n % 3 == 1 else "" for n, name in enumerate(names(range(6)))
     }
-    assert backend.devices()[1].detail == f"requirement-missing: {dri.path(129)}"
+    assert backend.found.devices[1].detail == f"requirement-missing: {dri.path(129)}"
     with pytest.raises(UnhealthyDeviceError, match=f"requirement-missing: {dri.path(129)}"):
         backend.allocate(["aosp_binder4"])
     assert [others(backend, name) for name in names([0, 2, 3, 5])] == [[dri.path(128 + n % 3)] for n in (0, 2, 3, 5)]
     dri.add(129)
-    assert set(scan(backend).values()) == {""}
+    assert set(backend.scan().values()) == {""}
     dri.remove(129)
     backend.reset()
-    assert set(scan(backend).values()) == {""}
+    assert set(backend.scan().values()) == {""}
     assert [others(backend, name) for name in names(range(4))] == [[dri.path(n)] for n in (128, 130, 128, 130)]
     dri.add(129)
-    assert set(scan(backend).values()) == {""}
+    assert set(backend.scan().values()) == {""}
     assert others(backend, "aosp_binder1") == [dri.path(129)], "another one is known now"
 
 
 def test_devices_are_unhealthy_while_no_spread_device_is_known(device_directory: DeviceDirectory, dri: Dri) -> None:
     backend = phones(device_directory, 2, spread_devices=(dri.pattern,))
-    assert set(scan(backend).values()) == {"requirement-missing"}
-    assert backend.devices()[0].detail == f"requirement-missing: {dri.pattern}"
-    assert backend.spread_devices() == {}
+    assert set(backend.scan().values()) == {"requirement-missing"}
+    assert backend.found.devices[0].detail == f"requirement-missing: {dri.pattern}"
+    assert backend.found.by_spread_device == {}
     dri.add(128)
-    assert set(scan(backend).values()) == {""}
+    assert set(backend.scan().values()) == {""}
 
 
 def test_devices_beyond_the_limit_of_their_spread_device_are_unhealthy(
     device_directory: DeviceDirectory, dri: Dri
 ) -> None:
-    """Those with the highest numbers. One without a limit takes all."""
+    """Those with the highest numbers. One that is refused takes no room on another spread device."""
     dri.add(128, 129)
-    limited = SpreadDevice(path=dri.path(128), per_device=2)
-    backend = phones(device_directory, 8, spread_devices=(limited, dri.pattern))
-    full = f"requirement-missing: room for it on {dri.path(128)} (spread_devices, per_device)"
-    scan(backend)
-    assert [device.detail for device in backend.devices()] == ["", "", "", "", full, "", full, ""]
-    with pytest.raises(UnhealthyDeviceError, match="room for it on"):
+    limited = SpreadDevice(path=dri.pattern, per_device=2)
+    other = SpreadDevice(path="/dev/zero", per_device=5)
+    backend = phones(device_directory, 8, spread_devices=(limited, other))
+    full = [f"beyond-per-device: no room on {dri.path(n)} (spread_devices, per_device)" for n in (128, 129)]
+    backend.scan()
+    assert [device.detail for device in backend.found.devices] == ["", "", "", "", *full, *full]
+    with pytest.raises(UnhealthyDeviceError, match="no room on"):
         backend.allocate(["aosp_binder6"])
-    device_directory.remove(0)
+    device_directory.remove(0, 1)
     backend.reset()
-    assert scan(backend)["aosp_binder4"] == ""
+    backend.scan()
+    assert [device.detail for device in backend.found.devices] == ["", "", "", "", *full]
+
+
+class Gpus:
+    """A node with three GPUs and the card of a BMC, with their hardware in a directory like sysfs."""
+
+    BMC, FIRST, SECOND, THIRD = ("0000:03:00.0", "0000:04:00.0", "0000:41:00.0", "0000:42:00.0")
+    LAYOUT = (
+        *(("card0", "null", BMC), ("card1", "zero", FIRST), ("card2", "full", SECOND), ("card3", "random", THIRD)),
+        *(("renderD128", "urandom", SECOND), ("renderD129", "tty", THIRD), ("renderD130", "ptmx", FIRST)),
+    )
+    """Name, the device of the kernel that stands in for it, and the hardware."""
+
+    def __init__(self, directory: Path, sys_dev: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        for name, device, hardware in self.LAYOUT:
+            number = os.stat(f"/dev/{device}").st_rdev
+            link = sys_dev / "char" / f"{os.major(number)}:{os.minor(number)}" / "device"
+            link.parent.mkdir(parents=True)
+            link.symlink_to(f"../../../devices/pci0000:00/{hardware}")
+            self.add(name)
+
+    def add(self, *names: str) -> None:
+        """Create devices."""
+        devices = {name: device for name, device, _ in self.LAYOUT}
+        for name in names:
+            (self.directory / name).symlink_to(f"/dev/{devices[name]}")
+
+    def remove(self, *names: str) -> None:
+        """Remove devices."""
+        for name in names:
+            (self.directory / name).unlink()
+
+    def items(self, **keys: Any) -> tuple[SpreadDevice, SpreadDevice]:
+        """Return the items of ``spread_devices``: cards and render nodes."""
+        return SpreadDevice(path=f"{self.directory}/card*"), SpreadDevice(path=f"{self.directory}/renderD*", **keys)
+
+    def of(self, backend: Served, *numbers: int) -> list[list[str]]:
+        """Return the names of the GPU's devices that the containers of these devices get."""
+        return [[os.path.basename(path) for path in others(backend, name)] for name in names(numbers)]
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gpus:
+    monkeypatch.setattr(host, "SYS_DEV", str(tmp_path / "sys/dev"))
+    return Gpus(tmp_path / "dri", tmp_path / "sys/dev")
+
+
+PAIRS = [["card1", "renderD130"], ["card2", "renderD128"], ["card3", "renderD129"]]
+
+
+def test_container_gets_card_and_render_node_of_one_gpu(
+    device_directory: DeviceDirectory, gpus: Gpus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By their hardware in sysfs. The card of a BMC has no render node, and no container gets it."""
+    caplog.set_level(logging.INFO)
+    backend = phones(device_directory, 6, spread_devices=gpus.items())
+    assert set(backend.scan().values()) == {""}
+    assert gpus.of(backend, *range(6)) == PAIRS * 2
+    assert backend.found.by_spread_device[f"{gpus.directory}/card2"] == names([1, 4])
+    (record,) = [record for record in caplog.records if record.message == "spread devices changed"]
+    assert vars(record)["unused"] == f"{gpus.directory}/card0"
+
+
+def test_lost_gpu_concerns_its_devices_only(device_directory: DeviceDirectory, gpus: Gpus) -> None:
+    """Wholly or in part. After a restart or SIGHUP the others are spread."""
+    backend = phones(device_directory, 6, spread_devices=gpus.items())
+    backend.scan()
+    gpus.remove("renderD128")
+    lost = dict.fromkeys(names([1, 4]), "requirement-missing")
+    assert backend.scan() == {**dict.fromkeys(names(range(6)), ""), **lost}
+    gpus.remove("card2")
+    assert backend.scan() == {**dict.fromkeys(names(range(6)), ""), **lost}
+    assert backend.found.devices[1].detail.endswith(f"{gpus.directory}/card2, {gpus.directory}/renderD128")
+    assert gpus.of(backend, 0, 2, 3, 5) == PAIRS[::2] * 2
+    backend.reset()
+    assert set(backend.scan().values()) == {""}
+    assert gpus.of(backend, 0, 1, 2) == [PAIRS[0], PAIRS[2], PAIRS[0]]
+
+
+def test_gpu_has_a_stable_path_and_a_variable(device_directory: DeviceDirectory, gpus: Gpus) -> None:
+    """So that a parameter of the image is one constant for all phones, or the container reads the variable."""
+    items = gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE")
+    backend = phones(device_directory, 3, spread_devices=(items[0], items[1]), path_env="")
+    backend.scan()
+    for number, pair in enumerate(PAIRS):
+        edits = backend.allocate(names([number]))
+        paths = [(node.host_path, node.container_path) for node in edits.devices[1:]]
+        card, render_node = (f"{gpus.directory}/{name}" for name in pair)
+        assert paths == [(card, card), (render_node, "/dev/dri/renderD128")]
+        assert edits.environment["GPU_NODE"] == "/dev/dri/renderD128"
+
+
+def test_container_cannot_have_two_spread_devices_at_one_path(device_directory: DeviceDirectory, gpus: Gpus) -> None:
+    """It can have two devices with the same one, whose variable names it once."""
+    backend = phones(device_directory, 6, spread_devices=gpus.items(container_path="/dev/gpu", env="GPU")[1:])
+    backend.scan()
+    with pytest.raises(InvalidRequestError, match="would both be /dev/gpu"):
+        backend.allocate(names([0, 1]))
+    assert backend.allocate(names([0, 3])).environment["GPU"] == "/dev/gpu"
+
+
+def test_variable_names_all_spread_devices_of_a_container(device_directory: DeviceDirectory, gpus: Gpus) -> None:
+    backend = phones(device_directory, 6, spread_devices=gpus.items(env="GPU")[1:])
+    backend.scan()
+    paths = f"{gpus.directory}/renderD128,{gpus.directory}/renderD129"
+    assert backend.allocate(names([0, 1, 3])).environment["GPU"] == paths
+
+
+async def test_claim_has_the_path_and_the_variable_of_its_gpu(
+    device_directory: DeviceDirectory, gpus: Gpus, short_directory: Path
+) -> None:
+    """Which the user of a claim cannot set otherwise."""
+    keys = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
+    items = gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE")
+    backend = phones(device_directory, 3, spread_devices=items, **keys)
+    async with ApiServer() as server:
+        node = DraNode(short_directory, server)
+        async with node.kubelet, node.running(backend.backend):
+            await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
+            (spec,) = node.specs
+            edits = json.loads((short_directory / "cdi" / spec).read_text())["devices"][0]["containerEdits"]
+            assert edits["deviceNodes"][-1]["path"] == "/dev/dri/renderD128"
+            assert edits["deviceNodes"][-1]["hostPath"] == "/dev/urandom"
+            assert "GPU_NODE=/dev/dri/renderD128" in edits["env"]
+    content = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "environment": {"GPU_NODE": "x"}}
+    with pytest.raises(InvalidRequestError, match="the variable GPU_NODE is not allowed"):
+        backend.prepare(["aosp_binder0"], [ClaimParameters("claim", content)])
+
+
+# -- mounts of single devices
+
+
+@pytest.fixture
+def streamer(tmp_path: Path) -> Path:
+    """Return the directory of a streamer, with a directory for each of two phones."""
+    for number in range(2):
+        (tmp_path / f"streamer/{number}").mkdir(parents=True)
+        (tmp_path / f"streamer/{number}/input").touch()
+    return tmp_path / "streamer"
+
+
+def own_mounts(backend: Served, *ids: str) -> dict[str, str]:
+    """Return the mounts of a container by path."""
+    mounts = backend.allocate(ids).mounts
+    assert all(mount.read_only for mount in mounts)
+    return {mount.container_path: mount.host_path for mount in mounts}
+
+
+def test_device_has_mounts_by_its_number_and_its_id(
+    device_directory: DeviceDirectory, streamer: Path, tmp_path: Path
+) -> None:
+    """Those that exist: another one is part of the next container."""
+    (tmp_path / "by-id/aosp_binder3").mkdir(parents=True)
+    mounts = (f"{streamer}/{{number}}/input:/dev/input-socket", f"{tmp_path}//by-id/{{id}}")
+    backend = phones(device_directory, 6, sets=NumberedSets(size=3), shared_mounts=mounts)
+    backend.scan()
+    assert own_mounts(backend, "aosp_binder0") == {"/dev/input-socket": f"{streamer}/0/input"}
+    by_id = {f"{tmp_path}/by-id/aosp_binder3": f"{tmp_path}/by-id/aosp_binder3"}
+    assert own_mounts(backend, "aosp_binder3") == {"/dev/input-socket": f"{streamer}/1/input", **by_id}
+    assert {str(streamer), f"{streamer}/0", str(tmp_path / "by-id")} <= backend.found.directories
+    (streamer / "1/input").unlink()
+    backend.scan()
+    assert own_mounts(backend, "aosp_binder3") == by_id
+    (streamer / "1/input").touch()
+    backend.scan()
+    with pytest.raises(InvalidRequestError, match="would both be /dev/input-socket"):
+        backend.allocate(["aosp_binder0", "aosp_binder3"])
+
+
+def test_mount_of_a_device_is_not_reached_by_a_link(
+    device_directory: DeviceDirectory, streamer: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who may write in the streamer's directory would choose what of the host a container gets."""
+    (tmp_path / "link").symlink_to(streamer)
+    (streamer / "1/input").unlink()
+    (streamer / "1/input").symlink_to("/etc/shadow")
+    (streamer / "2").symlink_to("/")
+    mounts = (f"{tmp_path}/link/{{number}}/input:/input", f"{streamer}/{{number}}:/all")
+    backend = phones(device_directory, 3, sets=NumberedSets(size=1), shared_mounts=mounts)
+    for _ in range(2):
+        backend.scan()
+    assert own_mounts(backend, "aosp_binder0") == {"/input": f"{tmp_path}/link/0/input", "/all": f"{streamer}/0"}
+    assert own_mounts(backend, "aosp_binder1") == {"/all": f"{streamer}/1"}
+    assert own_mounts(backend, "aosp_binder2") == {}
+    logged = [vars(record)["path"] for record in caplog.records if "is a link" in record.message]
+    assert logged == [f"{tmp_path}/link/1/input", f"{streamer}/2"]
+
+
+async def test_claim_has_the_mount_of_its_device(
+    device_directory: DeviceDirectory, streamer: Path, short_directory: Path
+) -> None:
+    keys = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
+    backend = phones(device_directory, 2, shared_mounts=(f"{streamer}/{{number}}:/run/streamer",), **keys)
+    async with ApiServer() as server:
+        node = DraNode(short_directory, server)
+        async with node.kubelet, node.running(backend.backend):
+            await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
+            (spec,) = node.specs
+            (device,) = json.loads((short_directory / "cdi" / spec).read_text())["devices"]
+            (mount,) = device["containerEdits"]["mounts"]
+            assert (mount["hostPath"], mount["containerPath"]) == (f"{streamer}/1", "/run/streamer")
+            assert "ro" in mount["options"]
 
 
 # -- slices
@@ -190,9 +394,10 @@ async def test_pod_gets_a_slice_of_its_own_by_the_device_plugin(
         nodes = pod.containers["c"].devices
         return [node.container_path for node in nodes if node.container_path == node.host_path]
 
-    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir)):
+    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 2)
-        assert backend.devices()[1].detail == f"requirement-missing: {dri.path(3)}"
+        assert plugin.inventory.found.devices[1].detail == f"requirement-missing: {dri.path(3)}"
         assert [await admitted(name) for name in "ab"] == [[dri.path(n), dri.path(n + 1)] for n in (0, 4)]
         dri.add(3)
         await listed(kubelet, 3)
@@ -210,7 +415,7 @@ async def test_pod_gets_a_slice_of_its_own_by_dra(
     backend = phones(device_directory, 3, slice_devices=(SliceDevices(path=dri.pattern, count=6),), **keys)
     async with ApiServer() as server:
         node = DraNode(short_directory, server)
-        async with node.kubelet, node.running(backend):
+        async with node.kubelet, node.running(backend.backend):
             await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
             (spec,) = node.specs
             (device,) = json.loads((short_directory / "cdi" / spec).read_text())["devices"]
@@ -226,7 +431,6 @@ def test_claim_gets_no_device_of_the_slice_of_another_one(device_directory: Devi
     dri.add(1, device="/dev/zero")
     slices = (SliceDevices(path=dri.pattern, count=1),)
     backend = phones(device_directory, 2, api=Api.DRA, sets=NumberedSets(size=1), slice_devices=slices)
-    assert isinstance(backend, ClaimsBackend)
     backend.scan()
     alias = dri.directory / "alias"
     alias.symlink_to("/dev/zero")

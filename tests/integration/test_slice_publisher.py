@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.protocol import InvalidObjectError, ObjectList, Request, WatchEvent
+from aosp_plugin.framework.apiserver.protocol import InvalidObjectError, Object, Request, WatchEvent
+from aosp_plugin.framework.backend import Found
 from kubelet_standin.apiserver import ApiServer, Hang, Refuse
 from tests.slices import (
     DRIVER,
@@ -22,6 +23,7 @@ from tests.slices import (
     slice_name,
     slice_path,
 )
+from tests.support import causes, counted, reported, until
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ async def test_devices_are_published_with_the_node_as_owner(server: ApiServer) -
     for each in slices:
         (owner,) = each["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, uid)
-    assert running.observer.counts[-1] == (2, 2)
+    assert counted(running.metrics, "slices_wanted") == counted(running.metrics, "slices_confirmed") == 2
 
 
 async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> None:
@@ -53,7 +55,7 @@ async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> 
         await server.wait_for(lambda s: s.open_watches)
         await at_rest_without_devices(running)
         assert not running.publisher.confirmed
-        assert running.publisher.problem == "the API server has not confirmed all ResourceSlices yet"
+        assert causes(running.publisher) == "the API server has not confirmed all ResourceSlices yet"
 
 
 async def at_rest_without_devices(running: Publishing) -> None:
@@ -67,14 +69,14 @@ async def test_at_rest_nothing_is_written_whatever_reason_there_is_to_look(serve
     async with publishing(server, phones(70, phone1="missing")) as running:
         before = running.slices()
         running.inventory.republish()
-        running.inventory.publish(phones(70, phone1="missing"))
+        running.inventory.publish(Found(phones(70, phone1="missing")))
         for _ in range(3):
             await at_rest(running)
         server.end_watches()
         server.drop_connections()
         await server.wait_for(lambda s: s.open_watches)
         await at_rest(running)
-        assert running.slices() == before  # with their versions; the question about taints is no write
+        assert running.slices() == before  # with their versions: asking about taints writes nothing
 
 
 async def test_only_the_slice_of_a_device_that_changes_is_written(server: ApiServer) -> None:
@@ -130,26 +132,39 @@ async def test_a_slice_of_another_pool_under_our_name_is_replaced(server: ApiSer
         assert running.slices()[0]["spec"]["pool"]["name"] == f"{NODE}/00000"
 
 
-async def test_a_slice_of_another_driver_under_our_name_is_reported_and_left_alone(server: ApiServer) -> None:
+@pytest.mark.parametrize("foreign", [{"driver": "gpu.example.com"}, {"nodeName": "attacker"}], ids=["driver", "node"])
+async def test_slices_have_other_names_if_one_of_others_has_the_name(
+    server: ApiServer, foreign: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """That one may neither be changed nor deleted. The pools keep their names, which are in claims."""
     pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.example.com", "nodeName": NODE, "pool": pool}
-    version = server.objects.create(SLICES, {"metadata": {"name": slice_name(0)}, "spec": spec})["metadata"]
-    async with publishing(server) as running:
-        running.inventory.publish(phones(70))
-        await running.problem("409 AlreadyExists")
-        await server.wait_for(lambda s: s.objects.find(slice_path(1)))
-        assert server.objects.get(slice_path(0))["metadata"] == version
+    spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool} | foreign
+    version = server.objects.create(SLICES, {"metadata": {"name": slice_name(1)}, "spec": spec})["metadata"]
+    async with publishing(server, phones(70)) as running:
+        assert [each["spec"]["pool"]["name"] for each in running.slices()] == [f"{NODE}/00000", f"{NODE}/00001"]
+        names = [each["metadata"]["name"] for each in running.slices()]
+        assert [name.partition("x")[0] for name in names] == ["00000", "00001"]
+        assert all(name.endswith(f"-{DRIVER}-{NODE}") and name.count("-", 0, 20) == 1 for name in names)
+        assert server.objects.get(slice_path(1))["metadata"] == version
+    assert "of another client has the name" in caplog.text
 
 
-async def test_an_unhealthy_device_gets_a_taint_and_its_time_stays(server: ApiServer) -> None:
+async def test_taints_are_asked_for_under_another_name_if_others_have_it(server: ApiServer) -> None:
+    """Otherwise unhealthy devices would be omitted."""
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": "attacker", "pool": pool}
+    server.objects.create(SLICES, {"metadata": {"name": f"probe-{DRIVER}-{NODE}"}, "spec": spec})
+    async with publishing(server, phones(2, phone1="missing")) as running:
+        await server.wait_for(lambda _: running.taints() == {"phone0": [], "phone1": ["missing"]})
+
+
+async def test_the_time_of_a_taint_is_no_difference(server: ApiServer) -> None:
     async with publishing(server, phones(3, phone1="missing")) as running:
         assert running.taints() == {"phone0": [], "phone1": ["missing"], "phone2": []}
         time = "2026-01-01T00:00:00Z"
         running.edit(0, lambda found: found["spec"]["devices"][1]["taints"][0].update(timeAdded=time))
         await running.published(phones(4, phone1="missing"))
-        devices = server.objects.get(slice_path(0))["spec"]["devices"]
-        assert devices[1]["taints"][0]["timeAdded"] == time
-        assert running.observer.repairs == {}
+        assert running.repairs() == {}
 
 
 async def test_whether_taints_are_kept_is_asked_once_and_only_where_a_device_is_unhealthy() -> None:
@@ -177,10 +192,10 @@ async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_th
         running.publisher.withhold("the device plugin offers them on this node")
         await running.shown([])
         await server.wait_for(lambda _: len(running.slices()) == 1)
-        assert "the device plugin offers them on this node" in running.publisher.problem
+        assert "the device plugin offers them on this node" in causes(running.publisher)
         running.publisher.withhold("")
         await running.shown([device.id for device in phones(70)])
-        assert not running.publisher.problem
+        assert not reported(running.publisher)
 
 
 async def test_at_the_end_the_slices_stay(server: ApiServer) -> None:
@@ -193,7 +208,7 @@ async def test_at_the_end_the_slices_stay(server: ApiServer) -> None:
 async def test_the_end_does_not_wait_for_the_api_server(server: ApiServer) -> None:
     async with publishing(server, phones(2)) as running:
         hang = server.faults.add(Hang())
-        running.inventory.publish(phones(3))
+        running.inventory.publish(Found(phones(3)))
         await server.wait_for(lambda _: hang.hits)
         running.stop.set()
         async with asyncio.timeout(5):
@@ -203,7 +218,7 @@ async def test_the_end_does_not_wait_for_the_api_server(server: ApiServer) -> No
 class WithoutSelectors(ApiClient):
     """A client whose API server does not apply field selectors, such as one behind a proxy that drops queries."""
 
-    async def list(self, path: str, *, field_selector: str = "") -> ObjectList:  # noqa: ARG002
+    async def list(self, path: str, *, field_selector: str = "") -> Sequence[Object]:  # noqa: ARG002
         """List all slices."""
         return await super().list(path)
 
@@ -238,14 +253,14 @@ def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_an_update_that_meets_a_foreign_change_is_repeated(server: ApiServer) -> None:
     async with publishing(server, phones(1)) as running:
         hang = server.faults.add(Hang(), verb="update")
-        running.inventory.publish(phones(2))
+        running.inventory.publish(Found(phones(2)))
         await server.wait_for(lambda _: hang.hits)
         running.edit(0, lambda found: found["metadata"].update(labels={"a": "b"}))
         hang.remove()
         await running.shown(["phone0", "phone1"])
         assert [record.code for record in server.log if record.verb == "update"] == [409, 200]
         assert server.objects.get(slice_path(0))["metadata"]["labels"] == {"a": "b"}
-        assert not running.publisher.problem
+        await until(lambda: not reported(running.publisher))
 
 
 # Refusals
@@ -267,7 +282,7 @@ async def test_a_slice_that_is_invalid_is_logged_once_and_stops_no_other(
     server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with publishing(server, client_type=RefusingABlock) as running:
-        running.inventory.publish(phones(200))
+        running.inventory.publish(Found(phones(200)))
         await running.problem("422 Invalid: spec.devices[0]: what a surprise")
         await server.wait_for(lambda _: len(running.slices()) == 3)
         lists = server.count("list", "resourceslices")
@@ -283,12 +298,12 @@ async def test_a_missing_right_is_named_with_verb_and_resource_and_heals(
 ) -> None:
     server.access.forbid("create", "resourceslices")
     async with publishing(server) as running:
-        running.inventory.publish(phones(130))
+        running.inventory.publish(Found(phones(130)))
         await running.problem(
             'the service account requires the verb create on resourceslices of API group "resource.k8s.io"'
         )
         await server.wait_for(lambda s: s.count("create") > 3)
-        assert "and 2 more errors" in running.publisher.problem
+        assert "and 2 more errors" in causes(running.publisher)
         assert problems(caplog) == ["DRA driver has a problem"]
         server.access.permit("create", "resourceslices")
         await running.confirmed()
@@ -300,7 +315,7 @@ async def test_a_cluster_without_the_api_is_named_as_too_old(server: ApiServer) 
         Refuse(404, "NotFound", "the server could not find the requested resource"), verb="list"
     )
     async with publishing(server) as running:
-        running.inventory.publish(phones(1))
+        running.inventory.publish(Found(phones(1)))
         await running.problem("does not serve /apis/resource.k8s.io/v1, which requires Kubernetes 1.34 or newer")
         missing.remove()
         await running.confirmed()

@@ -1,24 +1,37 @@
 """CDI specs stay when the plugin ends, whatever ends it, and go when their resource leaves the configuration."""
 
-import asyncio
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from aosp_plugin import SOCKET_PREFIX
+from aosp_plugin.config.keys import Config, Resource
+from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords
+from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.framework.cdi import spec_path
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Kubelet
 from tests.support import DeviceDirectory, ServeHere, listed, until
 
 PHONE, SIDECAR, OTHER, LAST = (f"aosp.io/{name}" for name in ("phone", "sidecar", "other", "last"))
 PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder", OTHER: "other_binder", LAST: "last_binder"}
-REMOVED = "CDI spec of a former resource removed"
-LISTEN = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); input()"
+REMOVED = "former CDI spec removed"
+LISTEN = """
+import socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+print(flush=True)
+input()
+"""
 CDI, MOUNTS = ["envvar", "cdi-cri"], ["volume-mounts"]
 
 
@@ -40,7 +53,7 @@ class Node:
             {"resource_name": f"aosp.io/{key}", "device_prefix": PREFIXES[f"aosp.io/{key}"], "device_list": strategies}
             for key, strategies in device_lists.items()
         ]
-        config = {"version": "v1", "cdi_dir": str(self.cdi), "resources": resources}
+        config = {"version": "v1", "cdi_dir": str(self.cdi), "pod_resources_socket": "", "resources": resources}
         path = self._directory / "config.yaml"
         path.write_text(json.dumps(config))
         return path
@@ -50,24 +63,13 @@ class Node:
         return ServeHere(self.devices, self.kubelet.directory, "--config", str(config))
 
     async def served(self, *resources: str) -> None:
-        """Wait until the kubelet has the device of each of these resources, and several are recorded."""
+        """Wait until the kubelet has the device of each of these resources."""
         for resource in resources:
             await listed(self.kubelet, 1, resource)
-        if len(resources) > 1:
-            await self.recorded(*resources)
 
     async def removed(self, resource: str) -> None:
         """Wait until the spec of a resource is removed."""
         await until(lambda: not os.path.exists(spec_path(str(self.cdi), resource)))
-
-    async def recorded(self, *resources: str) -> None:
-        """Wait until a plugin has recorded its resources, which is the last thing that the removal does."""
-        while not await asyncio.to_thread(self._recorded, resources):
-            pass
-
-    def _recorded(self, resources: tuple[str, ...]) -> bool:
-        records = [path.read_bytes().decode(errors="replace") for path in self.cdi.glob(".*.resources")]
-        return any(all(name in record for name in resources[1:]) for record in records)
 
     def specs(self) -> dict[str, bytes]:
         """Return the content of each spec that a runtime reads, by the kind of its devices."""
@@ -100,7 +102,6 @@ async def test_spec_of_a_removed_resource_goes_at_the_next_start(node: Node) -> 
     foreign = {"nvidia.com-gpu.json": "nvidia.com/gpu", "aosp.io_foreign.json": "aosp.io/foreign"}
     for name, kind in foreign.items():
         (node.cdi / name).write_text(json.dumps({"kind": kind}))
-    (node.cdi / ".aosp-damaged.resources").write_bytes(b'{"resources": ["\xff"]}')
     async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
         await node.served(PHONE, SIDECAR)
     assert node.specs().keys() == {PHONE, SIDECAR, *foreign.values()}
@@ -111,28 +112,16 @@ async def test_spec_of_a_removed_resource_goes_at_the_next_start(node: Node) -> 
     assert node.specs().keys() == {PHONE, *foreign.values()}
 
 
-async def test_spec_of_a_removed_resource_goes_with_a_reload(node: Node) -> None:
-    """Even if the configurations have no resource in common, because one process had both."""
-    async with node.serve(node.configure(phone=CDI)) as plugin:
-        await node.served(PHONE)
-        node.configure(sidecar=CDI)
-        plugin.signal(signal.SIGHUP)
-        await node.removed(PHONE)
-        await node.served(SIDECAR)
-    assert list(node.specs()) == [SIDECAR]
-
-
 async def test_spec_of_another_plugin_that_is_away_stays(node: Node) -> None:
-    """It serves other resources of the node."""
+    """It serves other resources of the node, and no kubelet says which pods have devices of them."""
     async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
         await node.served(PHONE, SIDECAR)
-    async with node.serve(node.configure(other=CDI)) as plugin:
+    async with node.serve(node.configure(other=CDI, last=CDI)):
+        await node.served(OTHER, LAST)
+    async with node.serve(node.configure(other=CDI)):
         await node.served(OTHER)
-        node.configure(last=CDI)
-        plugin.signal(signal.SIGHUP)
-        await node.removed(OTHER)
-        await node.served(LAST)
-    assert node.specs().keys() == {PHONE, SIDECAR, LAST}
+        await node.removed(LAST)
+    assert node.specs().keys() == {PHONE, SIDECAR, OTHER}
 
 
 async def test_spec_of_a_resource_that_no_longer_uses_cdi_stays(node: Node) -> None:
@@ -149,18 +138,125 @@ async def test_spec_of_a_resource_that_no_longer_uses_cdi_stays(node: Node) -> N
 
 async def test_spec_that_another_version_of_the_plugin_serves_stays(node: Node) -> None:
     """A rolling update with maxSurge: the earlier version restarts, and its configuration lacks a resource."""
-    async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
-        await node.served(PHONE, SIDECAR)
+    async with node.serve(node.configure(phone=CDI, sidecar=CDI, last=CDI)):
+        await node.served(PHONE, SIDECAR, LAST)
     earlier = node.configure(phone=CDI, other=CDI)
-    sockets = PluginDirectory(node.kubelet.directory, SIDECAR)
-    command = (sys.executable, "-c", LISTEN, os.path.join(node.kubelet.directory, sockets.next_endpoint(0.0)))
-    process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
-    await until(lambda: bool(sockets.other_plugins()))
-    async with node.serve(earlier):
-        await node.recorded(PHONE, SIDECAR, OTHER)
-        await node.served(OTHER)
-    await process.communicate(b"")
+    with contextlib.closing(DeviceRecords(node.kubelet.directory, str(node.cdi), PHONE)) as records:
+        records.write(SIDECAR, {}, None)
+        async with node.serve(earlier):
+            await node.served(OTHER)
+            await node.removed(LAST)
     assert node.specs().keys() == {PHONE, SIDECAR, OTHER}
     async with node.serve(earlier):
         await node.removed(SIDECAR)
     assert node.specs().keys() == {PHONE, OTHER}
+
+
+# -- the same resource in another directory
+
+
+class Specs:
+    """The directories of CDI specs of a host, and a configuration with one resource."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for directory in ("/etc/cdi", "/run/cdi", "/opt/cdi", "/kubelet"):
+            (root / directory[1:]).mkdir(parents=True)
+        (root / "var").mkdir()
+        (root / "var" / "run").symlink_to("/run")  # as on each host
+
+    def remove(self, cdi_dir: str, *further: DeviceRecord) -> list[str]:
+        """Start a plugin with this directory, which also knows ``further`` records; return what it has removed."""
+        config = Config(
+            resources=(Resource(resource_name=PHONE, device_list=(DeviceList.CDI_CRI,)),),
+            host_root=str(self.root),
+            kubelet_dir=str(self.root / "kubelet"),
+            cdi_dir=cdi_dir,
+        )
+        with contextlib.closing(DeviceRecords(config.kubelet_dir, cdi_dir, PHONE)) as records:
+            records.write(PHONE, {}, None)
+            return remove_stale_specs(config, [*records.own.values(), *further])
+
+    def write(self, *directories: str, resource_name: str = PHONE) -> None:
+        """Write the spec of a resource, and one of another program."""
+        for directory in directories:
+            for name in (resource_name, "nvidia.com/gpu"):
+                Path(spec_path(str(self.root) + directory, name)).touch()
+
+    @property
+    def places(self) -> set[str]:
+        """The directories with a spec of the resource."""
+        return {f"/{path.parent.relative_to(self.root)}" for path in self.root.glob("*/cdi/aosp.io_*.json")}
+
+
+@pytest.fixture
+def host(short_directory: Path) -> Specs:
+    return Specs(short_directory)
+
+
+@pytest.mark.parametrize(
+    ("former", "present"), [("/run/cdi", "/etc/cdi"), ("/etc/cdi", "/var/run/cdi"), ("/run/cdi", "/opt/cdi")]
+)
+def test_spec_in_another_directory_of_the_runtime_goes_at_a_start(host: Specs, former: str, present: str) -> None:
+    """That in /var/run/cdi would have precedence, without an error."""
+    host.write(former, present.removeprefix("/var"))
+    assert host.remove(present) == [spec_path(f"{host.root}{former}", PHONE)]
+    assert host.places == {present.removeprefix("/var")}
+    assert len([*host.root.glob("*/cdi/nvidia.com_gpu.json")]) == 2
+
+
+def test_spec_stays_until_the_configured_directory_has_it(host: Specs) -> None:
+    """A container that restarts meanwhile requires one of them."""
+    host.write("/run/cdi")
+    assert not host.remove("/etc/cdi")
+    assert host.places == {"/run/cdi"}
+    host.write("/etc/cdi")
+    assert host.remove("/etc/cdi")
+    assert host.places == {"/etc/cdi"}
+
+
+def test_the_same_directory_by_another_path_keeps_its_spec(host: Specs) -> None:
+    host.write("/run/cdi")
+    assert not host.remove("/run/cdi")
+    assert host.places == {"/run/cdi"}
+
+
+def test_spec_goes_from_a_directory_of_a_former_configuration(host: Specs) -> None:
+    host.remove("/opt/cdi")
+    host.write("/opt/cdi", "/etc/cdi")
+    assert host.remove("/etc/cdi") == [spec_path(f"{host.root}/opt/cdi", PHONE)]
+    assert host.places == {"/etc/cdi"}
+
+
+def test_specs_of_a_former_resource_go_from_all_directories(host: Specs) -> None:
+    host.write("/opt/cdi", "/run/cdi", resource_name=SIDECAR)
+    host.write("/etc/cdi")
+    host.remove("/etc/cdi", DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], PHONE))
+    assert host.places == {"/etc/cdi"}
+
+
+def test_spec_that_another_process_serves_stays_in_its_directory(host: Specs) -> None:
+    """In the rolling update that changes the directory, it would be written again."""
+    host.write("/run/cdi", "/etc/cdi")
+    endpoint = PluginDirectory(f"{host.root}/kubelet", PHONE, SOCKET_PREFIX).next_endpoint(0.0)
+    command = (sys.executable, "-c", LISTEN)
+    with subprocess.Popen(  # noqa: S603 - our own
+        (*command, f"{host.root}/kubelet/{endpoint}"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not host.remove("/etc/cdi")
+        process.communicate(b"")
+    assert host.remove("/etc/cdi")
+    assert host.places == {"/etc/cdi"}
+
+
+async def test_spec_follows_the_directory_of_a_reload(node: Node) -> None:
+    async with node.serve(node.configure(phone=CDI)) as plugin:
+        await node.served(PHONE)
+        former, node.cdi = node.cdi, node.cdi.with_name("other-cdi")
+        node.cdi.mkdir()
+        node.configure(phone=CDI)
+        plugin.signal(signal.SIGHUP)
+        await until(lambda: os.path.exists(spec_path(str(node.cdi), PHONE)))
+        await until(lambda: not os.path.exists(spec_path(str(former), PHONE)))

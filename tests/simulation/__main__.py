@@ -25,14 +25,15 @@ class Case(NamedTuple):
     """The few faults that are enough for its failure."""
 
 
-def _case(arguments: tuple[int, int]) -> Case:
-    seed, count = arguments
+def _case(arguments: tuple[int, int, list[str]]) -> Case:
+    seed, count, only = arguments
     began = time.process_time()
-    result = run(seed, steps_of(seed, count))
+    steps = steps_of(seed, count, only)
+    result = run(seed, steps)
     gc.collect()
     cpu = time.process_time() - began
     if result.violations:
-        return Case(result, cpu, shrunk(seed, steps_of(seed, count)[: result.faults.total()], kind_of(result)))
+        return Case(result, cpu, shrunk(seed, steps[: result.faults.total()], kind_of(result)))
     result.lines = []
     return Case(result, cpu, [])
 
@@ -55,11 +56,13 @@ def main() -> int:
     parser.add_argument("--failures", type=int, default=5, help="end after so many")
     parser.add_argument("--log", type=Path, help="write the log of the last failed run")
     parser.add_argument("--report", type=Path, help="write the report there as well, also while it grows")
+    parser.add_argument("--only", nargs="*", default=[], help="inject these faults alone")
     options = parser.parse_args()
     report = Report(time.monotonic())
     seeds = iter(range(options.seed, options.seed + math.ceil(options.faults / options.length)))
+    cases = ((seed, options.length, options.only) for seed in seeds)
     with ProcessPoolExecutor(options.jobs, initializer=_prepare) as pool:
-        running = {pool.submit(_case, (seed, options.length)) for seed in islice(seeds, 2 * options.jobs)}
+        running = {pool.submit(_case, case) for case in islice(cases, 2 * options.jobs)}
         while running:
             ended, running = wait(running, return_when=FIRST_COMPLETED)
             for case in (each.result() for each in ended):
@@ -69,7 +72,9 @@ def main() -> int:
             if options.report:
                 options.report.write_text(report.text(), encoding="utf-8")
             if report.elapsed < options.seconds and len(report.failures) < options.failures:
-                running |= {pool.submit(_case, (seed, options.length)) for seed in islice(seeds, len(ended))}
+                running |= {
+                    pool.submit(_case, (seed, options.length, options.only)) for seed in islice(seeds, len(ended))
+                }
     print(report.text(), end="")
     return 1 if report.failures else 0
 
@@ -80,6 +85,7 @@ class Report:
     def __init__(self, started: float) -> None:
         self._started = started
         self.kinds: collections.Counter[str] = collections.Counter()
+        self._changes: collections.Counter[str] = collections.Counter()
         self.failures: list[str] = []
         """Each with the faults that are enough for it."""
         self._worst: dict[str, float] = {}
@@ -94,6 +100,7 @@ class Report:
         """Count a run."""
         result = case.result
         self.kinds += result.faults
+        self._changes += result.changes
         self._cpu += case.cpu
         self._silence = max(self._silence, result.silence)
         self._echo = max(self._echo, result.echo)
@@ -111,6 +118,9 @@ class Report:
             f"{total:,} faults in {elapsed:.0f} s: {wall:.0f} a second, {cpu:.0f} of a processor; {failed} failures",
             f"longest time without a signal of what was wrong: {self._silence:.2f} s",
             f"longest time with a signal of what was no longer wrong: {self._echo:.2f} s",
+            f"{self._changes.total():,} changes of the configuration",
+            *(f"  {name:<32}{count:>9,}" for name, count in sorted(self._changes.items())),
+            "faults",
             *(
                 f"  {name:<32}{count:>9,}   worst recovery {self._worst.get(name, 0.0):6.2f} s"
                 for name, count in sorted(self.kinds.items())

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.apiserver.protocol import (
     NODES,
     RESOURCE_SLICES,
@@ -29,6 +28,7 @@ from kubelet_standin.apiserver.statuses import StatusError
 from kubelet_standin.apiserver.store import Store
 from kubelet_standin.apiserver.watches import Watch, WatchOptions
 from tests.simulation.processes import current
+from tests.static_credentials import StaticCredentials
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -133,12 +133,12 @@ def located(path: str) -> Location:
 class SimulatedApiClient(ApiClient):
     """The client of the plugin without HTTP."""
 
-    def __init__(self, server: ApiServer, observer: Callable[[str, str, str], None]) -> None:
-        super().__init__(Credentials(""), observer=observer)
+    def __init__(self, server: ApiServer, observer: Callable[[str, str, str, float], None]) -> None:
+        super().__init__(StaticCredentials(""), observer=observer)
         self._server = server
         self._process = current()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Do nothing: there is no connection."""
 
     async def send(
@@ -205,18 +205,12 @@ class SimulatedApiClient(ApiClient):
         is_late = False
         if server.is_slow:
             is_late = server.is_slow > TIMEOUT
-            began = server.host.monotonic()
-            self._waiting.append(began)
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(server.is_slow, TIMEOUT)):
                     await server.is_fast_again.wait()
                     is_late = False
-            except TimeoutError:
-                pass
-            finally:
-                self._waiting.remove(began)
         if not self._process.alive or server.is_away or is_late:
-            self._observer(request.verb, "", "error")
+            self._observer(request.verb, "", "error", 0.0)
             raise ApiUnavailableError(request, "cannot connect")
         if server.refuses and rng.random() < 0.5:
             raise ApiError(request, "refused", status=server.refuses, retry_after=1.0)

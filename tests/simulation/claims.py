@@ -1,10 +1,10 @@
 """The kubelet's side of DRA: registration of drivers, claims of pods, and the CDI specs of a runtime."""
 
 import asyncio
+import contextlib
 import functools
-import hashlib
-import json
 import stat
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,16 @@ from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
 from aosp_plugin.framework.apiserver.protocol import resource_claims
 from tests.simulation.api import ApiServer
-from tests.simulation.files import Inode
+from tests.simulation.containers import CDI_DIRECTORIES, Tenant
 from tests.simulation.rpc import Server
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
 
 REGISTRY = "/var/lib/kubelet/plugins_registry"
-CDI = "/var/run/cdi"
-DRIVER = "tablet.aosp.io"
-STATE = f"/var/lib/kubelet/plugins/{DRIVER}"
+STATE = "/var/lib/kubelet/plugins"
+WIPE = 30.0
+"""Seconds after which the slices of a driver that has gone are deleted."""
 CLAIMS = resource_claims("default")
 SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
 DEADLINE = 45.0
@@ -32,23 +32,22 @@ RETRY = 5.0
 
 
 @dataclass
-class ClaimPod:
+class ClaimPod(Tenant):
     """A pod with a claim of one device."""
 
-    name: str
-    claim: pb.Claim
-    device: str
+    claim: pb.Claim = field(default_factory=pb.Claim)
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
     names: list[str] = field(default_factory=list)
     """The CDI names that the kubelet has got; empty until the claim is prepared."""
-    held: list[Inode] = field(default_factory=list)
     ends: bool = False
     worker: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One worker of the kubelet handles a pod."""
     error: str = ""
     """Why the last attempt has failed, which the kubelet reports."""
     is_damaged: bool = False
-    """Whether another program has removed its spec, which is the record of the claim: a process of the plugin that did
-    not see it before cannot know of the claim."""
+    """Whether another program has removed its spec, and no process of the plugin has written it again yet."""
 
 
 class ClaimKubelet:
@@ -58,16 +57,21 @@ class ClaimKubelet:
         self.host, self.api = host, api
         self.pods: dict[str, ClaimPod] = {}
         self.running = False
-        self._registered: dict[str, Server] = {}
+        self.configured: Callable[[], set[str]] = set
+        """Returns the drivers of the configuration. Pods of others are deleted by force."""
+        self._registered: dict[str, tuple[str, Server]] = {}
+        """The drivers by the names of their sockets."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._numbers = 0
+        self.forced: set[str] = set()
+        """The UIDs of claims that were deleted while no process served their driver."""
         host.files.make_directories(REGISTRY)
         host.files.lookup(REGISTRY).watchers.append(self._changed)
 
-    @property
-    def driver(self) -> Server | None:
-        """The driver that registered last, of those that are connected."""
-        return next((each for each in reversed(self._registered.values()) if not each.is_stopped), None)
+    def driver(self, name: str) -> Server | None:
+        """Return the process that registered a driver last, of those that are connected."""
+        found = (each for driver, each in reversed(self._registered.values()) if driver == name and not each.is_stopped)
+        return next(found, None)
 
     def start(self) -> None:
         """Start: the node's slices are deleted, and sockets registered again."""
@@ -87,32 +91,32 @@ class ClaimKubelet:
 
     def add(self) -> None:
         """Schedule a pod on a free device that the slices have; without one, it waits elsewhere."""
-        taken = {pod.device for pod in self.pods.values()}
+        taken = {(pod.driver, pod.device) for pod in self.pods.values()}
         free = [
-            (each["spec"]["pool"]["name"], device["name"])
+            (each["spec"]["driver"], each["spec"]["pool"]["name"], device["name"])
             for each in self.api.slices()
             for device in each["spec"].get("devices", ())
-            if device["name"] not in taken and not device.get("taints")
+            if (each["spec"]["driver"], device["name"]) not in taken and not device.get("taints")
         ]
         if not free or not self.running:
             return
-        pool, device = self.host.rng.choice(free)
+        driver, pool, device = self.host.rng.choice(free)
         self._numbers += 1
         name = f"claim-{self._numbers}"
-        results = [{"request": "main", "driver": DRIVER, "pool": pool, "device": device}]
+        results = [{"request": "main", "driver": driver, "pool": pool, "device": device}]
         status = {"allocation": {"devices": {"results": results, "config": []}}}
         body = {"kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"}, "status": status}
         created = self.api.create(CLAIMS, body)
-        pod = ClaimPod(name, pb.Claim(namespace="default", name=name, uid=created["metadata"]["uid"]), device)
-        self.pods[name] = pod
-        self.host.log("claim allocated", claim=name, device=device)
+        claim = pb.Claim(namespace="default", name=name, uid=created["metadata"]["uid"])
+        pod = self.pods[name] = ClaimPod(name, claim=claim, driver=driver, pool=pool, device=device)
+        self.host.log("claim allocated", claim=name, driver=driver, device=device)
         self._spawn(self._lead(pod))
 
     def end(self, name: str) -> None:
         """End a pod: its containers end, and its claim is unprepared."""
         pod = self.pods[name]
         pod.ends = True
-        self._release(pod)
+        self.host.containers.release(pod)
         if self.running:
             self._spawn(self._lead(pod))
 
@@ -120,7 +124,7 @@ class ClaimKubelet:
         """Restart the container of a pod with the names that the kubelet has, or its sandbox, and prepare again."""
         pod = self.pods[name]
         if pod.names and not pod.ends:
-            self._release(pod)
+            self.host.containers.end(pod)
             if self.running and self.host.rng.random() < 0.5:
                 self._spawn(self._lead(pod))
             else:
@@ -129,63 +133,101 @@ class ClaimKubelet:
     def check_names(self) -> None:
         """Check that each CDI name that the kubelet holds resolves, until its claim ends."""
         for pod in self.pods.values():
-            if not (pod.ends or pod.is_damaged):
-                for name in pod.names:
-                    try:
-                        self._paths(name)
-                    except KeyError as error:
-                        self.host.violated(f"{pod.name} is prepared: {error.args[0]}")
-
-    def become_earlier(self) -> None:
-        """Give the records of claims the form in which earlier versions have left them.
-
-        The last one had them in a checkpoint as well as in the specs, and those before it in a checkpoint alone.
-        """
-        files, claims = self.host.files, []
-        if files.exists(f"{STATE}/checkpoint.json"):
-            return
-        is_recorded = self.host.rng.random() < 0.5
-        for name, inode in [*files.lookup(CDI).entries.items()]:
-            if not name.startswith(f"{DRIVER}-claim_") or not name.endswith(".json"):
+            if pod.ends:
                 continue
-            spec = json.loads(inode.data)
-            claims.append(json.loads(spec["annotations"][f"{DRIVER}/claim"])["claim"])
-            if not is_recorded:
-                files.remove(f"{CDI}/{name}")
-                files.write(f"{CDI}/{name}", json.dumps({**spec, "annotations": {}}).encode())
-        boot = self.host.read("/proc/sys/kernel/random/boot_id").decode().strip()
-        data = json.dumps({"boot": boot, "claims": claims})
-        checksum = hashlib.sha256(data.encode()).hexdigest()
-        files.make_directories(STATE)
-        content = f'{{"format":1,"checksum":"{checksum}","data":{data}}}'
-        files.write(f"{STATE}/checkpoint.json", content.encode())
-        self.host.log("earlier version", claims=len(claims), is_recorded=is_recorded)
+            try:
+                for name in pod.names:
+                    self.host.containers.by_cdi(name)
+                pod.is_damaged = False
+            except KeyError as error:
+                if not pod.is_damaged:
+                    self.host.violated(f"{pod.name} is prepared: {error.args[0]}")
+
+    def specs(self) -> list[tuple[str, str]]:
+        """Return the directory and the name of each CDI spec of a claim."""
+        found = []
+        for directory in CDI_DIRECTORIES:
+            with contextlib.suppress(FileNotFoundError):
+                entries = self.host.files.lookup(directory).entries
+                found += [
+                    (directory, name)
+                    for name in entries
+                    if "-claim_" in name and name.endswith(".json") and not name.startswith(".")
+                ]
+        return sorted(found)
+
+    def records(self) -> list[str]:
+        """Return the paths of the records of claims."""
+        files = self.host.files
+        return [
+            f"{STATE}/{driver}/{name}"
+            for driver, directory in sorted(files.lookup(STATE).entries.items())
+            for name in sorted(directory.entries)
+            if name.startswith("claim_")
+        ]
+
+    def has_damaged_record(self) -> bool:
+        """Return whether the record of a claim is damaged."""
+        return any(not self.host.files.lookup(path).data for path in self.records())
+
+    def prepared(self) -> list[ClaimPod]:
+        """Return the pods whose claims are prepared."""
+        return [pod for pod in self.pods.values() if pod.names]
 
     def missing(self) -> list[str]:
         """Return what is not as it should be when no fault is left."""
-        found = ["the kubelet has no driver"] if self.running and self.driver is None else []
-        found += [f"claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
-        found += [
-            f"claim {pod.name} waits" for pod in self.pods.values() if not (pod.ends or pod.held or pod.is_damaged)
+        configured = self.configured()
+        found = [
+            f"{name}: the kubelet has no driver"
+            for name in sorted(configured)
+            if self.running and self.driver(name) is None
         ]
-        devices = [device for each in self.api.slices() for device in each["spec"].get("devices", ())]
-        usable = [device["name"] for device in devices if not device.get("taints")]
-        names = ("phone0", "phone1", "phone2")
-        found += [f"the API server has {count} {name}" for name in names if (count := usable.count(name)) != 1]
-        return found
+        found += [f"{pod.driver}: claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
+        damaged = [pod for pod in self.pods.values() if pod.is_damaged and not pod.ends]
+        found += [f"{pod.driver}: claim {pod.name} has no spec" for pod in damaged]
+        return found + [f"{pod.driver}: claim {pod.name} waits" for pod in self._waiting(configured)]
 
-    def errors(self) -> list[str]:
-        """Return what the kubelet reports of claims that are not as they should be."""
-        waiting = [pod for pod in self.pods.values() if pod.ends or not (pod.held or pod.is_damaged)]
-        return [pod.error for pod in waiting if pod.error]
+    def _waiting(self, configured: set[str]) -> list[ClaimPod]:
+        """Return the pods whose containers should run, and do not."""
+        return [
+            pod
+            for pod in self.pods.values()
+            if not (pod.ends or pod.held)
+            and (pod.names or (pod.driver in configured and pod.device in self.usable(pod.driver)))
+        ]
 
-    def remains(self, directory: str) -> list[str]:
-        """Return what is left of claims that have ended, when everything has recovered."""
-        used = {pod.device for pod in self.pods.values()}
-        mounted = {path.rpartition("/")[2] for path in self.host.files.mounts if path.startswith(f"{directory}/")}
-        specs = {name for name in self.host.files.lookup(CDI).entries if "claim_" in name}
-        known = {f"{DRIVER}-claim_{pod.claim.uid}.json" for pod in self.pods.values()}
-        return [f"left of an ended claim: {name}" for name in sorted((mounted - used) | (specs - known))]
+    def stuck(self) -> list[str]:
+        """Return the UIDs of the claims that wait for a device which new pods must not get: another pod has it."""
+        pods = [pod for pod in self.pods.values() if not (pod.ends or pod.names)]
+        return [pod.claim.uid for pod in pods if pod.device not in self.usable(pod.driver)]
+
+    def usable(self, driver: str) -> list[str]:
+        """Return the devices of a driver that the scheduler may give to new pods."""
+        return [
+            device["name"]
+            for each in self.api.slices()
+            if each["spec"]["driver"] == driver
+            for device in each["spec"].get("devices", ())
+            if not device.get("taints")
+        ]
+
+    def errors(self) -> list[tuple[str, str]]:
+        """Return drivers, and what the kubelet reports of their claims that are not as they should be."""
+        waiting = [pod for pod in self.pods.values() if pod.ends] + self._waiting(self.configured())
+        return [(pod.driver, pod.error) for pod in waiting if pod.error]
+
+    def remains(self, directories: Iterable[str], held: set[str]) -> list[str]:
+        """Return what is left of claims that have ended, when everything has recovered.
+
+        ``directories`` are those of the phones of the configured drivers; phones at ``held`` may stay.
+        """
+        containers, below = self.host.containers, tuple(f"{directory}/" for directory in directories)
+        mounted = {path for path in self.host.files.mounts if path.startswith(below)} - containers.holders.keys() - held
+        for pod in self.pods.values():
+            mounted -= containers.places_by_cdi(pod.names)
+        known = {pod.claim.uid for pod in self.pods.values()} | self.forced
+        specs = {name for _, name in self.specs() if name.partition("-claim_")[2].removesuffix(".json") not in known}
+        return [f"left of an ended claim: {name}" for name in sorted(mounted | specs)]
 
     # -- registration
 
@@ -199,8 +241,9 @@ class ClaimKubelet:
             return
         entries = self.host.files.lookup(REGISTRY).entries
         names = {name for name, inode in entries.items() if stat.S_ISSOCK(inode.mode) and not name.startswith(".")}
-        for name in self._registered.keys() - names:
-            del self._registered[name]
+        for name in sorted(self._registered.keys() - names):
+            driver, _ = self._registered.pop(name)
+            self.host.later(WIPE, functools.partial(self._wipe, driver))
         for name in sorted(names - self._registered.keys()):
             self._spawn(self._register(name))
 
@@ -210,13 +253,19 @@ class ClaimKubelet:
             if not isinstance(server, Server):
                 return
             info = await server.call("/pluginregistration.Registration/GetInfo", b"", 5.0)
-            assert registration_pb.PluginInfo.FromString(info).name == DRIVER
             status = registration_pb.RegistrationStatus(plugin_registered=True)
-            self._registered[name] = server
+            self._registered[name] = registration_pb.PluginInfo.FromString(info).name, server
             data = status.SerializeToString()
             await server.call("/pluginregistration.Registration/NotifyRegistrationStatus", data, 5.0)
         except (OSError, grpc.aio.AioRpcError):
             self.host.later(0.5, self._look)
+
+    def _wipe(self, driver: str) -> None:
+        """Delete the slices of a driver that has not come back (pkg/kubelet/cm/dra/plugin ``DRAPluginManager``)."""
+        if self.running and self.driver(driver) is None:
+            for each in self.api.slices():
+                if each["spec"]["driver"] == driver:
+                    self.api.delete(f"/apis/resource.k8s.io/v1/resourceslices/{each['metadata']['name']}")
 
     # -- pods
 
@@ -233,8 +282,12 @@ class ClaimKubelet:
                 async with pod.worker:
                     if self.pods.get(pod.name) is not pod or pod.ends != was_ending:
                         return
-                    if (driver := self.driver) is None:
+                    if (driver := self.driver(pod.driver)) is None:
                         pod.error = "the driver is not registered"
+                        if pod.ends and pod.driver not in self.configured():
+                            self.forced.add(pod.claim.uid)
+                            self._forget(pod)
+                            return
                     elif await (self._unprepare(pod, driver) if pod.ends else self._prepare(pod, driver)):
                         return
             except grpc.aio.AioRpcError as error:
@@ -267,50 +320,29 @@ class ClaimKubelet:
         if error:
             self.host.log("claim not unprepared", claim=pod.name, error=error)
             return False
+        self._forget(pod)
+        return True
+
+    def _forget(self, pod: ClaimPod) -> None:
+        """Delete a pod with its claim."""
         self.pods.pop(pod.name, None)
-        self.host.may_replace.discard(pod.name)
         self.api.delete(f"{CLAIMS}/{pod.name}")
         self.host.log("claim ended", claim=pod.name)
-        return True
 
     def _start(self, pod: ClaimPod) -> bool:
         """Start the container with what its CDI names stand for."""
+        containers = self.host.containers
         try:
-            found = [self.host.files.lookup(path) for name in pod.names for path in self._paths(name)]
-        except (OSError, KeyError, ValueError) as error:
+            paths = [path for name in pod.names for path in containers.by_cdi(name)]
+            containers.occupy(pod, paths)
+            containers.start(pod, paths, fresh=True)
+        except (OSError, KeyError) as error:
             self.host.log("container not started", claim=pod.name, error=repr(error))
             self.host.later(2.0, functools.partial(self._again, pod))
             return False
-        for inode in found:
-            if self.host.held.get(inode, pod.name) != pod.name:
-                self.host.violated(f"{pod.name} got a device that {self.host.held[inode]} has")
-            self.host.held[inode] = pod.name
-        pod.held = found
         self.host.log("container started", claim=pod.name)
         return True
 
     def _again(self, pod: ClaimPod) -> None:
         if self.pods.get(pod.name) is pod and not pod.held and not pod.ends:
             self._start(pod)
-
-    def _release(self, pod: ClaimPod) -> None:
-        for inode in pod.held:
-            self.host.held.pop(inode, None)
-        pod.held = []
-
-    def _paths(self, name: str) -> list[str]:
-        """Return the device nodes of a qualified CDI name. Raises KeyError, as a runtime does."""
-        for file, inode in self.host.files.lookup(CDI).entries.items():
-            if file.endswith(".json") and name in (nodes := _device_nodes(inode.data)):
-                return nodes[name]
-        raise KeyError(f"unresolvable CDI device {name}")
-
-
-@functools.lru_cache(maxsize=64)
-def _device_nodes(data: bytes) -> dict[str, list[str]]:
-    """Return the device nodes of the qualified names in a CDI spec."""
-    spec = json.loads(data)
-    return {
-        f"{spec['kind']}={each['name']}": [node["hostPath"] for node in each["containerEdits"].get("deviceNodes", ())]
-        for each in spec["devices"]
-    }

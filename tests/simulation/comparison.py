@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from aosp_plugin.binder.driver import binderfs, detached
+from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.host_errors import HostError
 from tests.e2e.kubelet import probe
@@ -129,14 +129,14 @@ class _Calls:
         """Mount a binderfs with a device."""
         self._step("make the directory", partial(self._os.mkdir, self._directory))
         self._step("nothing is mounted", self._source)
-        with detached.create_mount(self._directory, "first") as descriptor:
+        with binderfs.create_mount(self._directory, "first") as descriptor:
             inside = f"/proc/self/fd/{descriptor}"
             self._of_kernel = {*binderfs.device_names(inside)}
             self._step("add a device", lambda: binderfs.add_device(inside, "one") > 0)
             self._step("add it again", lambda: binderfs.add_device(inside, "one"))
             self._step("it is there", partial(self._added, inside))
             self._step("nothing is mounted yet", self._source)
-            self._step("attach", partial(detached.attach, descriptor, self._directory))
+            self._step("attach", partial(binderfs.attach, descriptor, self._directory))
         self._step("it is mounted", self._source)
         self._step("the device is there", self._added)
 
@@ -164,8 +164,8 @@ class _Calls:
     def cover(self) -> None:
         """Mount another binderfs over it."""
         before = self._os.lstat(self._directory).st_dev
-        with detached.create_mount(self._directory, "second") as descriptor:
-            self._step("mount another one", partial(detached.attach, descriptor, self._directory))
+        with binderfs.create_mount(self._directory, "second") as descriptor:
+            self._step("mount another one", partial(binderfs.attach, descriptor, self._directory))
         self._step("it covers the first", self._source)
         self._step("on another file system", lambda: self._os.lstat(self._directory).st_dev != before)
         self._step("it is empty", self._added)
@@ -195,8 +195,9 @@ class _Calls:
         return sorted({*binderfs.device_names(directory or self._directory)} - self._of_kernel)
 
     def _source(self) -> str:
-        mount = binderfs.mount_at(self._directory)
-        return "" if mount is None else mount.source
+        place = self._directory, self._os.lstat(self._directory).st_dev
+        table = mounts.parse(mounts.read_table())
+        return next((mount.source for mount in table if (mount.directory, mount.st_dev) == place), "")
 
     def _mode(self, path: str) -> int:
         return stat.S_IMODE(self._os.lstat(path).st_mode)

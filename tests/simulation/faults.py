@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aosp_plugin.config.values import Api
+from tests.simulation.containers import CDI_DIRECTORIES
 from tests.simulation.kubelet import DIRECTORY, SOCKET
+from tests.simulation.settings import MOST, Pool
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -83,10 +86,13 @@ def podresources_is_wrong(world: "World") -> Undo:
 
 @fault
 def kubelet_directory_is_replaced(world: "World") -> None:
-    """The directory of plugins is removed and created again, as by a restart of the kubelet with a new root."""
+    """The directory of plugins is removed and created again; what a kubelet's checkpoint needs is there again."""
+    files = world.host.files
     world.stop_kubelet()
     with contextlib.suppress(OSError):
-        world.host.files.remove_tree(DIRECTORY)
+        kept = {name: inode for name, inode in files.lookup(DIRECTORY).entries.items() if inode.is_directory}
+        files.remove_tree(DIRECTORY)
+        world.kept_directories |= kept
     world.host.later(world.rng.uniform(0.0, 2.0), world.start_kubelet)
 
 
@@ -255,6 +261,12 @@ def cdi_directory_is_replaced(world: "World") -> None:
 
 
 @fault
+def record_is_damaged(world: "World") -> None:
+    """Another program truncates the record of a claim."""
+    world.damage_record()
+
+
+@fault
 def claimed_phone_is_unmounted(world: "World") -> None:
     """The binderfs of a claimed phone is unmounted on the host."""
     world.unmount_phone(of_claims=True)
@@ -322,12 +334,6 @@ def plugin_is_killed_at_an_await(world: "World") -> None:
 
 
 @fault
-def version_changes(world: "World") -> None:
-    """The plugin is replaced by an earlier version for a while, which leaves its own records of claims."""
-    world.replace_version()
-
-
-@fault
 def plugin_is_stopped(world: "World") -> None:
     """The plugin gets SIGTERM, and starts again."""
     world.process.stop()
@@ -343,3 +349,93 @@ def plugin_reloads(world: "World") -> None:
 def second_plugin(world: "World") -> Undo:
     """Another plugin of the same configuration runs beside, as in a rolling update."""
     return world.start_second_plugin()
+
+
+# -- the operator
+
+
+def _toggle(first: str, second: str) -> Callable[[Pool], None]:
+    """Return what exchanges two values of a resource."""
+
+    def changed(pool: Pool) -> None:
+        one, other = getattr(pool, first), getattr(pool, second)
+        setattr(pool, first, other)
+        setattr(pool, second, one)
+
+    return changed
+
+
+@fault
+def count_is_lowered(world: "World") -> None:
+    """The operator lowers the number of phones of a resource."""
+
+    def changed(pool: Pool) -> None:
+        pool.count = world.rng.randrange(1, pool.count)
+
+    world.reconfigure(lambda pool: bool(pool.directory) and pool.count > 1, changed)
+
+
+@fault
+def count_is_raised(world: "World") -> None:
+    """The operator raises the number of phones of a resource."""
+
+    def changed(pool: Pool) -> None:
+        pool.count = world.rng.randint(pool.count + 1, MOST)
+
+    world.reconfigure(lambda pool: bool(pool.directory) and pool.count < MOST, changed)
+
+
+@fault
+def per_device_is_lowered(world: "World") -> None:
+    """The operator limits how many phones have the same spread device, or lowers that limit."""
+
+    def changed(pool: Pool) -> None:
+        pool.per_device = 1 if pool.per_device else 2
+
+    world.reconfigure(lambda pool: pool.spreads and pool.per_device != 1, changed)
+
+
+@fault
+def per_device_is_raised(world: "World") -> None:
+    """The operator raises that limit, or removes it."""
+
+    def changed(pool: Pool) -> None:
+        pool.per_device = 2 if pool.per_device == 1 else None
+
+    world.reconfigure(lambda pool: pool.spreads and pool.per_device is not None, changed)
+
+
+@fault
+def resource_is_renamed(world: "World") -> None:
+    """The operator renames a resource of the device plugin API."""
+    world.reconfigure(lambda pool: pool.api is Api.DEVICE_PLUGIN, _toggle("name", "other_name"))
+
+
+@fault
+def driver_is_renamed(world: "World") -> None:
+    """The operator renames a DRA driver."""
+    world.reconfigure(lambda pool: pool.api is Api.DRA, _toggle("name", "other_name"))
+
+
+@fault
+def cdi_directory_moves(world: "World") -> None:
+    """The operator changes the directory of CDI specs."""
+    if not world.claims.has_damaged_record():
+        world.settings.cdi = next(each for each in CDI_DIRECTORIES if each != world.settings.cdi)
+        world.apply()
+
+
+@fault
+def phones_move(world: "World") -> None:
+    """The operator changes the directory of the phones of a resource."""
+    world.reconfigure(lambda pool: bool(pool.directory), _toggle("directory", "other_directory"))
+
+
+@fault
+def api_changes(world: "World") -> None:
+    """The operator changes the API of a resource."""
+
+    def changed(pool: Pool) -> None:
+        pool.api = Api.DRA if pool.api is Api.DEVICE_PLUGIN else Api.DEVICE_PLUGIN
+
+    world.reconfigure(lambda _: True, changed)

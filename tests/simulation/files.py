@@ -23,6 +23,7 @@ class Status(NamedTuple):
     st_size: int
     st_mtime_ns: int
     st_nlink: int = 1
+    st_uid: int = 0
 
     @property
     def st_mtime(self) -> float:
@@ -43,6 +44,11 @@ class Inode:
         self.target = ""
         self.entries: dict[str, Inode] = {}
         self.watchers: list[Callable[[], None]] = []
+        self.locks: list[Any] = []
+        """The descriptors that hold a lock."""
+        self.users: set[str] = set()
+        """The pods whose running containers have it."""
+        self.first_user = ""
 
     @property
     def is_directory(self) -> bool:

@@ -10,8 +10,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from tests.simulation.containers import Containers
 from tests.simulation.files import Files, Inode
 from tests.simulation.processes import Descriptor, Process, current
+from tests.simulation.settings import NAMES, driver_of
 
 PROC = {
     "/proc/devices": "Character devices:\n  1 mem\n511 binder\n\nBlock devices:\n",
@@ -21,7 +23,9 @@ PROC = {
 }
 
 DIRECTORIES = (
-    "/dev",
+    "/dev/char",
+    "/dev/dri",
+    "/etc/aosp-plugin",
     "/run",
     "/var/lib/kubelet/device-plugins",
     "/var/lib/kubelet/plugins",
@@ -29,19 +33,25 @@ DIRECTORIES = (
     "/var/run/cdi",
 )
 
+KUBELET = "/var/lib/kubelet"
+DRIVERS = tuple(driver_of(name) for names in NAMES.values() for name in names)
 OWN = (
-    "/run/aosp-binderfs/phones",
-    "/var/lib/kubelet/device-plugins/aosp-",
-    "/var/lib/kubelet/device-plugins/.aosp-",
-    "/var/run/cdi/.aosp-",
-    "/run/aosp-binderfs/claims",
-    "/var/lib/kubelet/plugins_registry/tablet.aosp.io-",
-    "/var/lib/kubelet/plugins_registry/.tablet.aosp.io-",
-    "/var/lib/kubelet/plugins/tablet.aosp.io",
-    "/var/run/cdi/tablet.aosp.io-claim_",
-    "/var/run/cdi/.tablet.aosp.io-claim_",
+    "/dev/char",
+    *(f"/run/aosp-binderfs/{directory}" for directory in ("phones", "other-phones", "tablets", "other-tablets")),
+    *(f"{KUBELET}/device-plugins/{hidden}aosp-" for hidden in ("", ".")),
+    *(f"{KUBELET}/plugins_registry/{hidden}{driver}-" for hidden in ("", ".") for driver in DRIVERS),
+    *(f"{KUBELET}/plugins/{driver}" for driver in DRIVERS),
+    *(
+        f"{directory}/{hidden}{name}"
+        for directory in ("/var/run/cdi", "/etc/cdi")
+        for hidden in ("", ".")
+        for name in (*(f"{driver}-claim_" for driver in DRIVERS), "aosp.io_", "example.com_", ".aosp-", "aosp-")
+    ),
 )
 """Where a plugin may change files."""
+
+MAY_MAKE = ("/var/run/cdi", "/etc/cdi", f"{KUBELET}/plugins")
+"""Directories that a plugin may create."""
 
 SAFETY = 65.0
 """Seconds after which a change is known that no event has reported."""
@@ -64,11 +74,10 @@ class Host:
         self.violations: list[str] = []
         self.listeners: dict[Inode, Any] = {}
         """What accepts connections on a socket."""
-        self.held: dict[Inode, str] = {}
-        """The devices that running containers have, with the names of the containers."""
-        self.may_replace: set[str] = set()
-        """The containers that start now: PreStartContainer may replace their devices."""
+        self.containers = Containers(self.files, self.violated)
         self.hanging = False
+        self.hung_at = float("-inf")
+        """When a call was hanging last."""
         self.slow = 0.0
         self.no_descriptors = False
         self.no_space = False
@@ -126,9 +135,9 @@ class Host:
         """Return whether an event was lost since the last scan that needs none, or may be."""
         return self._time() < self._lost_until
 
-    def stop_on_signals(self, stop: Callable[[], None], reload: Callable[[], None] | None = None) -> None:
-        """Let the current process get signals."""
-        current().handle_signals(stop, reload)
+    def stop_on_signals(self, stop: Callable[[], None], reload: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Let the current process get signals; return what ends that."""
+        return current().handle_signals(stop, reload)
 
     def new_process(self) -> Process:
         """Return a process that has done nothing yet."""
@@ -183,15 +192,10 @@ class Host:
         """Note a call of the current process that changes the host. Raises OSError."""
         current().call()
         text = self.path(path)
-        if text and not text.startswith(OWN):
+        if text and not text.startswith(OWN) and not (name in {"mkdir", "chmod"} and text in MAY_MAKE):
             self.violated(f"the plugin changes {text} ({name})")
         if self.no_space and name in {"create", "write", "mkdir", "pwrite"}:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text)
-
-    def removed(self, inode: Inode | None) -> None:
-        """Check that a file which a plugin has removed or replaced is of no running container."""
-        if inode is not None and inode in self.held and self.held[inode] not in self.may_replace:
-            self.violated(f"the plugin replaces or removes a device of the running container {self.held[inode]}")
 
     # -- system calls of binderfs
 
@@ -221,8 +225,9 @@ class Host:
             if system is None:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
             self.files.detach(path)
+            self.containers.unmounted(path)
             for inode in system.root.entries.values():
-                self.removed(inode)
+                self.containers.removed(inode)
             return 0
         assert function == "syscall", function
         number, *rest = arguments

@@ -12,11 +12,14 @@ import grpc
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2 as resources_pb
-from aosp_plugin.framework.sockets import socket_number
-from tests.simulation.files import Inode
+from aosp_plugin.framework.sockets import creation_time
+from tests.simulation.containers import Tenant
 from tests.simulation.rpc import Peer, Server, failure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.simulation.claims import ClaimPod
     from tests.simulation.host import Host
 
 DIRECTORY = "/var/lib/kubelet/device-plugins"
@@ -24,22 +27,23 @@ SOCKET = f"{DIRECTORY}/kubelet.sock"
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 SERVICE = "/v1beta1.DevicePlugin/"
 VERSION = "v1beta1"
+RETRY = (1.0, 8.0)
+"""Seconds between two attempts to start a container, shorter than a kubelet's."""
 UNNOTICED = 2.0
-"""Seconds in which a plugin can register and end without being noticed by another one."""
+"""Seconds in which a plugin can register and end without being noticed by another one, if no call hangs."""
 
 
 @dataclass
-class Pod:
-    """A pod with one container that has devices."""
+class Pod(Tenant):
+    """A pod that has a device of a device plugin."""
 
-    name: str
-    resource: str
-    ids: list[str]
-    answer: pb.ContainerAllocateResponse
-    held: list[Inode] = field(default_factory=list)
-    """The devices that the running container has; empty if it does not run."""
+    resource: str = ""
+    ids: list[str] = field(default_factory=list)
+    answer: pb.ContainerAllocateResponse = field(default_factory=pb.ContainerAllocateResponse)
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One worker of the kubelet handles a pod."""
+    error: str = ""
+    """Why its container does not start, which the kubelet reports."""
 
 
 class Kubelet:
@@ -52,6 +56,8 @@ class Kubelet:
         """By resource: the devices, and whether they are healthy."""
         self.lost: set[str] = set()
         """The resources whose devices it has lost although the stream is open, until the next list."""
+        self.is_former: Callable[[str], bool] = bool
+        """Returns whether a path is of a phone in a former directory, which no plugin makes fresh."""
         self.running = False
         self.register_time = 0.0
         """Seconds that Register takes."""
@@ -60,12 +66,17 @@ class Kubelet:
         self.answers_late = 0.0
         """Seconds that podresources takes."""
         self.answers_wrongly = False
+        self.claims: Callable[[], Iterable[ClaimPod]] = tuple
+        """Returns the pods with prepared claims."""
         self.changed = asyncio.Event()
         self.registered: set[int] = set()
         """The processes that have registered."""
         self._admission = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._starts: set[asyncio.Task[None]] = set()
         self._endpoints: dict[str, Server] = {}
+        self._options: dict[str, pb.DevicePluginOptions] = {}
+        """What the plugins have said that registered since the kubelet's start, whether they are connected or not."""
         self._names: dict[str, str] = {}
         """The socket of each resource. A kubelet tells registrations apart by it alone."""
         self._streams: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
@@ -94,17 +105,23 @@ class Kubelet:
         self.host.bind(POD_RESOURCES, self._peers[1])
         self.running = True
         self.host.log("kubelet started")
+        for pod in self.pods.values():
+            if not pod.held:
+                self._lead(pod)
 
     def stop(self) -> None:
         """End: connections break, sockets stay, devices are forgotten."""
         self.running = False
         self.drop_streams()
         self._tasks.clear()
+        for task in self._starts:
+            task.cancel()
         for peer in self._peers:
             self.host.close_listener(peer)
         self.devices.clear()
         self.lost.clear()
         self._endpoints.clear()
+        self._options.clear()
         self._names.clear()
         self.host.log("kubelet stopped")
 
@@ -141,7 +158,7 @@ class Kubelet:
         if not isinstance(server, Server):
             raise failure(grpc.StatusCode.UNKNOWN, "failed to dial device plugin")
         try:
-            await server.call(f"{SERVICE}GetDevicePluginOptions", b"")
+            options = await server.call(f"{SERVICE}GetDevicePluginOptions", b"")
         except grpc.aio.AioRpcError as error:
             # The kubelet forgets whose stream it has, and will not notice its end (plugin/v1beta1/handler.go).
             self._names.pop(request.resource_name, None)
@@ -149,6 +166,7 @@ class Kubelet:
             raise failure(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {text}") from None
         self.host.log("registered", endpoint_of=request.resource_name)
         self._endpoints[request.resource_name] = server
+        self._options[request.resource_name] = pb.DevicePluginOptions.FromString(options)
         self._names[request.resource_name] = request.endpoint
         self.registered.add(server.pid)
         task = asyncio.get_running_loop().create_task(self._watch(request.resource_name, request.endpoint, server))
@@ -171,7 +189,7 @@ class Kubelet:
             self.host.log("stream failed", error=error.details())
         finally:
             self._streams[resource].remove(name)
-            is_short = self.host.monotonic() - began < UNNOTICED
+            is_short = self.host.monotonic() - max(began, self.host.hung_at) < UNNOTICED
             self.host.later(self.host.rng.uniform(0.0, 0.3), partial(self._ended, resource, name, is_short=is_short))
 
     def _ended(self, resource: str, name: str, *, is_short: bool) -> None:
@@ -179,19 +197,29 @@ class Kubelet:
         if self._names.get(resource) == name:
             self._endpoints.pop(resource, None)
             self.devices[resource] = dict.fromkeys(self.devices.get(resource, {}), False)
-            others = [socket_number(other) for other in self._streams[resource]]
+            others = [creation_time(other) for other in self._streams[resource]]
             # The other plugin notices no end of one that was short, or that seems earlier since the clock jumped.
-            if others and (is_short or socket_number(name) < max(others)):
+            if others and (is_short or creation_time(name) < max(others)):
                 self.lost.add(resource)
             self.changed.set()
 
     async def _list(self, _data: bytes) -> bytes:
         await asyncio.sleep(self.answers_late)
         response = resources_pb.ListPodResourcesResponse()
+        response.pod_resources.add(name="aosp-plugin-x7k2p", namespace="kube-system")
         for pod in self.pods.values():
             container = response.pod_resources.add(name=pod.name, namespace="default").containers.add(name="main")
             container.devices.add(resource_name=pod.resource, device_ids=pod.ids)
+        for claim in self.claims():
+            self._add_claim(response.pod_resources.add(name=claim.name, namespace="default"), claim)
         return response.SerializeToString()
+
+    @staticmethod
+    def _add_claim(found: resources_pb.PodResources, pod: "ClaimPod") -> None:
+        claim = found.containers.add(name="main").dynamic_resources.add(claim_name=pod.name, claim_namespace="default")
+        device = claim.claim_resources.add(driver_name=pod.driver, pool_name=pod.pool, device_name=pod.device)
+        for name in pod.names:
+            device.cdi_devices.add(name=name)
 
     async def _allocatable(self, _data: bytes) -> bytes:
         await asyncio.sleep(self.answers_late)
@@ -202,74 +230,106 @@ class Kubelet:
 
     # -- pods
 
-    async def admit(self, name: str, resource: str) -> Pod | None:
-        """Give a free device to a pod; None if it is rejected. Pods are admitted one after another."""
+    async def admit(self, name: str, resource: str) -> None:
+        """Give a free device to a pod, unless it is rejected. Pods are admitted one after another."""
         async with self._admission:
-            pod = await self._admit(name, resource)
-        if pod is not None:
-            await self.start_container(pod)
-        return pod
+            await self._admit(name, resource)
 
-    async def _admit(self, name: str, resource: str) -> Pod | None:
-        used = {device for pod in self.pods.values() for device in pod.ids}
+    async def _admit(self, name: str, resource: str) -> None:
+        used = {device for pod in self.pods.values() if pod.resource == resource for device in pod.ids}
         free = sorted(self.healthy(resource) - used)
         server = self._endpoints.get(resource)
         if not free or server is None:
-            return None
+            return
         ids = [self.host.rng.choice(free)]
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
         try:
             answer = await server.call(f"{SERVICE}Allocate", request.SerializeToString())
         except grpc.aio.AioRpcError as error:
             self.host.log("pod rejected", pod=name, error=error.details())
-            return None
+            return
         found = pb.AllocateResponse.FromString(answer).container_responses[0]
-        pod = self.pods[name] = Pod(name, resource, ids, found)
-        self.host.log("pod admitted", pod=name, device=ids[0])
-        return pod
+        pod = self.pods[name] = Pod(name, shares="::" in ids[0], resource=resource, ids=ids, answer=found)
+        pod.may_replace = True
+        self.host.log("pod admitted", pod=name, resource=resource, device=ids[0])
+        with contextlib.suppress(KeyError):  # its CDI spec may come later
+            self.host.containers.occupy(pod, self._paths(pod))
+        self._lead(pod)
 
-    async def start_container(self, pod: Pod) -> bool:
-        """Start the container of a pod, if the plugin prepares its devices, and if they exist."""
-        async with pod.starting:
-            return await self._start_container(pod)
+    def restart(self, pod: Pod) -> None:
+        """End the container of a pod, as after a crash, and start it again."""
+        self.host.containers.end(pod)
+        if self.running:
+            self._lead(pod)
 
-    async def _start_container(self, pod: Pod) -> bool:
-        self.end_container(pod)
-        server = self._endpoints.get(pod.resource)
-        if server is None:
-            return False
-        self.host.may_replace.add(pod.name)
+    def _lead(self, pod: Pod) -> None:
+        task = asyncio.get_running_loop().create_task(self._start(pod))
+        self._starts.add(task)
+        task.add_done_callback(self._starts.discard)
+
+    async def _start(self, pod: Pod) -> None:
+        """Start the container of a pod, again and again until it runs."""
+        while self.pods.get(pod.name) is pod and not pod.held:
+            async with pod.starting:
+                if not pod.held:
+                    await self._start_container(pod)
+            if not pod.held:
+                await asyncio.sleep(self.host.rng.uniform(*RETRY))
+
+    async def _start_container(self, pod: Pod) -> None:
+        """Start a container, if the plugin prepares its devices, and if they exist.
+
+        A kubelet that has started since the plugin registered does not call it (pkg/kubelet/cm/devicemanager/manager.go
+        ``readCheckpoint``, ``callPreStartContainerIfNeeded``): the container gets what is at the paths.
+        """
+        server, options = self._endpoints.get(pod.resource), self._options.get(pod.resource)
+        is_prepared = options is not None and options.pre_start_required
         try:
-            options = pb.DevicePluginOptions.FromString(await server.call(f"{SERVICE}GetDevicePluginOptions", b""))
-            if options.pre_start_required:
+            if is_prepared:
+                if server is None:
+                    raise failure(grpc.StatusCode.UNAVAILABLE, f"endpoint of {pod.resource} has been stopped")
+                pod.may_replace = True
                 request = pb.PreStartContainerRequest(devices_ids=pod.ids)
                 await server.call(f"{SERVICE}PreStartContainer", request.SerializeToString(), 30.0)
-            found = [self.host.files.lookup(node.host_path) for node in pod.answer.devices]
-        except (grpc.aio.AioRpcError, OSError) as error:
-            self.host.log("container not started", pod=pod.name, error=str(error).replace("\n", " ")[:80])
-            return False
-        finally:
-            self.host.may_replace.discard(pod.name)
-        if self.pods.get(pod.name) is not pod:
-            return False
-        for inode in found:
-            if inode.mode & 0o666 != 0o666:
-                self.host.violated(f"{pod.name} got a device that Android's users cannot open")
-            if self.host.held.get(inode, pod.name) != pod.name:
-                self.host.violated(f"{pod.name} got a device that {self.host.held[inode]} has")
-            self.host.held[inode] = pod.name
-        pod.held = found
-        self.host.log("container started", pod=pod.name)
-        return True
+            if self.pods.get(pod.name) is not pod:
+                return
+            paths = self._paths(pod)
+            if not pod.places:
+                self.host.containers.occupy(pod, paths)
+            self.host.containers.start(pod, paths, fresh=is_prepared and not any(map(self.is_former, paths)))
+        except (grpc.aio.AioRpcError, OSError, KeyError) as error:
+            pod.error = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            self.host.log("container not started", pod=pod.name, error=pod.error.replace("\n", " ")[:160])
+        else:
+            pod.error = ""
+            # A call that failed may still be repeated by the plugin, which knows nothing of a start without one.
+            pod.may_replace &= not is_prepared
+            self.host.log("container started", pod=pod.name)
 
-    def end_container(self, pod: Pod) -> None:
-        """End the container of a pod."""
-        for inode in pod.held:
-            self.host.held.pop(inode, None)
-        pod.held = []
+    def _paths(self, pod: Pod) -> list[str]:
+        """Return the device nodes of a container. Raises KeyError if its CDI names are not resolvable."""
+        names = [device.name for device in pod.answer.cdi_devices]
+        names += [name for value in pod.answer.annotations.values() for name in value.split(",")]
+        by_cdi = [path for name in names for path in self.host.containers.by_cdi(name)]
+        return [*(node.host_path for node in pod.answer.devices), *by_cdi]
+
+    def waiting(self) -> list[Pod]:
+        """Return the pods whose containers do not run although their devices are there, and their plugins as well."""
+
+        def can_start(pod: Pod) -> bool:
+            try:
+                paths = self._paths(pod)
+            except KeyError:
+                return self.host.containers.exist(pod.places)
+            return self.host.containers.is_there(paths)
+
+        if not self.running:
+            return []
+        stopped = self._options.keys() - self._endpoints.keys()
+        return [pod for pod in self.pods.values() if not pod.held and pod.resource not in stopped and can_start(pod)]
 
     def remove(self, name: str) -> None:
         """End a pod."""
         if (pod := self.pods.pop(name, None)) is not None:
-            self.end_container(pod)
+            self.host.containers.release(pod)
             self.host.log("pod removed", pod=name)

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import fnmatch
 import functools
+import glob
 import importlib
 import logging
 import pkgutil
@@ -16,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 import aosp_plugin
-from aosp_plugin.binder.driver import binderfs, detached
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.framework.events import file_events
 from tests.simulation.api import SimulatedApiClient
 from tests.simulation.files import Inode
@@ -25,7 +27,7 @@ from tests.simulation.loop import wait
 from tests.simulation.processes import CURRENT, SimulatedOs, SimulatedTempfile, SimulatedWorker, current, simulated_open
 from tests.simulation.rpc import SimulatedGrpc
 
-_LEFT = ("aosp_plugin.cli", "aosp_plugin.framework.apiserver", "aosp_plugin.__main__", "aosp_plugin.report.leak")
+_LEFT = ("aosp_plugin.cli", "aosp_plugin.framework.apiserver", "aosp_plugin.__main__")
 """Modules that no simulation uses."""
 
 
@@ -34,6 +36,10 @@ class SimulatedTime:
 
     def __init__(self, host: Host) -> None:
         self.monotonic, self.time, self.perf_counter = host.monotonic, host.wall_time, host.monotonic
+
+    def monotonic_ns(self) -> int:
+        """Return the monotonic time in nanoseconds."""
+        return int(self.monotonic() * 1e9)
 
     def thread_time(self) -> float:
         """Return the processor time, of which nothing takes any."""
@@ -83,15 +89,15 @@ class _Watch:
 class _Inotify:
     """One inotify instance."""
 
-    def __init__(self, host: Host, notify: Callable[[], None]) -> None:
+    def __init__(self, host: Host) -> None:
         if host.no_descriptors:
             raise OSError(24, "Too many open files")
-        self._host, self._notify = host, notify
+        self._host = host
 
-    def watch(self, path: str) -> _Watch:
+    def watch(self, path: str, notify: Callable[[], None]) -> _Watch:
         """See ``Inotify``."""
         current().call()
-        return _Watch(self._host, path, self._notify)
+        return _Watch(self._host, path, notify)
 
     def close(self) -> None:
         """See ``Inotify``."""
@@ -133,6 +139,25 @@ class _Log(logging.Handler):
                 self._host.violated(f"unexpected error: {record.exc_info[1]!r}")
 
 
+class _Glob:
+    """The search for files of one directory below another one."""
+
+    escape = staticmethod(glob.escape)
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def glob(self, pattern: str) -> list[str]:
+        """See ``glob``."""
+        current().call()
+        directory, _, names = pattern.rsplit("/", 2)
+        if not self._host.files.exists(directory):
+            return []
+        below = self._host.files.lookup(directory).entries.items()
+        paths = [f"{directory}/{parent}/{name}" for parent, inode in below for name in inode.entries]
+        return [path for path in paths if fnmatch.fnmatch(path, f"{directory}/*/{names}")]
+
+
 @functools.cache
 def modules() -> list[types.ModuleType]:
     """Return the modules of the plugin that a simulation runs, all of them imported."""
@@ -153,10 +178,11 @@ def simulated(host: Host) -> Iterator[None]:
     replaced: dict[str, Any] = {
         "os": system,
         "time": SimulatedTime(host),
+        "glob": _Glob(host),
         "tempfile": SimulatedTempfile(host, system),
         "grpc": SimulatedGrpc(host),
         "random": SimulatedRandom(host),
-        "fcntl": types.SimpleNamespace(ioctl=host.ioctl, flock=lambda *_: None, LOCK_EX=2),
+        "fcntl": types.SimpleNamespace(ioctl=host.ioctl, flock=system.flock, LOCK_SH=1, LOCK_EX=2, LOCK_NB=4),
         "Worker": lambda name: SimulatedWorker(host, name),
     }
     with contextlib.ExitStack() as stack:
@@ -164,7 +190,7 @@ def simulated(host: Host) -> Iterator[None]:
             for name, value in replaced.items():
                 if name in vars(module) and module.__name__ != "aosp_plugin.framework.worker":
                     stack.enter_context(mock.patch.object(module, name, value))
-            if module.__name__.split(".")[1] in {"binder", "framework", "daemon"}:
+            if module.__name__.split(".")[1] in {"binder", "config", "framework", "daemon"}:
                 stack.enter_context(mock.patch.object(module, "open", simulated_open(host), create=True))
             _replace_clocks(module, SimulatedTime(host), stack)
         for name in ("worker", "apiserver.client"):
@@ -172,17 +198,18 @@ def simulated(host: Host) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "time", SimulatedTime(host)))
         for owner, name, value in (
             (binderfs, "call", host.system_call),
-            (detached, "call", host.system_call),
-            (binderfs, "implementation", lambda _path: "c"),
-            (file_events, "Inotify", lambda notify: _Inotify(host, notify)),
+            (file_events, "Inotify", lambda _loop: _Inotify(host)),
             (file_events, "MountEvents", lambda _loop, changed: _MountEvents(host, changed)),
             (importlib.import_module("aosp_plugin.framework.sockets"), "listener", _listener(host)),
             (importlib.import_module("aosp_plugin.framework.dra.kubelet_service"), "listener", _listener(host)),
             (importlib.import_module("aosp_plugin.framework.service.serving"), "stop_on_signals", host.stop_on_signals),
             (importlib.import_module("aosp_plugin.framework.service.logs"), "set_up", lambda *_: None),
-            (importlib.import_module("aosp_plugin.framework.apiserver.credentials"), "in_cluster", str),
+            (
+                importlib.import_module("aosp_plugin.daemon.assembly"),
+                "in_cluster",
+                _directory,
+            ),
             (importlib.import_module("aosp_plugin.framework.dra.driver"), "ApiClient", _client(host)),
-            (importlib.import_module("aosp_plugin.daemon.serve"), "gc", types.SimpleNamespace(collect=int)),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
         stack.enter_context(mock.patch.object(asyncio, "wait", wait))
@@ -199,9 +226,14 @@ def simulated(host: Host) -> Iterator[None]:
         yield
 
 
+def _directory(directory: str, **_: object) -> str:
+    return directory
+
+
 def _replace_clocks(module: types.ModuleType, simulated_time: SimulatedTime, stack: contextlib.ExitStack) -> None:
     """Replace the clocks that are defaults of arguments."""
     clocks = {time.monotonic: simulated_time.monotonic, time.time: simulated_time.time}
+    clocks[time.monotonic_ns] = simulated_time.monotonic_ns
     owners = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
     functions = [*owners, *(method for owner in owners if isinstance(owner, type) for method in vars(owner).values())]
     for function in functions:

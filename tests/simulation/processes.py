@@ -8,6 +8,7 @@ import collections
 import contextlib
 import contextvars
 import errno
+import fcntl
 import io
 import os
 import posixpath
@@ -35,6 +36,7 @@ class Descriptor:
 
     def __init__(self, inode: Inode | None, path: str = "", system: FileSystem | None = None) -> None:
         self.inode, self.path, self.system = inode, path, system
+        self.is_open, self.shares = True, False
 
 
 class Process:
@@ -49,9 +51,11 @@ class Process:
         self.descriptors: dict[int, Descriptor] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.at_death: list[Callable[[], None]] = []
+        self.successor: Process | None = None
+        """What it is since it has executed its program again; it has the same ID."""
         self._on_stop: Callable[[], None] | None = None
         self._on_reload: Callable[[], None] | None = None
-        self._is_to_stop = False
+        self._is_to_stop = self._is_to_reload = False
         self._next_descriptor = 3
 
     def run(self, function: Callable[[], Any]) -> Any:
@@ -60,29 +64,58 @@ class Process:
         context.run(CURRENT.set, self)
         return context.run(function)
 
-    def handle_signals(self, stop: Callable[[], None], reload: Callable[[], None] | None) -> None:
-        """Call these functions on SIGTERM and SIGHUP; one that came before was blocked until now."""
+    def handle_signals(self, stop: Callable[[], None], reload: Callable[[], None] | None) -> Callable[[], None]:
+        """Call these functions on SIGTERM and SIGHUP; one that came before was blocked until now.
+
+        Return a function that executes the program again.
+        """
         self._on_stop, self._on_reload = stop, reload
-        if self._is_to_stop:
-            stop()
+        self._deliver()
+        return self._execute
+
+    def _deliver(self) -> None:
+        if self.alive and self._is_to_stop and self._on_stop is not None:
+            self.run(self._on_stop)
+        if self.alive and self._is_to_reload and self._on_reload is not None:
+            self._is_to_reload = False
+            self.run(self._on_reload)
 
     def stop(self) -> None:
         """Send SIGTERM."""
-        self._is_to_stop = True
-        if self.alive and self._on_stop is not None:
-            self.run(self._on_stop)
+        now = self.now
+        now._is_to_stop = True
+        now._deliver()
 
     def reload(self) -> None:
         """Send SIGHUP."""
-        if self.alive and self._on_reload is not None:
-            self.run(self._on_reload)
+        now = self.now
+        now._is_to_reload = True
+        now._deliver()
+
+    @property
+    def now(self) -> "Process":
+        """What it is now."""
+        return self if self.successor is None else self.successor.now
+
+    def _execute(self) -> None:
+        """Execute the program again, unless it is to stop: the process keeps its ID, and nothing else."""
+        self.call()
+        if not self._is_to_stop:
+            self.host.log("plugin executes its program again", pid=self.pid)
+            self.kill()
+            self.successor = Process(self.host, self.pid)
+            raise ProcessKilledError
 
     def kill(self) -> None:
         """End the process at once: sockets and files are closed, locks released, and nothing else is done."""
+        if self.successor is not None:
+            self.successor.kill()
         if not self.alive:
             return
         self.alive = False
         self.host.log("process killed", pid=self.pid, call=self.calls)
+        for descriptor in self.descriptors.values():
+            descriptor.is_open = False
         self.descriptors.clear()
         for function in self.at_death:
             function()
@@ -116,11 +149,12 @@ def current() -> Process:
 class Entry:
     """An entry of a directory, as os.scandir yields it."""
 
-    def __init__(self, name: str, inode: Inode) -> None:
+    def __init__(self, directory: str, name: str, inode: Inode) -> None:
         self.name = name
+        self.path = f"{directory}/{name}"
         self._inode = inode
 
-    def is_dir(self) -> bool:
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as in os
         """Whether it is a directory."""
         return self._inode.is_directory
 
@@ -140,7 +174,7 @@ class SimulatedPath:
         self._host = host
 
     def __getattr__(self, name: str) -> Any:
-        assert name in {"join", "dirname", "basename", "split", "normpath", "splitext"}, name
+        assert name in {"join", "dirname", "basename", "split", "normpath", "splitext", "samestat"}, name
         return getattr(posixpath, name)
 
     def lexists(self, path: str) -> bool:
@@ -152,6 +186,15 @@ class SimulatedPath:
         """See os.path."""
         current().call()
         return self._host.exists(path)
+
+    def samefile(self, first: str, second: str) -> bool:
+        """See os.path."""
+        current().call()
+        return self._host.at(first) is self._host.at(second)
+
+    def isdir(self, path: str) -> bool:
+        """See os.path."""
+        return self.exists(path) and self._host.at(path).is_directory
 
     def realpath(self, path: str) -> str:
         """See os.path."""
@@ -227,7 +270,7 @@ class SimulatedOs:
         """See os."""
         names = self.listdir(path)
         inode = self._host.at(path)
-        yield iter([Entry(name, inode.entries[name]) for name in names if name in inode.entries])
+        yield iter([Entry(path, name, inode.entries[name]) for name in names if name in inode.entries])
 
     def readlink(self, path: str) -> str:
         """See os."""
@@ -262,12 +305,12 @@ class SimulatedOs:
     def unlink(self, path: str) -> None:
         """See os."""
         self._host.change("unlink", path)
-        self._host.removed(self._host.files.remove(self._host.path(path)))
+        self._host.containers.removed(self._host.files.remove(self._host.path(path)))
 
     def rename(self, source: str, target: str) -> None:
         """See os."""
         self._host.change("rename", target)
-        self._host.removed(self._host.files.rename(self._host.path(source), self._host.path(target)))
+        self._host.containers.removed(self._host.files.rename(self._host.path(source), self._host.path(target)))
 
     def symlink(self, target: str, path: str) -> None:
         """See os."""
@@ -298,8 +341,22 @@ class SimulatedOs:
     def close(self, descriptor: int) -> None:
         """See os."""
         process = current()
-        process.descriptors.pop(descriptor, None)
+        if (closed := process.descriptors.pop(descriptor, None)) is not None:
+            closed.is_open = False
         process.call()
+
+    def flock(self, descriptor: int, operation: int) -> None:
+        """See fcntl. A lock that is waited for is there: a process holds an exclusive one within a call at most."""
+        process = current()
+        process.call()
+        own = process.descriptors[descriptor]
+        assert own.inode is not None
+        shared = operation & fcntl.LOCK_SH
+        others = [each for each in own.inode.locks if each is not own and each.is_open]
+        if operation & fcntl.LOCK_NB and not (shared and all(each.shares for each in others)) and others:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+        own.shares = bool(shared)
+        own.inode.locks = [*others, own]
 
     def pread(self, descriptor: int, size: int, offset: int) -> bytes:
         """See os."""
@@ -425,7 +482,7 @@ class SimulatedWorker:
         """See ``Worker``."""
         running = self.current
         seconds = 0.0 if running is None else self._host.monotonic() - running[1]
-        return f"{running[0]} has been hanging for {seconds:.0f} s" if running and seconds > limit else ""
+        return running[0] if running and seconds > limit else ""
 
     def close(self, last: Callable[[], None] | None = None) -> None:
         """See ``Worker``."""
@@ -453,6 +510,7 @@ class SimulatedWorker:
             self._queue.clear()
             return
         if self._host.hanging:
+            self._host.hung_at = self._host.monotonic()
             self.current = self.current or (label, self._host.monotonic())
             asyncio.get_running_loop().call_later(0.25, self._step)
             return

@@ -141,8 +141,13 @@ class Server:
         self._process.tasks.add(task)
         task.add_done_callback(self._process.tasks.discard)
         self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, call: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # mark it as retrieved: the client may have gone
 
 
 async def _stream(handler: Any, request: bytes, write: Callable[[bytes], None]) -> None:

@@ -4,13 +4,16 @@ import asyncio
 import collections
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from aosp_plugin.framework.conditions import API_SERVER_FAILING, SLICES_MISSING, WITHHELD
+from tests.simulation.claims import STATE
 from tests.simulation.faults import FAULTS, Undo
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.patches import simulated
-from tests.simulation.world import CLAIM_DIRECTORY, World
+from tests.simulation.world import Signal, World
 
 BOUND = 200.0
 """Seconds without a fault after which nothing may be missing: the longest interval of the plugin is 120 s, from one
@@ -28,11 +31,17 @@ API_PAUSE = 35.0
 """The longest pause before the API server is asked again, so that many nodes do not overload it: until then, a signal
 says that it did not answer."""
 
+ASKED = {kind.name for kind in (API_SERVER_FAILING, SLICES_MISSING, WITHHELD)}
+"""The kinds of signals that end only with the next question, to the API server or the kubelet."""
+
+ASKED_ERRORS = ("API server",)
+"""What is in errors of pods that do so."""
+
 UPDATE = 5.0
 """Seconds after which the kubelet knows what the plugin knows."""
 
-TASKS = 60
-"""Tasks of a plugin at rest, at the most. It has 42 to 51, and more only if they add up."""
+TASKS = 140
+"""Tasks of a plugin at rest, at the most. It has 42 to 85, some 20 for each former driver, and more if they add up."""
 
 BURST = 30
 """Faults between two times of quiet, on average."""
@@ -46,7 +55,15 @@ RARE = {
     "plugin_is_killed_at_an_await": 4,
     "plugin_is_stopped": 4,
     "plugin_reloads": 4,
-    "version_changes": 4,
+    "api_changes": 6,
+    "cdi_directory_moves": 6,
+    "count_is_lowered": 4,
+    "count_is_raised": 4,
+    "driver_is_renamed": 6,
+    "per_device_is_lowered": 4,
+    "per_device_is_raised": 4,
+    "phones_move": 6,
+    "resource_is_renamed": 6,
     "second_plugin": 8,
 }
 """Faults that are chosen less often, and by what factor: the plugin starts or registers again, which takes the
@@ -77,6 +94,8 @@ class Result:
     seed: int
     violations: list[str] = field(default_factory=list)
     faults: collections.Counter[str] = field(default_factory=collections.Counter)
+    changes: collections.Counter[str] = field(default_factory=collections.Counter)
+    """Changes of the configuration, by their kind and by how they were applied."""
     recoveries: dict[str, float] = field(default_factory=dict)
     """The longest recovery in simulated seconds, by the last fault before the quiet."""
     silence: float = 0.0
@@ -86,10 +105,10 @@ class Result:
     lines: list[str] = field(default_factory=list)
 
 
-def steps_of(seed: int, count: int) -> list[Step]:
-    """Return the faults of a seed."""
+def steps_of(seed: int, count: int, only: Sequence[str] = ()) -> list[Step]:
+    """Return the faults of a seed, if given of these kinds alone."""
     rng = random.Random(f"steps {seed}")  # noqa: S311 - a simulation
-    names = sorted(FAULTS)
+    names = sorted(only or FAULTS)
     weights = [1 / RARE.get(name, 1) for name in names]
     return [
         Step(
@@ -124,6 +143,9 @@ async def _run(result: Result, steps: list[Step]) -> None:
             world.host.log("FAULT", name=step.name)
             result.faults[step.name] += 1
             undo = FAULTS[step.name](world)
+            if world.reconfigured:
+                result.changes[f"{step.name} by {world.reconfigured}"] += 1
+                world.reconfigured = ""
             if undo is not None:
                 ends = _once(world, step.name, undo)
                 lasting.append(ends)
@@ -182,11 +204,13 @@ class _Signals:
         world, now = self._world, asyncio.get_running_loop().time()
         world.claims.check_names()
         wrong = {*world.missing(), *world.vanished()}
-        told = {signal.partition(":")[0] for signal in world.signals()} if wrong else set()
+        if not world.serves_former_drivers():
+            wrong = {each for each in wrong if not world.is_of_former_driver(each)}
+        told = {signal.about for signal in world.signals()} if wrong else set()
         silent = {each for each in wrong if each.partition(":")[0] not in told}
-        blind = world.is_blind()
+        blind = silent if world.is_blind() else {each for each in silent if world.is_unknown(each)}
         self._told = {each: self._told.get(each, now) if each in silent else now for each in wrong}
-        self._known = {each: self._known.get(each, now) if each in silent and not blind else now for each in wrong}
+        self._known = {each: self._known.get(each, now) if each in silent - blind else now for each in wrong}
         silence, longest = (now - min(since.values(), default=now) for since in (self._known, self._told))
         self._result.silence = max(self._result.silence, silence)
         if silence > SILENCE or longest > BLIND:
@@ -196,44 +220,65 @@ class _Signals:
 async def _recovered(world: World, result: Result, name: str) -> None:
     """Wait until nothing is missing, and no signal and nothing of an ended claim is left."""
     loop = asyncio.get_running_loop()
-    began = current = loop.time()
+    began = current = silent = loop.time()
     recovered = None
     world.host.log("QUIET")
     while not world.host.violations:
-        missing, signals = world.missing(), [*world.signals(), *world.claims.remains(CLAIM_DIRECTORY)]
+        missing = [*world.look_as_operator(), *world.missing()]
+        signals, left = world.signals(is_recovered=True), world.left()
         if missing:
             recovered = None
         elif recovered is None:
             recovered = loop.time()
             result.recoveries[name] = max(result.recoveries.get(name, 0.0), recovered - began)
-        former = [] if missing or signals else world.former_generations()
-        if not (missing or signals or former):
+        if not (missing or signals or left):
             _check_rest(world)
+            await _linked(world)
             return
         if not (outdated := world.outdated()):
             current = loop.time()
         elif loop.time() - current > UPDATE:
             world.host.violated(f"not updated for {UPDATE:.0f} s: {'; '.join(outdated)}")
-        if recovered is not None and signals:
-            _check_echo(world, result, loop.time() - recovered, signals)
+        if not signals:
+            silent = loop.time()
+        elif recovered is not None:
+            _check_echo(world, result, loop.time() - max(recovered, silent), signals)
         if loop.time() - began > BOUND:
-            world.host.violated(f"not recovered after {BOUND:.0f} s: {'; '.join([*missing, *signals, *former])}")
+            wrong = [*missing, *map(str, signals), *left]
+            world.host.violated(f"not recovered after {BOUND:.0f} s: {'; '.join(wrong)}")
         await asyncio.sleep(0.25)
 
 
-def _check_echo(world: World, result: Result, seconds: float, signals: list[str]) -> None:
+async def _linked(world: World) -> None:
+    """Wait until binder devices have the right links, which no signal reports."""
+    began = asyncio.get_running_loop().time()
+    while (wrong := world.wrong_links()) and not world.host.violations:
+        if asyncio.get_running_loop().time() - began > BOUND:
+            world.host.violated(f"not linked after {BOUND:.0f} s: {'; '.join(wrong)}")
+        await asyncio.sleep(0.25)
+
+
+def _is_asked(signal: Signal) -> bool:
+    """Return whether a signal ends only with the next question, to the API server or the kubelet."""
+    return signal.kind in ASKED or (not signal.kind and any(text in signal.text for text in ASKED_ERRORS))
+
+
+def _check_echo(world: World, result: Result, seconds: float, signals: list[Signal]) -> None:
     """Check the time for which a signal is left although nothing is wrong."""
-    limit = API_PAUSE if all("API server" in signal for signal in signals) else SILENCE
+    asked = {signal.about for signal in signals if _is_asked(signal)}
+    limit = API_PAUSE if all(signal.about in asked for signal in signals) else SILENCE
     if limit == SILENCE:
         result.echo = max(result.echo, seconds)
     if seconds > limit:
-        world.host.violated(f"a signal {limit:.0f} s after the recovery: {'; '.join(signals)}")
+        world.host.violated(f"a signal {limit:.0f} s after the recovery: {'; '.join(map(str, signals))}")
 
 
 def _check_rest(world: World) -> None:
-    """Check that descriptors and tasks were returned."""
-    if world.process.descriptors or len(world.process.tasks) > TASKS:
-        open_files = [each.path for each in world.process.descriptors.values()]
+    """Check that descriptors and tasks were returned, but those of locks that the process holds until it ends."""
+    open_files = [
+        each.path for each in world.process.descriptors.values() if not (each.shares or each.path.startswith(STATE))
+    ]
+    if open_files or len(world.process.tasks) > TASKS:
         world.host.violated(f"not returned: {len(world.process.tasks)} tasks, {open_files}")
 
 

@@ -204,7 +204,7 @@ async def api_steps(client: ApiClient) -> Steps:
     await note("update none", client.update(missing, body("trace-2", resourceVersion="1")))
     await note("create a second one", client.create(RESOURCE_SLICES, body("trace-2")))
     listed = client.list(RESOURCE_SLICES, field_selector=selector)
-    await note("list", listed, lambda found: sorted(item["metadata"]["name"] for item in found.items))
+    await note("list", listed, lambda found: sorted(item["metadata"]["name"] for item in found))
     await note("delete another UID", client.delete(path, uid="other"))
     await note("delete the old version", client.delete(path, resource_version=old["metadata"]["resourceVersion"]))
     await note("delete", client.delete(path, uid=new["metadata"]["uid"]))

@@ -2,67 +2,75 @@
 
 import asyncio
 import contextvars
-import gc
+import os
 import random
-import traceback
-import weakref
+import stat
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.config.keys import Config, Phones, Resource
-from aosp_plugin.config.values import Api, Recreate
-from aosp_plugin.daemon.generation import Generation
+from aosp_plugin.backend.catalog import NO_DEVICES, RESTRICTED, TOO_FEW_DEVICES, UNLINKED
+from aosp_plugin.config.keys import Config
+from aosp_plugin.config.sources import load
+from aosp_plugin.config.values import Api
+from aosp_plugin.daemon.node_service import NodeService
 from aosp_plugin.daemon.serve import Daemon
 from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
+from aosp_plugin.framework.conditions import CREDENTIALS_UNAVAILABLE, WITHHELD, Condition
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from tests.simulation.api import ApiServer
-from tests.simulation.claims import CDI, ClaimKubelet
-from tests.simulation.files import FileSystem
+from tests.simulation.claims import STATE, ClaimKubelet, ClaimPod
+from tests.simulation.containers import CDI_DIRECTORIES, Tenant
+from tests.simulation.files import KERNEL_DEVICES, FileSystem, Inode
 from tests.simulation.host import Host
-from tests.simulation.kubelet import DIRECTORY, POD_RESOURCES, Kubelet
+from tests.simulation.kubelet import DIRECTORY, Kubelet, Pod
 from tests.simulation.loop import SimulatedLoop, SimulatedTask
 from tests.simulation.processes import CURRENT, Process
+from tests.simulation.settings import (
+    DEVICES,
+    FILE,
+    HOST_BINDERFS,
+    LOOPS,
+    MOST,
+    SLICE,
+    SPREAD,
+    Pool,
+    Settings,
+    driver_of,
+)
 
-FOUND, PHONES, TABLETS = "aosp.io/binder", "aosp.io/phone", "aosp.io/tablet"
-DEVICES = 4
-COUNT = 3
-"""Phones."""
-HOST_BINDERFS = "/run/aosp-binderfs/host"
-PHONE_DIRECTORY, CLAIM_DIRECTORY = "/run/aosp-binderfs/phones", "/run/aosp-binderfs/claims"
-TTL = 30.0
-"""Seconds for which a missing or replaced device is remembered."""
+ENVIRONMENT = {
+    "NODE_NAME": "node-1",
+    "AOSP_PLUGIN_SERVICE_HOST": "10.96.0.9",
+    "AOSP_PLUGIN_SERVICE_PORT": "9478",
+    "AOSP_PLUGIN_SERVICE_PORT_HTTP": "9478",
+    "AOSP_PLUGIN_PORT": "tcp://10.96.0.9:9478",
+    "AOSP_PLUGIN_PORT_9478_TCP": "tcp://10.96.0.9:9478",
+    "AOSP_PLUGIN_PORT_9478_TCP_PROTO": "tcp",
+    "AOSP_PLUGIN_PORT_9478_TCP_PORT": "9478",
+    "AOSP_PLUGIN_PORT_9478_TCP_ADDR": "10.96.0.9",
+}
+"""The environment of the plugin's process, with what a kubelet adds for a Service named aosp-plugin."""
 
 
-def configuration(*, changed: bool) -> Config:
-    """Return the configuration; the changed one differs in a key that matters little."""
-    found = Resource(
-        resource_name=FOUND, verify=Verify.BINDER, missing_device_ttl=TTL, shared_devices=(), recreate=Recreate.NEVER
-    )
-    phones = Resource(
-        resource_name=PHONES,
-        phones=Phones(count=COUNT, directory=PHONE_DIRECTORY),
-        recreate=Recreate.ON_START,
-        shared_devices=(),
-        missing_device_ttl=TTL,
-    )
-    tablets = Resource(
-        resource_name=TABLETS,
-        api=Api.DRA,
-        phones=Phones(count=COUNT, directory=CLAIM_DIRECTORY),
-        recreate=Recreate.ON_START,
-        shared_devices=(),
-        missing_device_ttl=TTL,
-    )
-    return Config(
-        resources=(found, phones, tablets),
-        listen="",
-        kubelet_dir=DIRECTORY,
-        pod_resources_socket=POD_RESOURCES,
-        leak_scan_interval=0.0,
-        log_level="debug" if changed else "info",
-    )
+OPERATOR = 20.0
+"""Seconds between two looks of an operator at a configuration that was changed."""
+
+FORMER = 60.0
+"""Seconds after which a plugin serves former drivers: 45 from its start or reload, and 10 between two looks."""
+
+
+class Signal(NamedTuple):
+    """What an operator sees of a problem."""
+
+    about: str
+    """The name of a resource, of a driver or of a pod."""
+    text: str
+    kind: str = ""
+    """The name of a condition's kind; empty for the reason of a device, or an error that a pod has."""
+
+    def __str__(self) -> str:
+        return f"{self.about}: {self.text}"
 
 
 class World:
@@ -74,15 +82,27 @@ class World:
         self._loop = loop
         self.host = Host(seed, loop.time)
         self.rng = random.Random(f"world {seed}")  # noqa: S311 - a simulation
+        self.settings = Settings(random.Random(f"settings {seed}"))  # noqa: S311 - a simulation
+        self.reconfigured = ""
+        """How the last change of the configuration was applied, if a fault was one; read and cleared by the run."""
+        self.kept_directories: dict[str, Inode] = {}
+        """Those of the kubelet's directory, by name, until a kubelet starts."""
+        self._looked = 0.0
+        self._seen: tuple[NodeService | None, float] = (None, 0.0)
+        """What the plugin ran when it was looked at last, and since when."""
+        self._served = ("", Config())
+        """The text of the configuration that was read last, and what it means."""
         self.kubelet = Kubelet(self.host)
         self.api = self.host.api = ApiServer(self.host)
         self.claims = ClaimKubelet(self.host, self.api)
+        self.kubelet.claims = self.claims.prepared
+        self.kubelet.is_former = lambda path: any(
+            pool.directory and path.startswith(f"{pool.other_directory}/") for pool in self.settings.pools
+        )
+        self.claims.configured = lambda: {pool.driver for pool in self.settings.of(Api.DRA)}
         self.process = self.host.new_process()
         self._others: set[Process] = set()
         self._daemon: Daemon | None = None
-        self.generations: weakref.WeakSet[Generation] = weakref.WeakSet()
-        """Those of the process that something still refers to."""
-        self._changed = False
         self._pods = 0
         self._stopping = False
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -98,6 +118,9 @@ class World:
         self._mount_devices()
         for name in self.devices:
             files.add(f"/dev/{name}", 0o120777).target = f"{HOST_BINDERFS}/{name}"
+        for path in (*SPREAD, *(f"/dev/{kind}{number}" for kind in LOOPS.values() for number in range(MOST * SLICE))):
+            files.add(path, stat.S_IFCHR | 0o666, exclusive=False).rdev = os.makedev(226, len(path) + int(path[-1]))
+        self._write_configuration()
         self.start_kubelet()
         self.spawn(self._keep_plugin())
 
@@ -113,6 +136,7 @@ class World:
         process = self.process
         process.stop()
         await asyncio.sleep(10.0)
+        process = process.now
         if process.alive and process.descriptors:
             self.host.violated(f"descriptors are left open: {sorted(process.descriptors)}")
         process.kill()
@@ -128,12 +152,23 @@ class World:
 
     async def _run_plugin(self) -> None:
         """Run a process of the plugin until it ends."""
-        self.process = process = self.host.new_process()
-        self.generations = weakref.WeakSet()
-        changed = self._changed
-        self._daemon = process.run(partial(Daemon, lambda: configuration(changed=self._changed)))
-        self.host.log("plugin started", pid=process.pid, changed=changed)
-        await self._until_ended(process, self._daemon)
+        following: Process | None = self.host.new_process()
+        while following is not None and following.alive:
+            self.process = process = following
+            self._daemon = process.run(partial(Daemon, self._load))
+            self.host.log("plugin started", pid=process.pid)
+            await self._until_ended(process, self._daemon)
+            if following := process.successor:
+                await asyncio.sleep(self.rng.uniform(0.1, 0.6))  # it loads its modules
+
+    def _write_configuration(self) -> None:
+        """Write the configuration file."""
+        self.host.files.write(FILE, self.settings.text().encode())
+
+    def _load(self) -> Config:
+        config, _ = load({}, ENVIRONMENT, FILE)
+        self._served = self.settings.text(), config
+        return config
 
     async def _until_ended(self, process: Process, daemon: Daemon) -> None:
         def start() -> asyncio.Task[None]:
@@ -143,7 +178,7 @@ class World:
         await asyncio.wait({task})
         if process.alive and not task.cancelled() and (error := task.exception()) is not None:
             self.host.log("plugin failed", error=_leaves(error))
-            if not _passed(error, "_start_first"):  # if it cannot start, its supervisor starts it again
+            if daemon._service is not None:  # if it cannot start, its supervisor starts it again
                 self.host.violated(f"the plugin ended: {_leaves(error)}")
         self.host.log("plugin ended", pid=process.pid)
         process.kill()
@@ -154,6 +189,8 @@ class World:
         """Start the kubelet, unless it runs; containers go on."""
         if not self.kubelet.running and not self._stopping:
             self.kubelet.start()
+            self.host.files.lookup(DIRECTORY).entries.update(self.kept_directories)
+            self.kept_directories.clear()
             self.claims.start()
 
     def stop_kubelet(self) -> None:
@@ -175,21 +212,60 @@ class World:
 
         self._loop.before_step = before_step
 
-    def replace_version(self) -> None:
-        """Kill the plugin; the next one finds what an earlier version has left, as after a downgrade and an upgrade."""
-        if not self._others:
-            self.process.kill()
-            self.claims.become_earlier()
-
     def reload_plugin(self) -> None:
         """Send SIGHUP."""
-        self._changed ^= self.rng.random() < 0.5
+        if self.rng.random() < 0.5:
+            self.settings.log_level = "debug" if self.settings.log_level == "info" else "info"
+            self._write_configuration()
         self.process.reload()
+
+    def reconfigure(self, fits: Callable[[Pool], bool], change: Callable[[Pool], None]) -> None:
+        """Change one of the resources that fit, and let the plugin use the new configuration."""
+        pools = [pool for pool in self.settings.pools if fits(pool)]
+        if pools and not self.claims.has_damaged_record():  # an operator repairs first
+            change(self.rng.choice(pools))
+            self.apply()
+
+    def apply(self) -> None:
+        """Write the configuration, and send SIGHUP or restart the plugin."""
+        self._write_configuration()
+        self.reconfigured = self.rng.choice(("reload", "restart"))
+        self.host.log("configuration", by=self.reconfigured, text=self.settings.text())
+        if self.reconfigured == "reload":
+            self.process.reload()
+        else:
+            self.process.stop()
+
+    def is_served(self) -> bool:
+        """Return whether the plugin serves the configuration of the file."""
+        service, (text, config) = self._service(), self._served
+        return service is not None and text == self.settings.text() and service.config == config
+
+    def look_as_operator(self) -> list[str]:
+        """Send SIGHUP if the plugin does not serve the configuration: it may have been rejected because of a fault.
+
+        Delete the pods whose CDI specs are gone for good: of former resources, or of a phone that is nowhere in the
+        present directory. No process knows any more how to write them.
+        """
+        pools = {pool.name: pool for pool in self.settings.of(Api.DEVICE_PLUGIN)}
+        for pod in self.kubelet.waiting():
+            pool = pools.get(pod.resource)
+            is_known = pool is not None and (
+                not pool.directory or self.host.files.mounted(f"{pool.directory}/{pod.ids[0].partition('::')[0]}")
+            )
+            if not is_known and "unresolvable CDI device" in pod.error:
+                self.kubelet.remove(pod.name)
+        if self._service() is None or self.is_served():
+            return []
+        if self._loop.time() > self._looked + OPERATOR:
+            self._looked = self._loop.time()
+            self.process.reload()
+        return ["the configuration is not served"]
 
     def start_second_plugin(self) -> Callable[[], None]:
         """Start another process of the plugin; return what ends it."""
         process = self.host.new_process()
-        daemon = process.run(partial(Daemon, lambda: configuration(changed=self._changed)))
+        daemon = process.run(partial(Daemon, self._load))
         self.host.log("second plugin started", pid=process.pid)
         self._others.add(process)
         process.at_death.append(partial(self._others.discard, process))
@@ -199,9 +275,9 @@ class World:
     def start_pod(self) -> None:
         """Let a pod arrive."""
         self._pods += 1
-        name, resource = f"pod-{self._pods}", self.rng.choice((FOUND, PHONES))
-        if self.kubelet.running:
-            self.spawn(self.kubelet.admit(name, resource))
+        resources = sorted(self.kubelet.devices)
+        if self.kubelet.running and resources:
+            self.spawn(self.kubelet.admit(f"pod-{self._pods}", self.rng.choice(resources)))
 
     def end_pod(self) -> None:
         """End a pod."""
@@ -211,14 +287,13 @@ class World:
     def restart_container(self) -> None:
         """Restart a container, as the kubelet does after a crash."""
         if self.kubelet.pods and self.kubelet.running:
-            pod = self.kubelet.pods[self.rng.choice(sorted(self.kubelet.pods))]
-            self.spawn(self.kubelet.start_container(pod))
+            self.kubelet.restart(self.kubelet.pods[self.rng.choice(sorted(self.kubelet.pods))])
 
     def lose_device(self) -> None:
         """Remove a device, and create it again later."""
         system = self.host.files.mounted(HOST_BINDERFS)
         name = self.rng.choice(self.devices)
-        if system is None or name not in system.root.entries or system.root.entries[name] in self.host.held:
+        if system is None or name not in system.root.entries or system.root.entries[name].users:
             return
         del system.root.entries[name]
         self.host.files.changed(system.root)
@@ -254,18 +329,28 @@ class World:
 
     def remove_specs(self, *, directory: bool = False) -> None:
         """Remove the CDI spec of a claim, or the directory with all specs, and create that again."""
-        files = self.host.files
-        names = sorted(name for name in files.lookup(CDI).entries if "claim_" in name and name.endswith(".json"))
-        removed = names if directory else names and [self.rng.choice(names)]
+        files, specs = self.host.files, self.claims.specs()
+        removed = specs if directory else specs and [self.rng.choice(specs)]
         for pod in self.claims.pods.values():
-            if any(name.endswith(f"_{pod.claim.uid}.json") for name in removed):
-                pod.is_damaged = True
-                self.host.may_replace.add(pod.name)
-        for name in removed:
-            files.remove(f"{CDI}/{name}")
+            pod.is_damaged |= any(name.endswith(f"_{pod.claim.uid}.json") for _, name in removed)
+        for place, name in removed:
+            files.remove(f"{place}/{name}")
         if directory:
-            files.remove_tree(CDI)
-            files.make_directories(CDI)
+            for place in filter(files.exists, CDI_DIRECTORIES):
+                files.remove_tree(place)
+                files.make_directories(place)
+
+    def damage_record(self) -> None:
+        """Truncate the record of a claim, unless it says where another configuration has put the claim's spec."""
+        elsewhere = tuple(
+            name.partition("-claim_")[2] for directory, name in self.claims.specs() if directory != self.settings.cdi
+        )
+        configured = tuple(f"{STATE}/{driver}/" for driver in self.claims.configured())
+        records = [path for path in self.claims.records() if path.startswith(configured)]
+        if records := [path for path in records if not path.endswith(elsewhere)]:
+            path = self.rng.choice(records)
+            self.host.files.remove(path)
+            self.host.files.write(path, b"")
 
     def end_claim(self) -> None:
         """End a pod with a claim."""
@@ -279,13 +364,19 @@ class World:
 
     def unmount_phone(self, *, of_claims: bool = False) -> None:
         """Unmount a phone's binderfs."""
-        path = f"{CLAIM_DIRECTORY if of_claims else PHONE_DIRECTORY}/phone{self.rng.randrange(COUNT)}"
+        path = self._phone(Api.DRA if of_claims else Api.DEVICE_PLUGIN)
         if self.host.files.mounted(path) is not None:
             self.host.files.detach(path)
 
+    def _phone(self, api: Api) -> str:
+        """Return the place of a phone, of an API if there is one; it may not exist."""
+        pools = [pool for pool in self.settings.pools if pool.directory]
+        pool = self.rng.choice([pool for pool in pools if pool.api is api] or pools)
+        return f"{pool.directory}/phone{self.rng.randrange(pool.count)}"
+
     def cover_phone(self) -> Callable[[], None] | None:
         """Mount another file system over a phone; return what unmounts it."""
-        path = f"{PHONE_DIRECTORY}/phone{self.rng.randrange(COUNT)}"
+        path = self._phone(Api.DEVICE_PLUGIN)
         files = self.host.files
         try:
             system: FileSystem = files.new_system("tmpfs", "foreign")
@@ -302,35 +393,147 @@ class World:
 
     def missing(self) -> list[str]:
         """Return what is not as it should be when no fault is left: nothing, some time later."""
-        expected = ((FOUND, self.devices), (PHONES, [f"phone{number}" for number in range(COUNT)]))
         found = [
-            f"{resource}: the kubelet lacks {device}"
-            for resource, devices in expected
-            for device in sorted({*devices} - self.kubelet.healthy(resource))
+            f"{pool.name if plugin else pool.driver}: {'the kubelet' if plugin else 'the API server'} lacks {device}"
+            for pool in self.settings.pools
+            for plugin in [pool.api is Api.DEVICE_PLUGIN]
+            for device in sorted(self._wanted(pool) - self._given(pool) - self._of_former_tenants(pool))
         ]
-        return found + [f"{TABLETS}: {each}" for each in self.claims.missing()]
+        waiting = [f"{pod.name}: the container does not start: {pod.error}" for pod in self.kubelet.waiting()]
+        return [*found, *waiting, *self.claims.missing()]
+
+    def excess(self) -> list[str]:
+        """Return the devices that new pods may get although they must not, when no fault is left: none, later."""
+        return [
+            f"{pool.name}: new pods may get {device}"
+            for pool in self.settings.pools
+            for device in sorted(self._given(pool) - self._wanted(pool))
+        ]
+
+    def _wanted(self, pool: Pool) -> set[str]:
+        """Return the IDs of the devices that new pods may get: those that no pod has under another name.
+
+        A kubelet that has not noticed the end of a device plugin offers its devices; the DRA driver then offers none.
+        """
+        if pool.api is Api.DRA and self.kubelet.healthy(pool.name):
+            return set()
+        holders = self.host.containers.holders
+        return {
+            name
+            for device, places in pool.offered().items()
+            if all(self._is_of(holders[place], pool) for place in places if place in holders)
+            for name in pool.advertised(device)
+        }
+
+    def _of_former_tenants(self, pool: Pool) -> set[str]:
+        """Return the IDs by which pods have devices from another API, or from another directory: they may be held."""
+        names, drivers = {pool.name, pool.other_name}, {pool.driver, driver_of(pool.other_name)}
+        if pool.api is Api.DEVICE_PLUGIN:
+            names.remove(pool.name)
+        else:
+            drivers.remove(pool.driver)
+        found = {name for pod in self.kubelet.pods.values() if pod.resource in names for name in pod.ids}
+        found |= {pod.device.replace("-", "_") for pod in self.claims.pods.values() if pod.driver in drivers}
+        found |= self._of_unknown_files(pool)
+        return {name for each in found for name in pool.advertised(each.partition("::")[0])}
+
+    def _of_unknown_files(self, pool: Pool) -> set[str]:
+        """Return the IDs of the devices that are held because a record of a former resource could not be written."""
+        service = self._service()
+        servers = [] if service is None else [each for each in service.servers if each.resource_name == pool.name]
+        devices = [device for server in servers for device in server.inventory.snapshot.unhealthy]
+        return {device.id for device in devices if "no record says which file that is" in device.detail}
+
+    @staticmethod
+    def _is_of(tenant: Tenant, pool: Pool) -> bool:
+        """Return whether a tenant has its devices from this resource with its present name and API."""
+        if isinstance(tenant, Pod):
+            return pool.api is Api.DEVICE_PLUGIN and tenant.resource == pool.name
+        return pool.api is Api.DRA and isinstance(tenant, ClaimPod) and tenant.driver == pool.driver
+
+    def _given(self, pool: Pool) -> set[str]:
+        """Return the IDs of the devices that new pods get."""
+        if pool.api is Api.DEVICE_PLUGIN:
+            return self.kubelet.healthy(pool.name)
+        names = {name.replace("_", "-"): name for name in pool.devices()}
+        usable = self.claims.usable(pool.driver)
+        return {names.get(name, name) for name in usable if usable.count(name) == 1}
 
     def vanished(self) -> list[str]:
         """Return the devices that the kubelet may give away although the host does not have them."""
         return [
-            f"{resource}: there is no {path}"
-            for resource, directory in ((FOUND, "/dev"), (PHONES, PHONE_DIRECTORY))
-            for path in (f"{directory}/{name}" for name in sorted(self.kubelet.healthy(resource)))
-            if not self.host.files.exists(path)
+            f"{pool.name}: there is no {path}"
+            for pool in self.settings.of(Api.DEVICE_PLUGIN)
+            for device in sorted({name.partition("::")[0] for name in self.kubelet.healthy(pool.name)})
+            for path in sorted(pool.devices().get(device, ()))
+            if not self.host.containers.exist([path])
         ]
+
+    def left(self) -> list[str]:
+        """Return what is left of pods that have ended, and what new pods may get although they must not."""
+        pools = [pool for pool in self.settings.of(Api.DRA) if pool.directory]
+        held = {f"{pool.directory}/{name}" for pool in pools for name in self._of_former_tenants(pool)}
+        held |= {
+            f"{pool.directory}/{pod.device}"  # its spec may be of another plugin, with another directory
+            for pool in pools
+            for pod in self.claims.pods.values()
+            if pod.driver == pool.driver
+        }
+        return [*self.excess(), *self.claims.remains([pool.directory for pool in pools], held)]
+
+    def wrong_links(self) -> list[str]:
+        """Return the links to binder devices by number that are missing, or lead elsewhere: none, some time later."""
+        files = self.host.files
+        below = tuple(f"{pool.directory}/" for pool in self.settings.pools if pool.directory)
+        former = tuple(f"{pool.other_directory}/" for pool in self.settings.pools if pool.directory)
+        devices = [f"{HOST_BINDERFS}/{name}" for name in self.devices]
+        for mount in files.all_mounts():
+            if mount.path.startswith(below):
+                devices += [f"{mount.path}/{name}" for name in KERNEL_DEVICES]
+        links = files.lookup("/dev/char").entries if files.exists("/dev/char") else {}
+        found = {(name, link.target) for name, link in links.items() if not link.target.startswith(former)}
+        return [f"link {name} -> {target}" for name, target in sorted(found ^ self._links(devices))]
+
+    def _links(self, devices: list[str]) -> set[tuple[str, str]]:
+        files = self.host.files
+        numbers = {path: files.lookup(path).rdev for path in devices if files.exists(path)}
+        return {(f"{os.major(number)}:{os.minor(number)}", path) for path, number in numbers.items()}
 
     def is_blind(self) -> bool:
         """Return whether the plugin may not know yet what is wrong."""
+        if not self.is_served():
+            return True
         without_events = self.host.is_without_events() or self.api.loses_events or not self.api.open_watches
         return self.host.hanging or without_events or bool(self.kubelet.lost)
+
+    def is_of_former_driver(self, wrong: str) -> bool:
+        """Return whether what is wrong is of a driver that is served only when the kubelet has forgotten its slices."""
+        names = {each for pool in self.settings.pools for each in (pool.driver, driver_of(pool.other_name))}
+        return wrong.partition(":")[0] in names - self.claims.configured()
+
+    def serves_former_drivers(self) -> bool:
+        """Return whether the plugin has served its configuration for so long that it serves former drivers as well."""
+        service = self._service()
+        if service is not self._seen[0]:
+            self._seen = service, self._loop.time()
+        return service is not None and self._loop.time() > self._seen[1] + FORMER
+
+    def is_unknown(self, wrong: str) -> bool:
+        """Return whether the plugin may not know yet that this is wrong.
+
+        The event of a slice says only that it may have changed: the list that tells takes as long as other requests.
+        So does the claim that the kubelet reads before it asks the driver.
+        """
+        takes_long = self.api.is_slow > 0 and ("the API server lacks" in wrong or wrong.endswith("waits"))
+        return self.is_of_former_driver(wrong) or takes_long
 
     def outdated(self) -> list[str]:
         """Return the devices that the kubelet may give away although the plugin knows better.
 
         A plugin that another one has overridden sends no lists until it has made sure that the other one has ended.
         """
-        generation = self._generation()
-        servers = [] if generation is None else generation.servers
+        service = self._service()
+        servers = [] if service is None else service.servers
         found = []
         for server in servers:
             devices = server.inventory.snapshot.devices
@@ -344,37 +547,38 @@ class World:
                 found.append(f"{server.resource_name}: the kubelet has {', '.join(more)}")
         return found
 
-    def _generation(self) -> Generation | None:
+    def _service(self) -> NodeService | None:
         """Return what the plugin runs now; None if it does not run."""
-        if self._daemon is None or self._daemon._generation is None or not self.process.alive:
-            return None
-        self.generations.add(self._daemon._generation)
-        return self._daemon._generation
+        return self._daemon._service if self._daemon is not None and self.process.alive else None
 
-    def former_generations(self) -> list[str]:
-        """Return how many generations of before reloads are in memory: none, when their servers have stopped."""
-        if len(self.generations) > 1:
-            gc.collect()
-        return [f"{len(self.generations) - 1} former generations"] if len(self.generations) > 1 else []
+    def signals(self, *, is_recovered: bool = False) -> list[Signal]:
+        """Return what an operator sees of a problem now; ``is_recovered``: but for claims that have to wait longer."""
+        service = self._service()
+        if service is None:
+            names = [name for pool in self.settings.pools for name in (pool.name, pool.driver)]
+            return [Signal(name, "the plugin does not run") for name in names]
+        drivers = {pool.name: pool.driver for pool in self.settings.of(Api.DRA)}
+        found = []
+        for server in service.servers:
+            name = drivers.get(server.resource_name, server.resource_name)
+            found += [Signal(name, each.detail, each.kind.name) for each in self._conditions(server, is_recovered)]
+            found += [Signal(name, text) for text in self._reasons(server)]
+        waiting = [Signal(pod.name, pod.error) for pod in self.kubelet.waiting() if pod.error]
+        return [*found, *waiting, *(Signal(driver, error) for driver, error in self.claims.errors())]
 
-    def signals(self) -> list[str]:
-        """Return what an operator sees of a problem now."""
-        generation = self._generation()
-        if generation is None:
-            return [f"{resource}: the plugin does not run" for resource in (FOUND, PHONES, TABLETS)]
-        return [f"{TABLETS}: {error}" for error in self.claims.errors()] + [
-            f"{server.resource_name}: {text}"
-            for server in generation.servers
-            for text in (server.unready, server.notice, *(device.why for device in server.inventory.snapshot.unhealthy))
-            if text
-        ]
+    def _conditions(self, server: Any, is_recovered: bool) -> list[Condition]:  # noqa: FBT001 - private
+        """Return what is wrong with a resource, but for what follows from the configuration, or is read rarely."""
+        expected = {kind.name for kind in (NO_DEVICES, TOO_FEW_DEVICES, UNLINKED, RESTRICTED, CREDENTIALS_UNAVAILABLE)}
+        if self.kubelet.healthy(server.resource_name):
+            expected.add(WITHHELD.name)
+        stuck = {f"claim {uid}" for uid in self.claims.stuck()} if is_recovered else set()
+        return [each for each in server.conditions() if each.kind.name not in expected and each.subject not in stuck]
 
-
-def _passed(error: BaseException, function: str) -> bool:
-    """Return whether an error, or one of its group, was raised in a function or in what that called."""
-    names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
-    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return function in names or any(_passed(each, function) for each in members)
+    def _reasons(self, server: Any) -> list[str]:
+        """Return why devices are unhealthy that new pods should get, and would get without a fault."""
+        pool = next((pool for pool in self.settings.pools if pool.name == server.resource_name), None)
+        wanted = set() if pool is None else self._wanted(pool) - self._of_former_tenants(pool)
+        return [device.detail or device.reason for device in server.inventory.snapshot.unhealthy if device.id in wanted]
 
 
 def _leaves(error: BaseException) -> str:

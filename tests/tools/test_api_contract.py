@@ -1,14 +1,15 @@
 """The stand-in API server behaves as kube-apiserver in all checks of the contract, in two versions."""
 
+import contextlib
 from collections.abc import Iterable
 
 import pytest
 
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.credentials import Credentials
 from kubelet_standin.apiserver import ApiServer, Throttle
 from tests.api_contract.checks import CHECKS
 from tests.api_contract.common import Check
+from tests.static_credentials import StaticCredentials
 
 ADMINISTRATOR = "administrator"
 
@@ -23,9 +24,9 @@ class StandIn:
         self._server = server
         server.access.add_token(ADMINISTRATOR)
 
-    def client(self, limits: ApiLimits = DEFAULT_LIMITS, token: str = ADMINISTRATOR) -> ApiClient:
-        """Return a client."""
-        return ApiClient(Credentials(self._server.url, token), limits=limits)
+    def client(self, limits: ApiLimits = DEFAULT_LIMITS, token: str = ADMINISTRATOR) -> contextlib.aclosing[ApiClient]:
+        """Return a client, which the context closes."""
+        return contextlib.aclosing(ApiClient(StaticCredentials(self._server.url, token), limits=limits))
 
     async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
         """Return the token of a user."""

@@ -9,7 +9,7 @@ from tests.chaos.counterparts import ONLY_HERE, ONLY_SIMULATED, SAME
 from tests.chaos.registry import BOUND, FAULTS
 from tests.simulation.faults import FAULTS as SIMULATED
 from tests.simulation.scenario import Step, run
-from tests.simulation.world import TTL
+from tests.simulation.settings import TTL
 
 
 def test_each_fault_has_a_counterpart_or_a_reason() -> None:

@@ -256,3 +256,19 @@ def test_a_directory_with_files_of_others_is_not_emptied(output: Path, capsys: p
     assert command.main(["--output", str(output), "--allow-changes", "--without-images"]) == 1
     assert "is not empty" in capsys.readouterr().err
     assert (output / "thesis.txt").exists()
+
+
+# -- what it runs
+
+
+def test_a_release_installs_only_what_has_a_locked_hash() -> None:
+    """Whatever is installed may change the packages, or the image."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+    }
+    command = ("make", "--dry-run", "--always-make", "--no-print-directory", "release", "VENV=absent")
+    result = subprocess.run(command, cwd=source.ROOT, env=environment, capture_output=True, text=True, check=True)  # noqa: S603
+    installs = [line for line in result.stdout.splitlines() if " install " in line]
+    assert installs
+    assert [line for line in installs if "--require-hashes" not in line] == []
+    assert "absent" not in result.stdout

@@ -50,7 +50,7 @@ def test_the_schema_rejects_wrong_values() -> None:
     """Wrong are misspelled keys, other types, and values that the API server refuses, such as two kinds of rollout."""
     wrong: list[dict[str, Any]] = [
         {"config": {"device_prefx": "x"}},
-        {"config": {"provision": {"count": 0}}},
+        {"config": {"phones": {"count": 0}}},
         {"image": {"digest": "latest"}},
         {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}},
         {"networkPolicy": {"from": []}},

@@ -1,5 +1,7 @@
 """``aosp-plugin check``: the findings for a container's files and environment."""
 
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +9,8 @@ import pytest
 
 from aosp_plugin.cli import check, main
 from aosp_plugin.config import keys, sources
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates device nodes, which requires root")
 
 PHONE = """\
 version: v1
@@ -112,6 +116,40 @@ def test_without_a_variable_the_paths_are_known_from_the_configuration(
     assert results("version: v1\nvisible_devices_env: ''\n", None, root, load).keys() == {"/dev/aosp_binder0"}
     other = results("version: v1\nvisible_devices_env: ''\ndevice_prefix: other\n", None, root, load)
     assert "the container got nothing" in other["/dev/other*"]
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "expected"),
+    [
+        ("", "sys/dev", "; runc 1.1.3 to 1.1.6 may close it again unless the host has /dev/char/1:3"),
+        ("", "sys/dev/char/1:3", ""),
+        ("phones: {count: 3}\n", "sys/dev", ""),
+    ],
+    ids=["of a binderfs", "of sysfs", "of a phone"],
+)
+def test_a_found_device_without_an_entry_in_sysfs_may_be_closed_again(
+    text: str, entry: str, expected: str, load: Callable[[str], keys.Config], container: Callable[..., str]
+) -> None:
+    root = container("/dev/binder")
+    Path(root, entry).mkdir(parents=True)
+    resource = load(f"version: v1\nverify: char\ncontainer_paths: [/dev/binder]\n{text}").resources[0]
+    remarks = [it.text for it in check.findings(resource, {"BINDER_VISIBLE_DEVICES": "binder"}, root)]
+    assert f"/dev/binder: opened{expected}" in remarks
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o666, 0o660, 0o606, 0o444])
+def test_a_device_that_some_users_cannot_open_is_named(
+    mode: int, load: Callable[[str], keys.Config], container: Callable[..., str]
+) -> None:
+    root = container()
+    path = Path(root, "dev/aosp_binder0")
+    os.mknod(path, stat.S_IFCHR, os.makedev(1, 3))
+    path.chmod(mode)
+    resource = load("version: v1\nverify: char\n").resources[0]
+    finding = list(check.findings(resource, {"BINDER_VISIBLE_DEVICES": "aosp_binder0"}, root))[-1]
+    assert finding.problem == ""
+    assert (f"mode {mode:04o}: not for all users of Android, chmod 0666 on the host" in finding.text) is (mode != 0o666)
 
 
 def test_the_command_prints_each_check_and_fails(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 import yaml
 
 from aosp_plugin.config import keys, sources, values
+from aosp_plugin.config.sources import NODE_VARIABLE
 from aosp_plugin.framework.timings import GRACE_PERIOD
-from aosp_plugin.report.node_reporter import NODE_VARIABLE
+from hack import phone_seccomp
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+TEMPLATES = DEPLOY / "chart" / "templates"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 HOST_NAMESPACES = {"hostNetwork", "hostPID", "hostIPC"}
 
@@ -53,7 +56,6 @@ def test_base_has_no_privilege() -> None:
     account = load("base/serviceaccount.yaml")
     assert (POD["serviceAccountName"], account["automountServiceAccountToken"]) == (account["metadata"]["name"], False)
     assert POD["automountServiceAccountToken"] is False
-    assert POD["enableServiceLinks"] is False
 
 
 def test_probes_use_the_address_on_which_the_plugin_listens() -> None:
@@ -146,6 +148,39 @@ def test_an_example_pod_requests_a_phone_s_devices_without_privilege(pod: dict[s
     assert not any("hostPath" in volume for volume in pod.get("volumes", []))
 
 
+def shipped_pods() -> dict[str, dict[str, Any]]:
+    """Return each pod spec that deploy/, the chart's templates aside, and the documents have, by its place."""
+    files = [path for path in DEPLOY.rglob("*.yaml") if TEMPLATES not in path.parents]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for number, block in enumerate(re.findall(r"(?s)```yaml\n(.*?)```", page.read_text(encoding="utf-8"))):
+            texts[f"{page.name} {number}"] = block
+    found = {}
+    for place, text in texts.items():
+        for number, document in enumerate(yaml.safe_load_all(text) if re.search("(?m)^kind: ", text) else ()):
+            spec = (document or {}).get("spec") or {}
+            is_patch = document and document["kind"] == "DaemonSet" and "selector" not in spec
+            pod = spec.get("template", {}).get("spec", spec)
+            if "containers" in pod and not is_patch:
+                found[f"{place} {number}"] = pod
+    return found
+
+
+SHIPPED_PODS = shipped_pods()
+
+
+def test_pods_are_found_in_manifests_and_documents() -> None:
+    files = {place.partition(" ")[0] for place in SHIPPED_PODS}
+    assert {"deploy/base/daemonset.yaml", "deploy/remove.yaml", "deploy/examples/dra/shared.yaml"} < files
+    assert {"README.md", "quickstart.md"} < files
+
+
+@pytest.mark.parametrize("pod", SHIPPED_PODS.values(), ids=SHIPPED_PODS)
+def test_a_pod_has_no_variables_of_services(pod: dict[str, Any]) -> None:
+    """A Service named aosp-plugin would add variables with the prefix of the configuration."""
+    assert pod["enableServiceLinks"] is False
+
+
 def unit(name: str) -> dict[str, str]:
     """Return the settings of the service in a unit file; of a repeated name, the last value."""
     parser = configparser.ConfigParser(interpolation=None, strict=False, delimiters="=", comment_prefixes="#")
@@ -188,3 +223,19 @@ def test_the_build_context_has_the_copied_files_only() -> None:
     sources = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     assert "*" in ignore
     assert {line[1:] for line in ignore if line.startswith("!")} == set(" ".join(sources).split())
+
+
+@pytest.mark.parametrize("example", ["redroid.yaml", "redroid-statefulset.yaml", "tenant.yaml"])
+def test_phone_with_admin_has_the_seccomp_profile_for_phones(example: str) -> None:
+    """The runtime's default would allow it to remove its device filter."""
+    text = (DEPLOY / "examples" / example).read_text(encoding="utf-8")
+    *_, workload = yaml.safe_load_all(text)
+    pod = workload["spec"] if workload["kind"] == "Pod" else workload["spec"]["template"]["spec"]
+    assert "SYS_ADMIN" in pod["containers"][0]["securityContext"]["capabilities"]["add"]
+    profile = {"type": "Localhost", "localhostProfile": phone_seccomp.PROFILE.name}
+    assert pod["securityContext"]["seccompProfile"] == profile
+    filtered = json.loads(phone_seccomp.PROFILE.read_text(encoding="utf-8"))
+    allowed = {name for rule in filtered["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]}
+    assert filtered["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert {"mount", "umount2", "unshare", "ptrace", "mknod"} <= allowed
+    assert not {*phone_seccomp.REMOVED, "kexec_load", "init_module", "userfaultfd"} & allowed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from aosp_plugin.backend.parameters import PARAMETER_KEYS
 from aosp_plugin.config import sources
 from aosp_plugin.framework.dra.driver_names import driver_name
+from tests.api_contract.publishing import RIGHTS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 EXAMPLES = sorted((DEPLOY / "examples" / "dra").glob("*.yaml"))
@@ -32,7 +34,14 @@ def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> No
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in POD["volumes"] if "hostPath" in volume}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in hosts}
     assert mounts == hosts
-    assert set(mounts.values()) == {CONFIG.plugins_registry, CONFIG.driver_directory(DRIVER)}
+    assert set(mounts.values()) == {CONFIG.plugins_registry, posixpath.dirname(CONFIG.driver_directory(DRIVER))}
+
+
+def test_the_driver_has_the_rights_with_which_its_publisher_is_tested() -> None:
+    """And the claims."""
+    role, _ = documents("dra/rbac.yaml")
+    rights = [(verb, name) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]]
+    assert {*rights} == {*RIGHTS, ("get", "resourceclaims")}
 
 
 def test_the_policy_for_claims_knows_the_keys_of_the_parameters() -> None:

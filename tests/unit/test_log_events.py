@@ -1,9 +1,12 @@
 """The log events in docs/monitoring.md are those of the code, with their level."""
 
 import ast
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.reports import kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = {f"LOG.{level}": level for level in ("debug", "info", "warning", "error")}
@@ -16,15 +19,14 @@ def pattern(message: ast.expr) -> str:
 
 
 def in_code() -> Iterator[tuple[str, str]]:
-    """Yield level and pattern of each event. A problem that lasts has one when it begins, and one when it ends."""
+    """Yield level and pattern of each event. A condition may have one when it begins, and one when it ends."""
+    for kind in kinds().values():
+        yield logging.getLevelName(kind.level).lower(), re.escape(kind.begins)
+        yield "info", re.escape(kind.ends)
     for path in (ROOT / "aosp_plugin").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
-            if isinstance(call, ast.Call) and name == "LastingProblem":
-                _, begins, ends, *level = call.args
-                yield ast.unparse(level[0]).removeprefix("logging.").lower() if level else "warning", pattern(begins)
-                yield "info", pattern(ends)
-            elif isinstance(call, ast.Call) and name in CALLS:
+            if isinstance(call, ast.Call) and name in CALLS:
                 yield CALLS[name], pattern(call.args[0])
 
 

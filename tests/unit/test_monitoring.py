@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.service.metrics import CODES
-from aosp_plugin.report.leaks import Leaks
-from aosp_plugin.report.resource_report import LeakDetectionState
+from aosp_plugin.binder.devices.health import REASONS, Reason
+from aosp_plugin.framework.metrics import CODES
 from tests.reports import state_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -33,22 +28,18 @@ USES = [
 LABEL_VALUES = {
     "health": {"healthy", "unhealthy"},
     "reason": {"", *Reason},
-    "result": {"ok", "failed", "refused", "hung"},
+    "result": {"ok", "failed", "hung"},
     "code": set(CODES),
-    "state": set(get_args(LeakDetectionState)),
 }
 
 
 def exposed() -> dict[str, set[str]]:
     """Return the labels of each sample that the plugin exposes, by sample name."""
     resource = "aosp.io/binder"
-    metrics = state_metrics(resource, {resource: Leaks((), (), frozenset(), ())})
-    observer = metrics.observer(resource, is_driver=True)
-    observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
-    observer.confirmed(1)
-    observer.api_request("get", "nodes", "200")
-    metrics.node_problem("events", 0)
-    metrics.node_request("create", "events", "201")
+    metrics = state_metrics(resource)
+    metrics.add(resource, is_driver=True)
+    metrics.kubelet_allocatable.labels(resource).set(1)
+    metrics.api_requests.labels(resource, "get", "nodes", "200").inc()
     _, text = metrics.exposition()
     families = text_string_to_metric_families(text.decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
@@ -65,10 +56,19 @@ def test_an_expression_uses_existing_metrics_labels_and_values(expression: str) 
     for name, selector in re.findall(r"\b((?:aosp_plugin|process)_\w+)\{([^}]*)\}", expression):
         labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
         assert labels <= EXPOSED[name] | {"node", "instance"}, name
-    for label, value in re.findall(r'\b(health|reason|result|code|state)(?:=~|!=|=)"([^"]*)"', expression):
+    for label, value in re.findall(r'\b(health|reason|result|code|state)(?:=~|!~|!=|=)"([^"]*)"', expression):
         known = LABEL_VALUES[label]
         http = label == "code" and "aosp_plugin_api_requests_total" in expression
         assert http or set(value.split("|")) <= known, f"{label}={value}"
+
+
+def test_alerts_on_unhealthy_devices_exclude_exactly_the_deliberate_reasons() -> None:
+    """A lowered count pages nobody."""
+    deliberate = "|".join(sorted(reason for reason, info in REASONS.items() if info.deliberate))
+    alerts = ("AospPluginNoHealthyDevices", "AospPluginDevicesUnhealthy", "AospPluginFleetUnhealthy")
+    assert {name: set(re.findall(r'reason!~"([^"]*)"', RULES[name]["expr"])) for name in alerts} == {
+        name: {deliberate} for name in alerts
+    }
 
 
 def test_the_dashboard_shows_every_metric() -> None:

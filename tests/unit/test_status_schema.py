@@ -8,20 +8,21 @@ import jsonschema
 import msgspec
 import pytest
 
-from aosp_plugin.report.document import Change, DriverReport, Event, Known, Problem, Report, Severity, State
+from aosp_plugin.framework.conditions import Severity
+from aosp_plugin.report.document import Change, ChangeKind, DriverReport, Known, Problem, Report, State
 from hack import docs
 from kubectl_phones.fleet import fleet
 from kubectl_phones.tests.clusters import cluster, node, pod
-from tests.unit.test_summary import EMPTY, LEAK, PHONE_9, device
+from tests.unit.test_summary import EMPTY, PHONE_9, device
 
 
 def report() -> Report:
     """Return a report with a value of each type."""
-    devices = (device("n1", State.LEAKED, PHONE_9, reason="missing"),)
+    devices = (device("n1", State.UNHEALTHY, PHONE_9, reason="missing"),)
     driver = DriverReport("phone.aosp.io", 2, 1, 0)
-    resource = msgspec.structs.replace(EMPTY, devices=devices, leaks=(LEAK,), driver=driver)
+    resource = msgspec.structs.replace(EMPTY, devices=devices, driver=driver)
     problem = Problem(Severity.ERROR, "missing", "aosp.io/binder", "a", "b", "missing", None, 1, ("n1",), ("a/b",), 0)
-    change = Change(1.5, Event.ALLOCATED, "aosp.io/binder", "allocated to a/b", 1, ("n1",), "a/b")
+    change = Change(1.5, ChangeKind.ALLOCATED, "aosp.io/binder", "allocated to a/b", 1, ("n1",), "a/b")
     return Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), (resource,), (problem,), (change,), "")
 
 

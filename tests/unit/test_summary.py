@@ -7,40 +7,30 @@ from typing import Any
 from msgspec.structs import replace
 
 from aosp_plugin.cli.summary import age, ranges, summary
+from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.report.document import (
     Counts,
     DeviceReport,
     Known,
-    LeakReport,
     PodContainer,
     Problem,
     Report,
     ResourceReport,
-    Severity,
     State,
 )
 
 NOW = 1700000000.0
-COUNTS = Counts(total=0, healthy=0, unhealthy=0, allocated=0, free=0, unknown=0, leaked=0, gone=0)
+COUNTS = Counts(total=0, healthy=0, unhealthy=0, allocated=0, free=0, unknown=0, gone=0)
 EMPTY = ResourceReport(
     name="a.io/x",
     registered=True,
     since=NOW - 7200,
-    problem="",
-    problem_since=None,
-    notice="",
     kubelet_allocatable=None,
     kubelet_published=None,
-    expected=None,
     revision=1,
     truncated=0,
     counts=COUNTS,
     devices=(),
-    leaks=(),
-    leaks_known=True,
-    leak_detection="complete",
-    leaks_problem="",
-    leaks_scanned=NOW,
 )
 NODE = Report(
     version="1.2.3",
@@ -50,7 +40,6 @@ NODE = Report(
     allocations=Known(known=True, problem=""),
     resources=(),
 )
-LEAK = LeakReport("n1", 4711, "adbd --root", "c" * 64, "uid-1", 2000, NOW - 90000.5, NOW - 90)
 PHONE_9 = PodContainer("b", "phone-9", "android")
 PHONE_10 = PodContainer("b", "phone-10", "android")
 
@@ -67,37 +56,28 @@ def text_of(max_rows: int | None = 20, *, known: bool = True, **fields: Any) -> 
     return [line.text for line in summary(report, max_rows, NOW)][3:]
 
 
-def test_what_is_known_of_the_driver_is_a_warning() -> None:
-    lines = [line.text for line in summary(replace(NODE, advisories=("it is bad (report#1)",)), now=NOW)]
-    assert "  warning: it is bad (report#1), see docs/hosts.md" in lines
-
-
 def test_no_device_counts_as_allocated_or_free_while_allocations_are_unknown() -> None:
     lines = text_of(known=False, counts=replace(COUNTS, total=1, unhealthy=1))
-    assert "  1 device: 0 healthy, 1 unhealthy, allocation unknown, 0 leaked" in lines
+    assert "  1 device: 0 healthy, 1 unhealthy, allocation unknown" in lines
 
 
 def test_problems_come_before_the_pods() -> None:
     """Pods are in natural order, consecutive devices are joined, and other states than allocated are shown."""
     lines = text_of(
-        counts=Counts(total=1234, healthy=1230, unhealthy=4, allocated=29, free=1200, unknown=0, leaked=1, gone=2),
+        counts=Counts(total=1234, healthy=1230, unhealthy=4, allocated=29, free=1200, unknown=0, gone=2),
         devices=(
             device("n0", State.ALLOCATED, PHONE_10),
-            device("n1", State.LEAKED, PHONE_9, reason="missing", since=NOW - 300),
+            device("n1", State.UNHEALTHY, PHONE_9, reason="missing", since=NOW - 300),
             device("n2", State.ALLOCATED, PHONE_9, since=NOW - 7300, allocated_since=NOW - 7300),
             device("n3", State.ALLOCATED, PHONE_9),
             device(
                 "n4", State.UNHEALTHY, PHONE_9, PHONE_10, reason="not-binder", detail="not-binder: disk", since=NOW - 3
             ),
         ),
-        leaks=(LEAK,),
     )
-    assert [line for line in lines if "4711" not in line] == [
+    assert lines == [
         "a.io/x: registered with the kubelet for 2h",
-        "  1,234 devices: 1,230 healthy, 4 unhealthy, 29 allocated (2 gone), 1,200 free, 1 leaked",
-        "",
-        "  Leaked",
-        "    DEVICE  PID   USER  AGE  LOCATION   COMMAND",
+        "  1,234 devices: 1,230 healthy, 4 unhealthy, 29 allocated (2 gone), 1,200 free",
         "",
         "  Unhealthy",
         "    DEVICE  AGE  REASON            POD",
@@ -106,7 +86,7 @@ def test_problems_come_before_the_pods() -> None:
         "",
         "  Pods",
         "    POD         CONTAINER  AGE  DEVICES",
-        "    b/phone-9   android    2h   n1 (leaked), n2..3, n4 (unhealthy)",
+        "    b/phone-9   android    2h   n1 (unhealthy), n2..3, n4 (unhealthy)",
         "    b/phone-10  android    -    n0, n4 (unhealthy)",
     ]
 
@@ -123,7 +103,7 @@ def test_problems_are_below_the_node_or_their_resource() -> None:
         ("  notice: Polling", "yellow"),
         ("", None),
         ("a.io/x: NOT registered with the kubelet for 2h", None),
-        ("  0 devices: 0 healthy, 0 unhealthy, 0 allocated, 0 free, 0 leaked", None),
+        ("  0 devices: 0 healthy, 0 unhealthy, 0 allocated, 0 free", None),
         ("  error: No kubelet (for 59s)", "red"),
         ("  warning: 12 devices missing: n0..1 and 10 more", "yellow"),
     ]

@@ -40,7 +40,7 @@ def parts(path: str) -> list[str]:
 
 
 class PathSearch:
-    """One search, which notes the directories in which a change may change its result. To be used in one thread.
+    """A search for files, and the directories in which a change may change its result. To be used in one thread.
 
     If a directory does not exist, its nearest existing ancestor is watched, so that nothing has to be polled.
     """
@@ -53,7 +53,7 @@ class PathSearch:
         """The paths of directories without links, by their paths."""
 
     def find(self, path: str) -> list[str]:
-        """Return a path, which may not exist, or the files that match a pattern, in natural order.
+        """Return the files that match a pattern, in natural order, or a path itself, even if it does not exist.
 
         Raises OSError if links lead in a circle.
         """

@@ -1,4 +1,4 @@
-"""Preferred allocation: which of the free devices a container should get, on as few NUMA nodes as possible.
+"""Preferred allocation: which of the free devices a container should get, on one NUMA node if possible.
 
 A binder device belongs to no hardware. Ranges of numbers in the configuration define on which NUMA node the operator
 wants a phone to run.
@@ -6,7 +6,7 @@ wants a phone to run.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, pairwise
 from typing import NamedTuple, TypeAlias
@@ -18,9 +18,6 @@ NodesById: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
 LAST_NUMA_NODE = 63
 """The kubelet stores NUMA nodes in 64 bits (pkg/kubelet/cm/topologymanager/bitmask). No pod fits on a higher one."""
-
-_NONE = -1
-"""Stands for "no NUMA node"."""
 
 
 class Range(NamedTuple):
@@ -72,7 +69,7 @@ def prefer(
 
     ``order`` has all devices in natural order. If no run is long enough, the lowest free devices are chosen. Allocation
     from below leaves the rest contiguous for the next container. Unknown devices are not chosen. The result is shorter
-    than ``size`` if too few devices are free. With ``numa_nodes``, the devices are on few of them (``narrow``).
+    than ``size`` if too few devices are free. With ``numa_nodes``, the devices are on one of them if it has enough.
 
     Takes linear time: the kubelet sends all free devices in random order.
     """
@@ -82,7 +79,7 @@ def prefer(
         return chosen
     candidates = set(available).difference(chosen)
     free = [position for position, device in enumerate(order) if device in candidates]
-    choices = narrow(free, order, chosen, missing, numa_nodes or {})
+    choices = _by_numa_node(free, order, chosen, missing, numa_nodes or {})
     _, positions = min(_lowest(choice, missing) for choice in choices)
     return chosen + [order[position] for position in positions]
 
@@ -97,8 +94,8 @@ def spread(
 ) -> list[str]:
     """Choose ``size`` of the ``count`` replicas of each of ``devices``; otherwise as ``prefer``.
 
-    In order of precedence: no device is chosen twice while there are others, the devices are on few NUMA nodes, and
-    those with the fewest allocated replicas come first, lowest first.
+    In order of precedence: no device is chosen twice while there are others, the devices are on one NUMA node if it has
+    enough, and those with the fewest allocated replicas come first, lowest first.
     """
     chosen = list(dict.fromkeys(must_include))
     candidates, included = set(available).difference(chosen), set(chosen)
@@ -109,48 +106,29 @@ def spread(
         fewest, missing = min(compress(own, spare)), size - len(chosen)
         free = [position for position, ids in enumerate(spare) if ids and own[position] == fewest]
         allocated = [-len(ids) for ids in spare]  # the number of allocated replicas, up to the constant ``count``
-        narrowed = narrow(free, devices, list(compress(devices, own)), missing, numa_nodes or {})
-        choices = [sorted(choice, key=allocated.__getitem__)[:missing] for choice in narrowed]
+        groups = _by_numa_node(free, devices, compress(devices, own), missing, numa_nodes or {})
+        choices = [sorted(group, key=allocated.__getitem__)[:missing] for group in groups]
         for position in min(choices, key=lambda picks: ([allocated[pick] for pick in picks], picks)):
             chosen.append(spare[position].pop(0))
             own[position] += 1
     return chosen
 
 
-def narrow(
+def _by_numa_node(
     free: Sequence[int], order: Sequence[str], allocated: Iterable[str], count: int, numa_nodes: NodesById
 ) -> list[Sequence[int]]:
-    """Restrict the free devices to as few NUMA nodes as have ``count`` of them.
+    """Return the free devices of each NUMA node that has ``count`` of them; if none has, all as one choice.
 
-    ``free`` has positions in ``order``. ``allocated`` are devices that the container has already; their NUMA nodes are
-    included. Returns those of ``free`` that are left, for each choice of NUMA nodes that is equally good.
-
-    All devices without a NUMA node count as one more node. A device on two NUMA nodes requires both. While no node
-    suffices, the one that adds the most devices is included; that is optimal if each device is on one NUMA node.
+    ``free`` has positions in ``order``. ``allocated`` are devices that the container has already; only their NUMA nodes
+    are returned if one of them suffices. Devices without a NUMA node count as one more node, and so do those with
+    several.
     """
-    places = [_place([numa_nodes.get(order[position], ())]) for position in free] if numa_nodes else []
-    sizes = Counter(places)
-    if len(sizes) <= 1:
-        return [free]
-    count = min(count, len(free))
-    included = _place(numa_nodes.get(device, ()) for device in allocated)
-    while True:
-        choices = {included | place for place in sizes}
-        available = {choice: sum(sizes[place] for place in sizes if place <= choice) for choice in choices}
-        sufficient = [choice for choice, size in available.items() if size >= count]
-        if sufficient:
-            break
-        included = min(available, key=lambda choice: (-available[choice], sorted(choice)))
-    fewest = min(map(len, sufficient))
-    return [
-        [position for position, place in zip(free, places, strict=True) if place <= choice]
-        for choice in sufficient
-        if len(choice) == fewest
-    ]
-
-
-def _place(places: Iterable[tuple[int, ...]]) -> frozenset[int]:
-    return frozenset(numa_node for place in places for numa_node in place or (_NONE,))
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for position in free:
+        groups[numa_nodes.get(order[position], ())].append(position)
+    sufficient = {nodes: group for nodes, group in groups.items() if len(group) >= count}
+    near = {numa_nodes.get(device, ()) for device in allocated}
+    return [sufficient[nodes] for nodes in near if nodes in sufficient] or [*sufficient.values()] or [free]
 
 
 def _lowest(free: Sequence[int], count: int) -> tuple[bool, Sequence[int]]:

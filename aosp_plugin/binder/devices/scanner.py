@@ -1,19 +1,17 @@
-"""Binder devices as one scan finds them: all of a device directory, or single ones.
+"""Binder devices as one scan finds them: those of a device directory, or single ones.
 
-``health`` evaluates the result, ``store`` remembers what is required of it.
+``store`` remembers them, and evaluates their health.
 """
 
-import contextlib
 import enum
 import os
 import posixpath
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from aosp_plugin.binder.devices.sets import Layout, name_problem
-from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.devices.sets import Layout
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.driver.host import Driver, Host
 
@@ -35,7 +33,8 @@ class Kind(enum.StrEnum):
     """The file does not exist, or it is a dangling link."""
 
 
-_KINDS = (Kind.BINDERFS, Kind.CDEV, Kind.STAND_IN, Kind.FILE)
+_EVERYONE = 0o666
+"""The mode bits of a device that all users may open."""
 
 FileSystem = tuple[int, int]
 """A file system: its st_dev and, for a binderfs, the time of its mount. See ``FileIdentity``."""
@@ -44,12 +43,11 @@ FileSystem = tuple[int, int]
 class FileIdentity(NamedTuple):
     """Distinguishes a binder device from a later one with the same name."""
 
-    device: int
-    """st_dev: the file system."""
-    number: int
-    """st_rdev: driver and minor number. 0 if the file is no device."""
-    inode: int
-    """st_ino."""
+    st_dev: int
+    """The file system."""
+    st_rdev: int
+    """The driver and its minor number; 0 if the file is not a device."""
+    st_ino: int
     since: int = 0
     """When its binderfs was mounted, in nanoseconds. 0 if unknown, and for files in other file systems.
 
@@ -60,7 +58,7 @@ class FileIdentity(NamedTuple):
     @property
     def file_system(self) -> FileSystem:
         """The file system, distinct from earlier and later mounts with the same st_dev."""
-        return self.device, self.since
+        return self.st_dev, self.since
 
 
 class BinderDevice(NamedTuple):
@@ -74,6 +72,10 @@ class BinderDevice(NamedTuple):
     """None if the kind is ABSENT."""
     directory: str = ""
     """The root of its binderfs. Empty for other kinds, and if the file itself is bind-mounted."""
+    real_path: str = ""
+    """The path of the file itself, to which ``path`` may be a link. Empty if the kind is ABSENT."""
+    restricted: bool = False
+    """See ``is_restricted``."""
 
 
 class Scan(NamedTuple):
@@ -116,8 +118,8 @@ def scan_devices(
     An ID must be valid with ``id_suffix``. A binder device that is as it was ``before`` is the same object, so that a
     scan without a change takes no memory.
 
-    In a nested layout, each directory that may be a set's is to be watched, because devices may be added to it later.
-    It may be a binderfs of its own, a link, or removed since ``directory`` was listed.
+    In a nested layout, each directory that may be a set's is watched, because devices may be added later. It may be a
+    binderfs of its own, a link, or removed since ``directory`` was listed.
     """
     reader = DeviceReader(host, driver, directory, before)
     usable: list[str] = []
@@ -126,10 +128,13 @@ def scan_devices(
         if entry in before:
             usable.append(entry)
             continue
-        part = layout.id_part(entry)
-        if part is None or entry == CONTROL_NAME or (layout.files and reader.directory_of(entry) is None):
+        if (
+            layout.id_part(entry) is None
+            or entry == CONTROL_NAME
+            or (layout.files and reader.directory_of(entry) is None)
+        ):
             continue
-        problem = name_problem(part + id_suffix)
+        problem = layout.problem(entry, id_suffix)
         if problem is None:
             usable.append(entry)
         else:
@@ -178,7 +183,7 @@ class DeviceReader:
                 yield device
 
     def directory_of(self, entry: str) -> str | None:
-        """Return the path, without links, of a directory in the device directory; None if ``entry`` is none."""
+        """Return the path, without links, of a directory in the device directory; None if there is none."""
         if entry not in self._set_directories:
             self._set_directories[entry] = self._read_directory(posixpath.join(self.directory, entry))
         return self._set_directories[entry]
@@ -205,43 +210,45 @@ class DeviceReader:
 
     def _device(self, name: str, directory: str, file: str, status: os.stat_result) -> BinderDevice | None:
         """Return the binder device that ``file`` in ``directory`` is, or leads to; None if that is a directory."""
+        path = f"{directory.rstrip('/')}/{file}"
         if stat.S_ISLNK(status.st_mode):
             try:
-                path = self._follow(posixpath.join(directory, file))
+                path = self._follow(path)
                 directory, status = posixpath.dirname(path), self._host.lstat(path)
             except OSError:
                 return BinderDevice(name, self._path_prefix + name, Kind.ABSENT)
         if stat.S_ISDIR(status.st_mode):
             return None
         kind = kind_of(status, self._driver)
-        # In a binderfs that was mounted since the driver's state was read as well: it would count as replaced later.
+        # Also in a binderfs that was mounted after the driver's state was read: it would count as replaced later.
         root = self._root_of(directory, status.st_dev) if stat.S_ISCHR(status.st_mode) else _NO_BINDERFS
         if root.control == status.st_ino:
             kind = Kind.OTHER  # a link to binder-control
         root_directory = root.directory if kind is Kind.BINDERFS else ""
-        found = (kind, (status.st_dev, status.st_rdev, status.st_ino, root.since), root_directory)
+        identity = (status.st_dev, status.st_rdev, status.st_ino, root.since)
+        found = (kind, identity, root_directory, path, is_restricted(status))
         before = self._before.get(name)
         if before is not None and before[2:] == found:
             return before
-        return BinderDevice(name, self._path_prefix + name, kind, FileIdentity(*found[1]), root.directory)
+        return BinderDevice(name, self._path_prefix + name, kind, FileIdentity(*identity), *found[2:])
 
-    def _root_of(self, directory: str, device: int) -> _Root:
+    def _root_of(self, directory: str, st_dev: int) -> _Root:
         """Return the binderfs whose root is ``directory``.
 
-        There is none if a single device was bind-mounted into /dev. Then no container may get that directory.
+        A directory into which a single device was bind-mounted has none, and no container may get it.
         """
-        key = (directory, device)
+        key = (directory, st_dev)
         if key not in self._roots:
-            self._roots[key] = self._read_root(directory, device)
+            self._roots[key] = self._read_root(directory, st_dev)
         return self._roots[key]
 
-    def _read_root(self, directory: str, device: int) -> _Root:
+    def _read_root(self, directory: str, st_dev: int) -> _Root:
         try:
             root = self._host.lstat(directory)
             control = self._host.lstat(posixpath.join(directory, CONTROL_NAME))
         except OSError:
             return _NO_BINDERFS
-        if not root.st_dev == control.st_dev == device:
+        if not root.st_dev == control.st_dev == st_dev:
             return _NO_BINDERFS
         return _Root(directory, control.st_mtime_ns, control.st_ino)
 
@@ -256,20 +263,6 @@ def kind_of(status: os.stat_result, driver: Driver) -> Kind:
     return Kind.CDEV if driver.owns(status.st_rdev) else Kind.STAND_IN
 
 
-def main_kind(devices: Collection[BinderDevice]) -> str:
-    """Return the kind of the devices: binderfs, cdev, stand-in or file, the first that there is; empty if none."""
-    kinds = {device.kind for device in devices}
-    return str(next((kind for kind in _KINDS if kind in kinds), ""))
-
-
-def driver_of(host: Host, devices: Collection[BinderDevice]) -> str:
-    """Return the implementation of the driver of the first device in a binderfs; c for other binder devices.
-
-    Reads the host: for a worker thread.
-    """
-    directory = next((device.directory for device in devices if device.directory), None)
-    if directory is None:
-        return binderfs.C if any(device.kind is Kind.CDEV for device in devices) else ""
-    with contextlib.suppress(OSError):
-        return binderfs.implementation(host.process_path(directory))
-    return ""
+def is_restricted(status: os.stat_result) -> bool:
+    """Return whether some users cannot open a device because of its mode. Most processes of Android are not root's."""
+    return stat.S_ISCHR(status.st_mode) and status.st_mode & _EVERYONE != _EVERYONE

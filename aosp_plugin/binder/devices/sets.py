@@ -1,4 +1,4 @@
-"""Names of binder devices, and device sets: which binder devices form one device. Functions of names."""
+"""Names of binder devices, and the sets of them that form one device. All functions are pure."""
 
 import abc
 import re
@@ -20,6 +20,7 @@ PHONE_PREFIX = "phone"
 MINORS_PER_PHONE = len(PHONE_BINDER_DEVICES) + 1
 """Minor numbers of the driver that a phone uses: one more for its binder-control."""
 
+_REPLICA = re.compile(r"::\d+$")
 _PHONE = re.compile(f"{PHONE_PREFIX}(0|[1-9][0-9]*)")
 
 LONGEST_NAME = 63
@@ -27,7 +28,7 @@ LONGEST_NAME = 63
 
 _LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 
-_DIGITS = re.compile(r"([0-9]+)")
+_DIGITS = re.compile(r"([0-9]{1,999})")  # Python converts no more than 4,300
 
 
 def natural_key(name: str) -> NaturalKey:
@@ -116,7 +117,11 @@ class Layout(abc.ABC):
 
     @abc.abstractmethod
     def id_part(self, entry: str) -> str | None:
-        """Return the part of a file name in the device directory that must be a valid ID; None if it is of no set."""
+        """Return the part of a file name in the device directory that must be a valid ID; None if it is in no set."""
+
+    def problem(self, entry: str, id_suffix: str = "") -> str | None:
+        """Return why a file whose name has such a part is in no set; None if it is in one."""
+        return name_problem((self.id_part(entry) or "") + id_suffix)
 
 
 class Single(Layout):
@@ -143,12 +148,16 @@ class Numbered(Single):
 
     Without a ``stride``, each ``size`` consecutive numbers from ``first`` on form a set. With a stride there are
     ``stride`` sets: N, N + stride, N + 2 * stride and so on (Kbox uses 3 devices, 120 apart). Other numbers, and
-    numbers with leading zeros, are in no set. ``size`` and ``stride`` are at least 1, ``first`` is at least 0.
+    numbers with leading zeros, belong to no set. ``size`` and ``stride`` are at least 1, ``first`` is at least 0.
     """
 
     def __init__(self, prefix: str, size: int, stride: int | None = None, first: int = 0) -> None:
         super().__init__(prefix)
         self.size, self.stride, self.first = size, stride, first
+
+    def problem(self, entry: str, id_suffix: str = "") -> str | None:
+        """Return why a file with the prefix is in no set: Android's /dev/binder has no number, for example."""
+        return "its name has no number" if entry == self.prefix else super().problem(entry, id_suffix)
 
     def ids(self, names: Iterable[str]) -> list[str]:
         """Return the IDs of the sets: the name of the first member of each, which may be missing."""
@@ -184,7 +193,7 @@ class Named(Layout):
         self._entry_affixes = _affixes(entry, names)
 
     def ids(self, names: Iterable[str]) -> list[str]:
-        """Return the IDs of the sets: the values of {set}; one that is no valid ID is skipped."""
+        """Return the IDs of the sets: the values of {set} that are valid IDs."""
         values = {value for name in names if (value := _placeholder_value(self._affixes, name))}
         return natural_sort([value for value in values if name_problem(value) is None])
 
@@ -256,6 +265,11 @@ def replicated_id(replica_id: str, count: int) -> str | None:
         return replica_id
     device_id, _, number = replica_id.rpartition("::")
     return device_id if device_id and number in map(str, range(count)) else None
+
+
+def unreplicated(advertised_id: str) -> str:
+    """Return the ID of a device, given that ID or the ID of a replica."""
+    return _REPLICA.sub("", advertised_id)
 
 
 def phone_id(number: int) -> str:

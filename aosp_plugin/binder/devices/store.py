@@ -1,4 +1,4 @@
-"""The binder devices of one resource as of the last scan, and what health requires of the scans before."""
+"""The binder devices of one resource as of the last scan, and the history that their health depends on."""
 
 import logging
 import os
@@ -6,20 +6,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from aosp_plugin.binder.devices.health import Reason, Verify
+from aosp_plugin.binder.devices.health import REASONS, Reason, Verify
 from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader, FileSystem, Kind, Scan, scan_devices
 from aosp_plugin.binder.devices.sets import Layout
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.host_errors import BinderfsError, DeviceDirectoryError, NotPermittedError
+from aosp_plugin.binder.host_errors import BinderfsError, HostError, NotPermittedError
 
 LOG = logging.getLogger(__name__)
 
 SHORTEST_PAUSE = 1.0
-"""Seconds from a scan to one that is due without a change. A dangling link expires again and again."""
-
-EXPIRING = frozenset({Reason.MISSING, Reason.REPLACED})
-"""Reasons that end after ``missing_device_ttl``."""
+"""Seconds, at least, from a scan to one that is due without a change: a dangling link expires again and again."""
 
 
 class Past(NamedTuple):
@@ -32,12 +29,14 @@ class Past(NamedTuple):
     since: float
     """When the reason last changed, in seconds of the store's clock."""
 
+    @property
+    def expires(self) -> bool:
+        """Whether the reason ends after ``missing_device_ttl``."""
+        return self.reason is not None and REASONS[self.reason].expires
+
 
 class DeviceStore:
-    """The binder devices of one resource. To be used in one thread at a time.
-
-    Any thread may call ``seconds_until_scan``.
-    """
+    """The binder devices of one resource. To be used in one thread at a time."""
 
     def __init__(
         self,
@@ -93,14 +92,14 @@ class DeviceStore:
         """Scan the host. ``forget`` drops the history: the binder devices that are found are accepted as they are.
 
         A missing device directory is an empty one, except for the first scan if it is required, because a wrong path is
-        then the most likely cause. Raises DeviceDirectoryError and OSError.
+        then the most likely cause. Raises HostError and OSError.
         """
         driver = self._host.driver()
         try:
             scan = scan_devices(self._host, driver, self._directory, self._layout, self._id_suffix, self.devices)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self._scanned and self._require_directory:
-                raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
+                raise HostError(f"cannot read the device directory {self._directory}: {error}") from error
             scan = Scan({}, {}, frozenset(DeviceReader(self._host, driver, self._directory).directories))
         found = {**scan.devices, **self._missed_by_listing(scan, driver)}
         aliases = _aliases(found, self.devices)
@@ -137,7 +136,7 @@ class DeviceStore:
 
     def _schedule(self) -> None:
         """Set when the next scan is due without a change."""
-        expiring = [past.since for past in self._past.values() if past.reason in EXPIRING]
+        expiring = [past.since for past in self._past.values() if past.expires]
         earliest = self._clock() + SHORTEST_PAUSE
         self._scan_due = max(min(expiring) + self._missing_device_ttl, earliest) if expiring else None
 
@@ -180,7 +179,7 @@ _HEALTHY = Past(None, None, 0.0)
 
 
 def _aliases(found: Mapping[str, BinderDevice], before: Mapping[str, BinderDevice]) -> dict[str, str]:
-    """Return why names are unusable that lead to the file of another one: two containers would get one binder device.
+    """Return names that lead to the file of another name, and why they are unusable: two containers would share it.
 
     The name that led to it ``before`` is usable, or one that was usable then: its device was recreated meanwhile.
     """
@@ -209,7 +208,7 @@ def track(
 
     ``probe`` returns whether the driver of a binder device responds, for those that are healthy otherwise.
     """
-    expired = {name for name, had in past.items() if had.reason in EXPIRING and now >= had.since + missing_device_ttl}
+    expired = {name for name, had in past.items() if had.expires and now >= had.since + missing_device_ttl}
     known = {name: device for name, device in before.items() if name not in expired} if expired else before
     devices: dict[str, BinderDevice] = {}
     after: dict[str, Past] = {}

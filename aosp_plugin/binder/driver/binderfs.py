@@ -1,8 +1,17 @@
-"""Operations on a binderfs: mount, unmount, add and remove a binder device, and probe one.
+"""Operations on a binderfs: mount and unmount it, add and remove a binder device, and probe one.
 
 A binderfs is a file system that contains binder devices; each mount is an instance of its own. An ioctl on its file
 ``binder-control`` adds a device. Sources: include/uapi/linux/android/binderfs.h, drivers/android/binderfs.c and
 Documentation/admin-guide/binderfs.rst of the kernel.
+
+A binderfs is mounted detached: created without a path, filled, and attached to a directory when it is complete. It
+belongs to its file descriptor until then. If the process is killed before it attaches the mount, the kernel drops it,
+so that no path ever leads to an incomplete binderfs. ``mount(2)`` and a move (MS_MOVE) would not do: the kernel refuses
+to move a mount whose parent is shared (fs/namespace.c ``do_move_mount``), as / is on hosts with systemd.
+
+These system calls exist since Linux 5.2 (fs/fsopen.c, fs/namespace.c). Their numbers are the same on x86_64 and arm64
+(include/uapi/asm-generic/unistd.h, arch/x86/entry/syscalls/syscall_64.tbl), the other constants are in
+include/uapi/linux/mount.h.
 """
 
 import contextlib
@@ -15,15 +24,7 @@ import struct
 from collections.abc import Iterator
 
 from aosp_plugin.binder.driver import mounts
-from aosp_plugin.binder.driver.mounts import MountPoint
-from aosp_plugin.binder.host_errors import (
-    BinderfsError,
-    BinderMissingError,
-    DeviceExistsError,
-    DeviceNameError,
-    DevicesExhaustedError,
-    NotPermittedError,
-)
+from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, NotPermittedError
 
 CONTROL_NAME = "binder-control"
 """The control file of a binderfs, whose ioctl adds binder devices. Never allocated."""
@@ -43,14 +44,11 @@ LONGEST_FILE_NAME = 255
 ALL_MINORS = 1 << 20
 """Minor numbers of all binderfs mounts together, 1 << MINORBITS. Each mount's binder-control uses one of them."""
 
-C, RUST = "c", "rust"
+MODULES = "/sys/module"
+"""Directory of sysfs with each loaded module, and each built-in one that has parameters."""
 
-MAGIC = {0x6C6F6F70: C, 0x6C6F6F71: RUST}
-"""The implementation of the driver by ``f_type`` of statfs(2) (include/uapi/linux/magic.h BINDERFS_SUPER_MAGIC;
-drivers/android/binder/rust_binder_internal.h RUST_BINDERFS_SUPER_MAGIC)."""
-
-_STATFS_SIZE = 256
-"""Bytes, more than ``struct statfs`` has on any architecture."""
+MODULE_NAMES = ("binder_linux", "binder", "rust_binder")
+"""The names of the driver: C and Rust, as modules or built in."""
 
 _DEVICE = struct.Struct("256sII")
 """struct binderfs_device: the name, and the major and minor number that the kernel returns."""
@@ -58,7 +56,11 @@ _DEVICE = struct.Struct("256sII")
 _VERSION = struct.Struct("i")
 """struct binder_version: a signed 32-bit number."""
 
-_MS_REMOUNT = 32  # include/uapi/linux/mount.h
+_MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
+_FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 1, 1
+_FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 1, 6
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_AT_FDCWD = -100  # include/uapi/linux/fcntl.h
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # include/linux/fs.h: unmount lazily; fail if the mount point is a link
 
 
@@ -79,21 +81,27 @@ _NO_ROOT = (NotPermittedError, "requires CAP_SYS_ADMIN: run as root on the host 
 _NO_OPEN = (NotPermittedError, "denied by the device cgroup: run on the host or in a privileged container")
 _BAD_MODE = (NotPermittedError, "denied by its mode (run as root), or its file system is mounted with nodev")
 _NO_BINDERFS = "this kernel has no binderfs: modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS"
+_BUILT_WITHOUT = (
+    "this kernel has no binderfs: its driver is loaded, and was built without CONFIG_ANDROID_BINDERFS; see "
+    'docs/hosts.md, "A driver without binderfs"'
+)
 _NO_DRIVER = "no driver for it (a binderfs device opens in its own binderfs only; a copy of it never opens)"
 _NO_MINOR = (
-    f"all {ALL_MINORS} minor numbers of the binderfs mounts are in use; what lists those with the most, on the host: "
+    f"all {ALL_MINORS} minor numbers of the binderfs mounts are in use; list those with the most, on the host, by: "
     "grep -c ' - binder ' /proc/[0-9]*/mountinfo | sort -t: -nk2 | tail -3"
+)
+_MAX_REACHED = (
+    "the max= of the mount is reached (remount it with a larger one; removed devices that processes hold open count)"
 )
 _NO_CONTROL = "not the control file of a binderfs: mount one with 'mount -t binder binder DIRECTORY'"
 _NOT_BINDER = (BinderfsError, "not a device of the binder driver")
 _COVERED = (BinderfsError, "it is a mount point: unmount it first")
 _READ_ONLY = (BinderfsError, "its binderfs is mounted read-only here: mount it read-write")
 
-_REFUSALS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
-    (Step.MOUNT, errno.ENODEV): (BinderMissingError, _NO_BINDERFS),
+_KERNEL_ERRORS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
+    (Step.MOUNT, errno.ENODEV): (BinderfsError, _NO_BINDERFS),
     (Step.MOUNT, errno.EPERM): _NO_ROOT,
     (Step.MOUNT, errno.EACCES): _NO_ROOT,
-    (Step.MOUNT, errno.EINVAL): (BinderfsError, f"invalid mount options: max= must be 0 to {ALL_MINORS}"),
     (Step.MOUNT, errno.ENOSPC): (DevicesExhaustedError, _NO_MINOR),
     (Step.MOUNT, errno.ENOSYS): (BinderfsError, "requires Linux 5.2 (fsopen)"),
     (Step.ATTACH, errno.EPERM): _NO_ROOT,
@@ -104,8 +112,9 @@ _REFUSALS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
     (Step.CONTROL, errno.EACCES): _BAD_MODE,
     (Step.CONTROL, errno.EPERM): _NO_OPEN,
     (Step.CONTROL, errno.ENOENT): (BinderfsError, _NO_CONTROL),
-    (Step.ADD, errno.EEXIST): (DeviceExistsError, "the name is in use: choose another one, or remove the file"),
-    (Step.ADD, errno.EACCES): (DeviceNameError, "invalid name (rejected by the kernel)"),
+    (Step.ADD, errno.EEXIST): (BinderfsError, "the name is in use: choose another one, or remove the file"),
+    (Step.ADD, errno.EACCES): (BinderfsError, "invalid name (rejected by the kernel)"),
+    (Step.ADD, errno.ENOSPC): (DevicesExhaustedError, f"{_MAX_REACHED}, or {_NO_MINOR}"),
     (Step.ADD, errno.EINVAL): (BinderfsError, _NO_CONTROL),
     (Step.ADD, errno.ENOTTY): (BinderfsError, _NO_CONTROL),
     (Step.REMOVE, errno.EACCES): (NotPermittedError, "requires root"),
@@ -119,77 +128,56 @@ _REFUSALS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
     (Step.RECREATE, errno.EROFS): _READ_ONLY,
     (Step.PROBE, errno.EPERM): _NO_OPEN,
     (Step.PROBE, errno.EACCES): _BAD_MODE,
-    (Step.PROBE, errno.ENXIO): (BinderMissingError, _NO_DRIVER),
-    (Step.PROBE, errno.ENODEV): (BinderMissingError, _NO_DRIVER),
+    (Step.PROBE, errno.ENXIO): (BinderfsError, _NO_DRIVER),
+    (Step.PROBE, errno.ENODEV): (BinderfsError, _NO_DRIVER),
     (Step.PROBE, errno.ENOTTY): _NOT_BINDER,
     (Step.PROBE, errno.EINVAL): _NOT_BINDER,
 }
 
 
-def refusal(step: Step, number: int, path: str) -> BinderfsError:
-    """Return the error for the kernel's ``number`` (an errno) at ``step`` on ``path``.
+def kernel_error(step: Step, code: int, path: str) -> BinderfsError:
+    """Return the error for the errno ``code`` of the kernel at ``step`` on ``path``.
 
-    The meaning of each number was measured on Linux 6.1. Other numbers get the system's own text.
+    The meaning of each code was measured on Linux 6.1. Other codes get the text of the system.
     """
-    kind, text = _REFUSALS.get((step, number), (BinderfsError, os.strerror(number)))
+    kind, text = _KERNEL_ERRORS.get((step, code), (BinderfsError, os.strerror(code)))
+    is_loaded = any(os.path.exists(f"{MODULES}/{name}") for name in MODULE_NAMES)
+    if (step, code) == (Step.MOUNT, errno.ENODEV) and is_loaded:
+        text = _BUILT_WITHOUT
     return kind(f"cannot {step.value} {path}: {text}")
 
 
 @contextlib.contextmanager
-def refusals(step: Step, path: str) -> Iterator[None]:
-    """Raise ``refusal`` instead of an OSError, which becomes its cause."""
+def kernel_errors(step: Step, path: str) -> Iterator[None]:
+    """Raise ``kernel_error`` instead of an OSError, which becomes its cause."""
     try:
         yield
     except OSError as error:
-        raise refusal(step, error.errno or 0, path) from error
-
-
-def exhausted(path: str, count: int, max_devices: int | None) -> DevicesExhaustedError:
-    """Return the error for ENOSPC at the creation of ``path`` in a binderfs that contains ``count`` devices.
-
-    The kernel returns the same errno for both limits. The comparison with ``max_devices`` (max=) distinguishes them.
-    """
-    if max_devices is not None and count >= max_devices:
-        text = f"the mount's max={max_devices} is reached: remount it with a larger max="
-    else:
-        limit = "an unknown max=" if max_devices is None else f"max={max_devices}"
-        text = (
-            f"the mount contains {count} devices of {limit}: remove binder devices elsewhere, or end the processes "
-            f"that have removed devices open, because {_NO_MINOR}"
-        )
-    return DevicesExhaustedError(f"cannot create {path}: {text}")
+        raise kernel_error(step, error.errno or 0, path) from error
 
 
 def add_request(name: str) -> bytearray:
     """Pack the argument of BINDER_CTL_ADD, in which the kernel returns the device number.
 
-    Raises DeviceNameError for a name that the kernel would reject (EACCES), truncate or misread.
+    Raises BinderfsError for a name that the kernel would truncate.
     """
     raw = os.fsencode(name)
-    if not raw or len(raw) > LONGEST_FILE_NAME or raw in {b".", b".."} or b"/" in raw or b"\0" in raw:
-        raise DeviceNameError(
-            f"invalid device name {name!r}: 1 to {LONGEST_FILE_NAME} bytes, no '/' or NUL, not '.' or '..'"
-        )
+    if len(raw) > LONGEST_FILE_NAME:
+        raise BinderfsError(f"invalid device name {name!r}: at most {LONGEST_FILE_NAME} bytes")
     return bytearray(_DEVICE.pack(raw, 0, 0))
 
 
 def add_device(directory: str, name: str) -> int:
     """Create the device ``name`` in the binderfs at ``directory`` and return its device number (st_rdev).
 
-    Its owner is root, its mode 0600. Raises DeviceExistsError, DeviceNameError, DevicesExhaustedError,
-    NotPermittedError, or BinderfsError for any other failure.
+    Its owner is root, its mode 0600. Raises DevicesExhaustedError, NotPermittedError, or BinderfsError for
+    any other failure.
     """
-    request, path = add_request(name), f"{directory}/{name}"
+    request = add_request(name)
     control = open_control(directory)
     try:
-        fcntl.ioctl(control, BINDER_CTL_ADD, request)
-    except OSError as error:
-        number = error.errno or 0
-        if number == errno.ENOSPC and not os.path.lexists(path):
-            limit = mount_at(directory)
-            raise exhausted(path, len(device_names(directory)), limit and limit.max_devices) from error
-        # A full mount returns ENOSPC before the kernel checks whether the name exists.
-        raise refusal(Step.ADD, errno.EEXIST if number == errno.ENOSPC else number, path) from error
+        with kernel_errors(Step.ADD, f"{directory}/{name}"):
+            fcntl.ioctl(control, BINDER_CTL_ADD, request)
     finally:
         os.close(control)
     # Read on success only: on failure the kernel writes the number of a minor that it frees again.
@@ -203,7 +191,7 @@ def open_control(directory: str) -> int:
     Raises NotPermittedError, or BinderfsError for any other failure.
     """
     control = f"{directory}/{CONTROL_NAME}"
-    with refusals(Step.CONTROL, control):
+    with kernel_errors(Step.CONTROL, control):
         # The ioctl requires read permission only.
         return os.open(control, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -214,7 +202,7 @@ def remove_device(directory: str, name: str) -> bool:
     Raises NotPermittedError, or BinderfsError for any other failure.
     """
     path = f"{directory}/{name}"
-    with refusals(Step.REMOVE, path):
+    with kernel_errors(Step.REMOVE, path):
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -232,56 +220,63 @@ def binder_version(path: str) -> int:
     """Open the device and return the protocol version of its driver, ``PROTOCOL_VERSION`` on current kernels.
 
     Safe for a device in use. Raises NotPermittedError if this process may not open it, which says nothing about its
-    health; BinderMissingError if it has no driver; BinderfsError for any other failure. The OSError is the cause.
+    health; BinderfsError for any other failure. The OSError is the cause.
     """
     version = bytearray(_VERSION.size)
-    with refusals(Step.PROBE, path):
+    with kernel_errors(Step.PROBE, path):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.ioctl(descriptor, BINDER_VERSION, version)
         finally:
             os.close(descriptor)
-    number: int = _VERSION.unpack(version)[0]
-    return number
+    protocol: int = _VERSION.unpack(version)[0]
+    return protocol
 
 
-def mount_at(directory: str) -> MountPoint | None:
-    """Return the binderfs whose root is ``directory``, or None."""
-    try:
-        path, device = os.path.realpath(directory), os.stat(directory).st_dev
-    except FileNotFoundError:
-        return None
-    place = (path, device, mounts.BINDERFS)
-    # The comparison of the devices excludes a binderfs that another mount covers.
-    table = mounts.parse(mounts.read_table())
-    return next((mount for mount in table if (mount.directory, mount.device, mount.type) == place), None)
+def check_mountable(directory: str) -> None:
+    """Check that the kernel has binderfs and lets this process mount it; errors name ``directory``. Mounts nothing.
 
-
-def implementation(path: str) -> str:
-    """Return c or rust for a path in a binderfs; empty for another file system. Raises OSError.
-
-    Since Linux 6.18 there is a driver in Rust, with the same interface and the same name of the file system.
+    Raises the errors of ``create_mount``; none before Linux 5.2, which cannot tell.
     """
-    import ctypes  # noqa: PLC0415 - see call
+    with kernel_errors(Step.MOUNT, directory), contextlib.ExitStack() as stack:
+        try:
+            _open_file_system(stack)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
 
-    buffer = ctypes.create_string_buffer(_STATFS_SIZE)
-    call("statfs", os.fsencode(path), buffer)
-    return MAGIC.get(ctypes.c_long.from_buffer(buffer).value, "")
 
+@contextlib.contextmanager
+def create_mount(directory: str, source: str) -> Iterator[int]:
+    """Create a detached binderfs with this ``source``, which is to be attached to ``directory``; yield its descriptor.
 
-def mount(
-    directory: str, max_devices: int | None = None, *, source: str = mounts.BINDERFS, remount: bool = False
-) -> None:
-    """Mount a new, empty binderfs on ``directory`` with max= ``max_devices`` (None: the kernel's default).
-
-    ``remount`` remounts the existing one with a new max=; its source stays. Raises BinderMissingError,
-    NotPermittedError, DevicesExhaustedError, or BinderfsError for any other failure.
+    /proc/self/fd/<descriptor> is its root directory. A mount that is not attached vanishes at the end of the block.
+    Raises BinderMissingError, NotPermittedError, DevicesExhaustedError, or BinderfsError for any other failure.
     """
-    # No mount flags: with nodev, every open of a device would fail with EACCES.
-    options = b"" if max_devices is None else b"max=%d" % max_devices
-    kind = mounts.BINDERFS.encode()
-    with refusals(Step.MOUNT, directory):
-        call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
+    with contextlib.ExitStack() as stack:
+        with kernel_errors(Step.MOUNT, directory):
+            file_system = _open_file_system(stack)
+            call("syscall", _FSCONFIG, file_system, _FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
+            # Without mount flags: with nodev, every open of a device would fail with EACCES.
+            call("syscall", _FSCONFIG, file_system, _FSCONFIG_CMD_CREATE, None, None, 0)
+            mount = call("syscall", _FSMOUNT, file_system, _FSMOUNT_CLOEXEC, 0)
+            stack.callback(os.close, mount)
+        yield mount
+
+
+def attach(mount: int, directory: str) -> None:
+    """Attach a detached mount to ``directory``, which must not be a link. It covers what is mounted there.
+
+    Raises NotPermittedError, or BinderfsError for any other failure.
+    """
+    with kernel_errors(Step.ATTACH, directory):
+        call("syscall", _MOVE_MOUNT, mount, b"", _AT_FDCWD, os.fsencode(directory), _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def _open_file_system(stack: contextlib.ExitStack) -> int:
+    descriptor = call("syscall", _FSOPEN, mounts.BINDERFS.encode(), _FSOPEN_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def unmount(directory: str, *, lazy: bool = False) -> None:
@@ -290,14 +285,12 @@ def unmount(directory: str, *, lazy: bool = False) -> None:
     ``lazy`` also does so if a process has one of its devices open; the process keeps it, as in a container. Raises
     NotPermittedError, or BinderfsError for any other failure.
     """
-    with refusals(Step.UNMOUNT, directory):
+    with kernel_errors(Step.UNMOUNT, directory):
         call("umount2", os.fsencode(directory), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
 
 
 def call(function: str, *arguments: bytes | int | ctypes.Array[ctypes.c_char] | None) -> int:
     """Call a function of the C library that returns -1 after an error, otherwise its result. Raises OSError."""
-    import ctypes  # noqa: PLC0415 - 1.4 MB, and only phones and DRA drivers need it
-
     # A long fits the numbers, flags and descriptors of all these system calls.
     converted = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
     result: int = getattr(ctypes.CDLL(None, use_errno=True), function)(*converted)

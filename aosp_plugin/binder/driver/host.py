@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from aosp_plugin.binder.driver import mounts
+from aosp_plugin.binder.driver.binderfs import MODULE_NAMES, MODULES
 
 MISC_MAJOR = 10
 """Major number of all misc devices (include/uapi/linux/major.h)."""
 
 FILE_SYSTEMS = "/proc/filesystems"
-"""File systems of the kernel, those that modules bring included once they are loaded."""
+"""The types of file systems that the kernel supports now, including those of loaded modules."""
 
 SYS_DEV = "/sys/dev"
-"""Directory of sysfs with each device of the kernel, by its number."""
+"""Directory of sysfs with the devices of the kernel, by their numbers."""
 
 TRANSIENT_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that are caused by this process or the system, not by the file."""
@@ -43,10 +44,10 @@ class Driver(NamedTuple):
     misc_minors: frozenset[int] = frozenset()
     """Minor numbers of binder's misc devices, on a kernel without binderfs."""
 
-    def owns(self, number: int) -> bool:
-        """Return whether the device number ``number`` (st_rdev) belongs to the binder driver."""
-        major = os.major(number)
-        return major in self.majors or (major == MISC_MAJOR and os.minor(number) in self.misc_minors)
+    def owns(self, st_rdev: int) -> bool:
+        """Return whether a device number belongs to the binder driver."""
+        major = os.major(st_rdev)
+        return major in self.majors or (major == MISC_MAJOR and os.minor(st_rdev) in self.misc_minors)
 
 
 class Host:
@@ -68,10 +69,20 @@ class Host:
 
         From sysfs, which does not depend on the root. Raises OSError if descriptors or memory are exhausted.
         """
-        kind = "block" if stat.S_ISBLK(status.st_mode) else "char"
-        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        text = _read(f"{SYS_DEV}/{kind}/{number}/device/numa_node").strip()
+        text = _read(f"{_hardware_link(status)}/numa_node").strip()
         return int(text) if text.isdigit() else None  # -1 for none (drivers/pci/pci-sysfs.c, numa_node_show)
+
+    def hardware(self, status: os.stat_result) -> str:
+        """Return the directory in sysfs of the hardware of a character or block device; empty if it has none.
+
+        Card and render node of a GPU have the same one. It does not depend on the root.
+        """
+        link = _hardware_link(status)
+        try:
+            os.readlink(link)
+        except OSError:
+            return ""
+        return Host().resolve(link)
 
     def process_path(self, path: str) -> str:
         """Return the path under which this process opens or watches the host's ``path``."""
@@ -116,10 +127,16 @@ class Host:
         """
         table = mounts.parse(_read(mounts.MOUNTINFO))
         return Driver(
-            file_systems=frozenset(each.device for each in table if each.type == mounts.BINDERFS),
+            file_systems=frozenset(each.st_dev for each in table if each.type == mounts.BINDERFS),
             majors=binder_majors(_read("/proc/devices"), _read(FILE_SYSTEMS)),
             misc_minors=binder_misc_minors(_read("/proc/misc"), binder_parameters()),
         )
+
+
+def _hardware_link(status: os.stat_result) -> str:
+    """Return the link of sysfs from a device to its hardware, if it has any."""
+    kind = "block" if stat.S_ISBLK(status.st_mode) else "char"
+    return f"{SYS_DEV}/{kind}/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}/device"
 
 
 def binder_majors(proc_devices: str, proc_filesystems: str) -> frozenset[int]:
@@ -149,8 +166,8 @@ def binder_misc_minors(proc_misc: str, parameters: str) -> frozenset[int]:
 def binder_parameters() -> str:
     """Return the values of the driver's ``devices`` parameters, for the C and Rust drivers, as modules or built in."""
     return "\n".join(
-        _read(f"/sys/module/{module}/parameters/{parameter}")
-        for module in ("binder_linux", "binder", "rust_binder")
+        _read(f"{MODULES}/{module}/parameters/{parameter}")
+        for module in MODULE_NAMES
         for parameter in ("devices", "rust_devices")
     )
 
@@ -163,6 +180,12 @@ def has_selinux() -> bool:
     """
     with open(FILE_SYSTEMS, encoding="utf-8") as file:
         return "selinuxfs" in file.read().split()
+
+
+def sees_kernel_threads() -> bool:
+    """Look for kthreadd, which only the host's PID namespace shows, without further privileges."""
+    name, _, fields = _read("/proc/2/stat").partition("(")[2].rpartition(") ")
+    return name == "kthreadd" and fields.split()[1] == "0"  # of no parent
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:

@@ -25,14 +25,12 @@ class MountPoint(NamedTuple):
 
     directory: str
     """Mount point: an absolute path without links. The mounted file, if a single file is bind-mounted."""
-    device: int
-    """st_dev of its files. No other file system has the same number at the same time."""
+    st_dev: int
+    """The file system: st_dev of its files. No other file system has the same number at the same time."""
     type: str
     source: str
-    """The source that was given to mount(2). The kernel does not use that of a binderfs; a program recognises its own
-    mount by it."""
-    options: str
-    """Options of the file system, separated by commas."""
+    """The source that was given to mount(2). The kernel ignores it for a binderfs; a program recognises its own mounts
+    by it."""
     id: int = 0
     """Mount ID. Distinguishes it from all other mounts of the host; the kernel reuses it after an unmount."""
     shared: bool = False
@@ -42,13 +40,7 @@ class MountPoint(NamedTuple):
     """Whether it receives the mounts of another mount namespace, where those made here do not appear: in a systemd
     service with ``ProtectSystem``."""
     root: str = "/"
-    """What of the file system is mounted: all of it, or the directory or file with this path in it."""
-
-    @property
-    def max_devices(self) -> int | None:
-        """Option ``max=`` of a binderfs: the maximum number of devices, binder-control excluded. None if not shown."""
-        limit = dict(option.partition("=")[::2] for option in self.options.split(",")).get("max", "")
-        return int(limit) if limit.isdigit() else None
+    """The path, in the file system, of the directory or file that is mounted; / for all of it."""
 
 
 def read_table(path: str = MOUNTINFO) -> str:
@@ -63,12 +55,13 @@ def parse(mountinfo: str) -> tuple[MountPoint, ...]:
     return tuple(map(_parse, lines))
 
 
-def holders(mounted: Mapping[int, str]) -> dict[int, int]:
-    """Return which file systems a visible process has otherwise than the host: the process ID by number (st_dev).
+def users(mounted: Mapping[int, str]) -> dict[int, int]:
+    """Return a process that uses each file system, by st_dev; those that no visible process uses are left out.
 
-    ``mounted`` has their numbers, with the name of the directory that each is mounted on. A container has single files
-    of it, or the whole on another directory. The same directory in another mount namespace is a copy, which an unmount
-    on the host takes along. A process counts as invisible if this one has no right to trace it. Raises OSError.
+    ``mounted`` has the name of the directory that each file system is mounted on, by st_dev. A container that uses one
+    has single files of it mounted, or all of it on another directory. The same directory in another mount namespace is
+    a copy of the mount, which ends with an unmount on the host. Processes that this one may not trace are invisible.
+    Raises OSError.
     """
     found: dict[int, int] = {}
     namespaces: set[str] = set()
@@ -82,11 +75,11 @@ def holders(mounted: Mapping[int, str]) -> dict[int, int]:
             continue
         namespaces.add(namespace)
         for mount in table:
-            if mount.device in mounted and (mount.root, os.path.basename(mount.directory)) != (
+            if mount.st_dev in mounted and (mount.root, os.path.basename(mount.directory)) != (
                 "/",
-                mounted[mount.device],
+                mounted[mount.st_dev],
             ):
-                found[mount.device] = int(pid)
+                found[mount.st_dev] = int(pid)
     return found
 
 
@@ -94,11 +87,11 @@ def _parse(line: str) -> MountPoint:
     mount_fields, _, file_system_fields = line.partition(" - ")
     fields = mount_fields.split(" ")
     major, _, minor = fields[2].partition(":")
-    kind, source, *_, options = file_system_fields.split(" ")
-    device = os.makedev(int(major), int(minor))
+    kind, source, *_ = file_system_fields.split(" ")
+    st_dev = os.makedev(int(major), int(minor))
     shared, slave = (any(field.startswith(tag) for field in fields[6:]) for tag in ("shared:", "master:"))
     root, directory, source = map(_unescaped, (fields[3], fields[4], source))
-    return MountPoint(directory, device, kind, source, options, int(fields[0]), shared, slave, root)
+    return MountPoint(directory, st_dev, kind, source, int(fields[0]), shared, slave, root)
 
 
 def _unescaped(field: str) -> str:

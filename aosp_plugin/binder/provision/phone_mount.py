@@ -1,7 +1,7 @@
 """The binderfs of one phone: whether a directory has one, and whether it is the plugin's; mounting and unmounting.
 
-A binderfs is filled before it is attached (``driver.detached``), so that a directory has either a complete binderfs or
-none, whenever the process is killed. All paths are those of this process.
+A binderfs is filled before it is attached (``binderfs.create_mount``), so that a directory has either a complete
+binderfs or none, whenever the process is killed. All paths are paths of this process.
 """
 
 import contextlib
@@ -10,18 +10,18 @@ import stat
 from collections.abc import Iterable
 
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
-from aosp_plugin.binder.driver import binderfs, detached, mounts
+from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS
 from aosp_plugin.binder.driver.mounts import MountPoint
 from aosp_plugin.binder.host_errors import BinderfsError
-from aosp_plugin.binder.provision.device_provisioner import MODE, set_mode
+from aosp_plugin.binder.provision.directories import MODE, set_mode
 
 SOURCE = "aosp-phone"
 """The source of the mounts for pods that get a phone through the device plugin API. A binderfs with neither this source
 nor the next one is not the plugin's: it may have ``stats=global``, which shows the transactions of all phones."""
 
 CLAIM_SOURCE = "aosp-claim"
-"""The source of the mounts for ResourceClaims. So it is known after a change of the API which one a mount was for."""
+"""The source of the mounts for ResourceClaims. It tells for which API a phone was mounted."""
 
 
 class ForeignMountError(BinderfsError):
@@ -57,7 +57,7 @@ def has_namespace_of_init() -> bool:
 
 
 def require_own_directory(directory: str) -> None:
-    """Require that the directory has nothing but phones, if it exists. Raises BinderfsError."""
+    """Require that the directory, if it exists, contains only phones. Raises BinderfsError."""
     try:
         others = [name for name in os.listdir(directory) if phone_number(name) is None]
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def read_mount_table() -> tuple[MountPoint, ...]:
 
 
 def own_mounts(table: Iterable[MountPoint]) -> dict[str, dict[int, str]]:
-    """Return the sources of the plugin's binderfs mounts by directory and number (st_dev).
+    """Return the sources of the plugin's binderfs mounts by directory and st_dev.
 
     A bind mount of one phone in place of another one is not the plugin's: both would have the same binder devices.
     """
@@ -82,14 +82,14 @@ def own_mounts(table: Iterable[MountPoint]) -> dict[str, dict[int, str]]:
     first: dict[tuple[str, int], str] = {}
     for mount in table:
         if mount.type == mounts.BINDERFS and mount.source in {SOURCE, CLAIM_SOURCE}:
-            place = os.path.dirname(mount.directory), mount.device
+            place = os.path.dirname(mount.directory), mount.st_dev
             if first.setdefault(place, mount.directory) == mount.directory:
-                own.setdefault(mount.directory, {})[mount.device] = mount.source
+                own.setdefault(mount.directory, {})[mount.st_dev] = mount.source
     return own
 
 
-def mounted_device(path: str) -> int | None:
-    """Return the number (st_dev) of the file system mounted on a directory; None if there is none, or no directory.
+def mounted_file_system(path: str) -> int | None:
+    """Return st_dev of the file system mounted on a directory; None if there is none, or no directory.
 
     Raises ForeignMountError if nothing can be mounted there, and OSError.
     """
@@ -105,18 +105,18 @@ def mounted_device(path: str) -> int | None:
 
 
 def attach_new(path: str, source: str = SOURCE) -> int:
-    """Mount a new binderfs on a directory in place of those that are mounted there. Return its number (st_dev).
+    """Mount a new binderfs on a directory in place of what is mounted there. Return its st_dev.
 
     The directory is created if it does not exist, and removed if the mount fails, as it does beyond fs.mount-max: a
     directory is a phone that may have a binderfs. Raises BinderfsError and OSError.
     """
-    with detached.create_mount(path, source) as mount:
+    with binderfs.create_mount(path, source) as mount:
         root = f"/proc/self/fd/{mount}"
         fill(root, path)
         os.makedirs(path, exist_ok=True)
         unmount_all(path)
         try:
-            detached.attach(mount, path)
+            binderfs.attach(mount, path)
         except BinderfsError:
             os.rmdir(path)
             raise

@@ -1,12 +1,12 @@
 """Phones of a plugin without privileges: a privileged process mounts and removes them on request.
 
 That process is ``aosp-plugin provisioner``. Each request is a connection to its Unix socket: a JSON object in one line,
-and another one as the answer. It accepts no more than the plugin needs: names of phones, in the directories of the
-configuration. So a plugin in the hands of an attacker gets no other file system mounted, and running containers keep
-what they have.
+which is answered by another line. It accepts only the names of phones, in the directories of the configuration: an
+attacker who controls the plugin gets no other file system mounted, and running containers keep what they have.
 """
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -26,20 +26,23 @@ from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 LOG = logging.getLogger(__name__)
 
 PROVISIONER_SOCKET = "/run/aosp-plugin/provisioner.sock"
-"""In the containers of the plugin's pod its directory is a volume; on a host, root's."""
+"""Its directory is a volume of the plugin's pod, or belongs to root on a host."""
 
 ANSWER_TIMEOUT = 8.0
 """Seconds for an answer: less than a scan, a check of the host and PreStartContainer may take, so that their errors
 name the provisioner."""
 
 REQUEST_TIMEOUT = 2.0
-"""Seconds for a request to arrive, and for its answer to be sent, while no other one is answered."""
+"""Seconds for a request to arrive, and for its answer to be sent; other requests wait meanwhile."""
 
 LONGEST_REQUEST = 1 << 20
 """Bytes: the names of tens of thousands of phones."""
 
+_LONGEST_ERROR = 200
+"""Characters of the error of a request that are logged."""
+
 HANGING = 60.0
-"""Seconds after which a request hangs, and the process ends: its supervisor starts another one."""
+"""Seconds after which a request counts as hanging, and the process ends: its supervisor starts it again."""
 
 PROVISIONER_EXIT_WITHIN = 4.0
 """Seconds from SIGTERM until the process ends, whatever hangs: less than the grace period of its pod."""
@@ -57,7 +60,7 @@ class RemotePhoneProvisioner(PhoneProvisioner):
     def replace(self, phone: str) -> None:
         """See ``PhoneProvisioner``."""
         if not self._request("replace", [phone]):
-            raise self.obstacles[phone]
+            raise self.phone_errors[phone]
 
     def remove(self, phones: Iterable[str], limit: int) -> list[str]:
         """See ``PhoneProvisioner``."""
@@ -101,29 +104,40 @@ class RequestedPhones(PhoneProvisioner):
         """See ``PhoneProvisioner``."""
         super().__init__(directory, host)
         self._configured = {phone_id(number) for number in range(count)}
+        self._limit = f"the provisioner was started with {count} phones"
 
     def answer(self, operation: str, phones: Sequence[str], limit: int) -> dict[str, Any]:
-        """Do what was requested, and return what is known of ``phones``. ``limit`` is that of ``remove``."""
+        """Perform a request, and return what is known of ``phones`` then. ``limit`` is for ``remove``."""
         changed: list[str] = []
         error = ""
-        # Those of the configuration are never removed, and others only removed.
-        accepted = [
-            phone
-            for phone in dict.fromkeys(phones)
-            if phone_number(phone) is not None and (phone in self._configured) == (operation != "remove")
-        ]
+        names = dict.fromkeys(phones)
+        strange = next((name for name in names if phone_number(name) is None), None)
+        if strange is not None:
+            return {"error": f"{strange[:_LONGEST_ERROR]!r} is not a phone", "changed": changed}
+        accepted = {phone for phone in names if self._accepts(operation, phone)}
         try:
-            changed = self._perform(operation, accepted, limit)
-        except HostError as refusal:
-            error = str(refusal)
+            changed = self._perform(operation, [phone for phone in names if phone in accepted], limit)
+        except HostError as failure:
+            error = str(failure)
         known = self.known(accepted)
-        known["obstacles"] |= {
-            phone: f"cannot {operation} {phone!r}: the provisioner was started with {len(self._configured)} phones: "
-            "restart the plugin's pod"
-            for phone in phones
+        known["phone_errors"] |= {
+            phone: f"cannot {operation} {phone!r}: {self._limit}: restart the plugin's pod"
+            for phone in names
             if phone not in accepted
         }
         return {"error": error, "changed": changed, "known": known}
+
+    def _accepts(self, operation: str, phone: str) -> bool:
+        """Return whether an operation may concern a phone: those of the configuration are never removed.
+
+        Others are removed, or replaced for the pod that has one, whose container starts again.
+        """
+        return operation == "replace" or (phone in self._configured) == (operation != "remove")
+
+    def _require_mounted(self, phone: str) -> None:
+        """Raise HostError if a phone that is not configured has no binderfs: it must not get one."""
+        if phone not in self._configured and not self.is_mounted(phone):
+            raise HostError(f"cannot replace {phone!r}: {self._limit}, and it has no binderfs")
 
     def _perform(self, operation: str, phones: Sequence[str], limit: int) -> list[str]:
         match operation:
@@ -131,6 +145,7 @@ class RequestedPhones(PhoneProvisioner):
                 return self.provision(phones)
             case "replace":
                 for phone in phones:
+                    self._require_mounted(phone)
                     self.replace(phone)
                     LOG.info("phone replaced", extra={"device": phone})
                 return [*phones]
@@ -149,11 +164,20 @@ class ProvisionerServer(socketserver.UnixStreamServer):
     request_queue_size = 64
 
     def __init__(self, socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
-        """Create the socket, and its directory for this user alone. Raises OSError.
+        """Create the socket, and its directory for this user alone.
 
-        ``directories`` has the phones by the directory of the configuration.
+        ``directories`` has the phones by the directory of the configuration. Raises HostError if another process serves
+        on the socket, and OSError.
         """
-        os.makedirs(os.path.dirname(socket_path), mode=0o700, exist_ok=True)
+        directory = os.path.dirname(socket_path)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # until the process ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostError(
+                f"another process serves as provisioner on {socket_path}: a host needs one, so end that one or this one"
+            ) from None
         with contextlib.suppress(FileNotFoundError):
             os.unlink(socket_path)  # of a process that was killed
         super().__init__(socket_path, _Handler)
@@ -169,7 +193,9 @@ class ProvisionerServer(socketserver.UnixStreamServer):
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - of the base class
         """Log a request that cannot be read, or whose plugin has gone."""
-        LOG.warning("request of the plugin failed", extra={"error": repr(sys.exc_info()[1])})
+        error = sys.exception()
+        text = f"{type(error).__name__}: {error}"  # its repr may have the whole request
+        LOG.warning("request of the plugin failed", extra={"error": text[:_LONGEST_ERROR]})
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -197,9 +223,10 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 def serve_requests(socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
-    """Answer requests until SIGTERM or SIGINT, which are blocked; the running request is completed. Raises OSError.
+    """Answer requests until SIGTERM or SIGINT, which are blocked; the running request is completed.
 
-    To be called in the main thread before others start.
+    To be called in the main thread before others start. Raises OSError, and HostError if another process serves on the
+    socket.
     """
     with ProvisionerServer(socket_path, directories) as server:
         threading.Thread(target=_stop_on_signal, args=(server,), name="signals", daemon=True).start()

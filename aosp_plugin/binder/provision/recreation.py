@@ -11,7 +11,7 @@ device, which is removed by the next recreation of the same device, or of anothe
 old device first would lose the name in a crash between both steps. It would also lose the name if ``max=`` is reached
 and a process holds the old device, which counts until that process ends.
 
-The minor number and the inode of the device change. The file system does not, so that ``health`` does not report the
+The minor number and the inode of the device change. The file system does not, so that ``store`` does not report the
 device as replaced. The driver's logs (binder_logs) name the new context by the temporary name, permanently. A listing
 of the binderfs that needs more than one getdents call (from about 800 devices on) may miss a device that is recreated
 meanwhile, because the kernel inserts new files at the front. A lookup of the name does not miss it, and neither does a
@@ -31,7 +31,8 @@ from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
-from aosp_plugin.binder.provision.device_provisioner import MODE, exclusive
+from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
+from aosp_plugin.binder.provision.directories import MODE, exclusive
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ LOG = logging.getLogger(__name__)
 TEMPORARY_PREFIX = ",+"
 """The temporary name of a device is this and its own name.
 
-No device prefix starts with a comma (``names.name_problem``), so a scan neither lists such a device nor warns about it.
+No device prefix starts with a comma (``sets.name_problem``), so a scan neither lists such a device nor warns about it.
 Two bytes leave room for every device ID: 63 characters of up to 4 bytes, and a binderfs accepts 255 bytes.
 """
 
@@ -48,7 +49,7 @@ class Recreator:
     """Recreates the binder devices of one resource and remembers failures.
 
     To be used in one thread, so that no retry happens between the recreation of a device for a container and the start
-    of that container. ``failed`` may be read in any thread.
+    of that container.
     """
 
     def __init__(self, host: Host, store: DeviceStore, provisioner: PhoneProvisioner | None) -> None:
@@ -56,7 +57,7 @@ class Recreator:
         self._host = host
         self._store = store
         self._provisioner = provisioner
-        # The phones or binder devices that could not be replaced, with their binder devices. Replaced as a whole.
+        # The phones or binder devices that could not be replaced, with their binder devices.
         self._failed: Mapping[str, Mapping[str, BinderDevice | None]] = {}
 
     @property
@@ -71,7 +72,7 @@ class Recreator:
             self._recreate(part, names)
 
     def retry(self) -> None:
-        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer failed.
+        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer fails.
 
         Another plugin of the resource, as in a rolling update, may have replaced it since, and given it to a container.
         """
@@ -128,18 +129,20 @@ def recreate_device(device: BinderDevice, host: Host) -> None:
     directory, _, name = path.rpartition("/")
     temporary = f"{TEMPORARY_PREFIX}{name}"
     with exclusive(directory):  # resources may share a binderfs, which may have room for one temporary device
-        with binderfs.refusals(Step.RECREATE, path):
+        with binderfs.kernel_errors(Step.RECREATE, path):
             os.lstat(path)  # the name must exist
+        before = devices_below(directory, [name])
         binderfs.remove_device(directory, temporary)
         try:
-            _add(directory, temporary, path)
-            with binderfs.refusals(Step.RECREATE, path):
+            _add(directory, temporary)
+            with binderfs.kernel_errors(Step.RECREATE, path):
                 os.chmod(f"{directory}/{temporary}", MODE)
                 os.rename(f"{directory}/{temporary}", path)
         except BaseException:
             with contextlib.suppress(HostError):
                 binderfs.remove_device(directory, temporary)
             raise
+        DeviceLinks(host, device.directory).replace(before, devices_below(directory, [name]))
 
 
 def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
@@ -148,7 +151,7 @@ def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
         raise BinderfsError(
             f"cannot recreate {device.path}: its kind is {device.kind}, and only devices in a binderfs can be recreated"
         )
-    with binderfs.refusals(Step.RECREATE, device.path):
+    with binderfs.kernel_errors(Step.RECREATE, device.path):
         path = host.resolve(device.path)
     if path.rpartition("/")[0] != device.directory:
         raise BinderfsError(
@@ -158,16 +161,12 @@ def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
     return host.process_path(path)
 
 
-def _add(directory: str, temporary: str, path: str) -> None:
+def _add(directory: str, temporary: str) -> None:
     """Create the device. If there is no room for it, remove temporary devices that killed processes left."""
     try:
         binderfs.add_device(directory, temporary)
-    except DevicesExhaustedError as error:
+    except DevicesExhaustedError:
         left = [name for name in binderfs.device_names(directory) if name.startswith(TEMPORARY_PREFIX)]
-        if sum(binderfs.remove_device(directory, name) for name in left):
-            binderfs.add_device(directory, temporary)
-            return
-        raise DevicesExhaustedError(
-            f"cannot recreate {path}: {error} (recreation requires room for one more device, because the old one stays "
-            f"until the fresh one replaces it; removed devices that processes hold open count as well)"
-        ) from error
+        if not sum(binderfs.remove_device(directory, name) for name in left):
+            raise
+        binderfs.add_device(directory, temporary)

@@ -288,7 +288,7 @@ class ContainerDevices(_message.Message):
     DEVICE_IDS_FIELD_NUMBER: _builtins.int
     TOPOLOGY_FIELD_NUMBER: _builtins.int
     resource_name: _builtins.str
-    """Extended resource name, for example aosp.io/binder."""
+    """Extended resource name, for example example.com/gpu."""
     @_builtins.property
     def device_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property

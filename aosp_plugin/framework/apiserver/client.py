@@ -13,20 +13,17 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
-from yarl import URL
 
-from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.apiserver.credentials import ServiceAccount
 from aosp_plugin.framework.apiserver.protocol import (
     ApiError,
     ApiUnavailableError,
     Head,
     Object,
-    ObjectList,
     Request,
     WatchEvent,
     decode,
@@ -37,12 +34,15 @@ from aosp_plugin.framework.apiserver.protocol import (
     one_line,
     resource_of,
 )
-from aosp_plugin.framework.timings import Backoff
+from aosp_plugin.framework.clock import Backoff
+
+if TYPE_CHECKING:
+    import aiohttp
 
 T = TypeVar("T")
 
 Body: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any]]"
-"""Of a request, before it is encoded."""
+"""The body of a request, before it is encoded."""
 
 JSON: Final = "application/json"
 METHODS: Final = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
@@ -50,27 +50,33 @@ METHODS: Final = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete":
 NO_QUERY: Final[Mapping[str, str]] = {}
 
 CONNECTIONS: Final = 16
-"""The most connections at a time. Requests beyond that wait for one, within their deadline."""
+"""Maximum number of connections. Further requests wait for one, within their deadline."""
+
+
+MAX_ANSWER: Final = 16 << 20
+"""Bytes of a body: the slices of tens of thousands of devices."""
+MAX_EVENT: Final = 4 << 20
+"""Bytes of an event of a watch. An API server stores no object of more than 1.5 MiB."""
+MAX_ERROR: Final = 64 << 10
+"""Bytes that are read of the body of an error."""
 
 
 class ApiLimits(NamedTuple):
-    """In seconds."""
+    """Time limits, in seconds."""
 
     request: float = 15.0
-    """For a whole request, or for the beginning of the answer to a watch."""
+    """Limit of a whole request, and of the beginning of the answer to a watch."""
     watch: tuple[float, float] = (240.0, 360.0)
     """The server ends a watch after a random time in this range."""
     grace: float = 10.0
-    """A watch in which nothing arrives is broken when the server has not ended it so long after its end."""
-    slow: float = 1.5
-    """After which a request without an answer is a problem."""
+    """How long after its time a watch that receives nothing, and that the server has not ended, counts as broken."""
 
 
 DEFAULT_LIMITS: Final = ApiLimits()
 
 
-class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
-    """Requests of one process to one API server; an async context manager that belongs to one event loop.
+class ApiClient:
+    """Requests of one process to one API server, for one event loop.
 
     Every method raises ApiError, whose subclasses are in ``protocol``, and nothing else but CancelledError. Paths are
     those of the API, such as ``protocol.object_path(protocol.NODES, name)``.
@@ -78,34 +84,29 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
 
     def __init__(
         self,
-        credentials: Credentials,
+        credentials: ServiceAccount,
         *,
-        observer: Callable[[str, str, str], None] = lambda _verb, _resource, _code: None,
+        observer: Callable[[str, str, str, float], None] = lambda _verb, _resource, _code, _seconds: None,
         user_agent: str = "dra-driver",
         limits: ApiLimits = DEFAULT_LIMITS,
     ) -> None:
-        """``observer`` is called with verb, resource and code of each answer, as Observer.api_request."""
+        """``observer`` is called with verb, object, code and seconds of each request; code is a status or ``error``."""
+        import aiohttp  # noqa: PLC0415 - 9 MB, for processes that have a client
+
         self._credentials = credentials
         self._observer = observer
-        self._user_agent = user_agent
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None  # requires a running event loop
-        self._waiting: list[float] = []
-        """When the requests without an answer began."""
+        self._new_session: Callable[[], aiohttp.ClientSession] = lambda: aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS),
+            timeout=aiohttp.ClientTimeout(total=None),
+            # A megabyte can become a thousand; the server is near.
+            auto_decompress=False,
+            headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
+        )
 
-    @property
-    def problem(self) -> str:
-        """For how long a request has had no answer, if for long. May be read in any thread."""
-        now = time.monotonic()
-        seconds = now - min(self._waiting, default=now)
-        return f"the API server has not answered for {seconds:.0f} s" if seconds > self._limits.slow else ""
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close the client."""
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections. No request may follow."""
+    async def aclose(self) -> None:
+        """Close the client; do not use it afterwards."""
         if self._session is not None:
             await self._session.close()
 
@@ -118,8 +119,11 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         request = Request("get", path)
         return decode_object(request, await self.send(request), type)
 
-    async def list(self, path: str, *, field_selector: str = "") -> ObjectList:
-        """Return the objects of a collection, such as those with ``spec.nodeName=a,spec.driver=b``."""
+    async def list(self, path: str, *, field_selector: str = "") -> Sequence[Object]:
+        """Return the objects of a collection, such as those with ``spec.nodeName=a,spec.driver=b``.
+
+        They have no ``kind`` and ``apiVersion``, which the API server omits in lists.
+        """
         request = Request("list", path)
         return decode_list(request, await self.send(request, {"fieldSelector": field_selector}))
 
@@ -161,6 +165,8 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
                     *lines, rest = (rest + part).split(b"\n")
                     for line in lines:
                         yield decode_event(request, line)
+                    if len(rest) > MAX_EVENT:
+                        raise ApiUnavailableError(request, f"an event is longer than {MAX_EVENT >> 20} MiB")
                 if rest.strip():
                     raise ApiUnavailableError(request, "the watch ended within an event")
 
@@ -180,7 +186,7 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         return await self._written(Request("update", path), body)
 
     async def patch(self, path: str, patch: Body) -> Object:
-        """Change an object, and return what the server has stored. It is applied to the object as it is then.
+        """Change an object, and return what the server has stored. The patch is applied to the current object.
 
         A list is a JSON patch (RFC 6902), whose operations are done all or not at all: InvalidObjectError if one cannot
         be done, such as a ``test`` that fails. A dict is a merge patch (RFC 7386).
@@ -204,18 +210,16 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
             async with asyncio.timeout(self._limits.request):
                 response = await self._open(request, query, body)
                 async with response:
-                    return await response.read()
+                    answer = await _beginning(response, MAX_ANSWER + 1)
+        if len(answer) > MAX_ANSWER:
+            raise ApiUnavailableError(request, f"the answer is longer than {MAX_ANSWER >> 20} MiB")
+        return answer
 
     async def _open(
         self, request: Request, query: Mapping[str, str], body: Body | None = None
     ) -> aiohttp.ClientResponse:
         """Send a request, and return the beginning of an answer in JSON with status 2xx, which the caller closes."""
-        began = time.monotonic()
-        self._waiting.append(began)
-        try:
-            response = await self._send(request, query, body)
-        finally:
-            self._waiting.remove(began)
+        response = await self._send(request, query, body)
         success = 200 <= response.status < 300  # noqa: PLR2004 - HTTP's class
         if success and response.content_type == JSON:
             return response
@@ -225,22 +229,20 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
                 raise ApiUnavailableError(request, problem, status=response.status)
             if response.status == HTTPStatus.UNAUTHORIZED:
                 self._credentials.rejected()
-            body_of_error, retry_after = await response.read(), response.headers.get("Retry-After", "")
+            body_of_error, retry_after = await _beginning(response, MAX_ERROR), response.headers.get("Retry-After", "")
             raise from_answer(request, response.status, body_of_error, retry_after)
 
     async def _send(self, request: Request, query: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
+        from yarl import URL  # noqa: PLC0415 - a part of aiohttp
+
         access = await self._credentials.access(request)
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
-                timeout=aiohttp.ClientTimeout(total=None),
-                headers={"User-Agent": self._user_agent, "Accept": JSON},
-            )
+            self._session = self._new_session()
         given = urlencode({name: value for name, value in query.items() if value})
         headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
         if body is not None:
             headers["Content-Type"] = _content_type(request, body)
-        code = "error"
+        code, began = "error", time.monotonic()
         try:
             response = await self._session.request(
                 METHODS.get(request.verb, "GET"),
@@ -252,8 +254,16 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
             )
             code = str(response.status)
         finally:
-            self._observer(request.verb, resource_of(request.path)[-1], code)
+            self._observer(request.verb, resource_of(request.path)[-1], code, time.monotonic() - began)
         return response
+
+
+async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
+    """Return the body of an answer, or the beginning of a longer one: at least ``size`` bytes."""
+    body = bytearray()
+    while len(body) < size and (part := await response.content.readany()):
+        body += part
+    return bytes(body)
 
 
 def _content_type(request: Request, body: Body) -> str:
@@ -265,6 +275,8 @@ def _content_type(request: Request, body: Body) -> str:
 @contextlib.contextmanager
 def _errors(request: Request) -> Iterator[None]:
     """Turn the errors of connections and of HTTP into ApiUnavailableError."""
+    import aiohttp  # noqa: PLC0415 - as above
+
     try:
         yield
     except ApiError:
@@ -275,8 +287,8 @@ def _errors(request: Request) -> Iterator[None]:
     except aiohttp.ClientConnectorCertificateError as error:
         raise ApiUnavailableError(request, f"cannot connect: {one_line(str(error.certificate_error))}") from error
     except aiohttp.ClientConnectorError as error:
-        number = error.os_error.errno
-        text = os.strerror(number) if number else str(error.os_error)
+        code = error.os_error.errno
+        text = os.strerror(code) if code else str(error.os_error)
         raise ApiUnavailableError(request, f"cannot connect to {error.host}:{error.port}: {one_line(text)}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ApiUnavailableError(request, f"{type(error).__name__}: {one_line(str(error))}") from error
@@ -291,15 +303,18 @@ async def retry(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     last: ApiError | None = None
-    while True:
-        try:
-            async with asyncio.timeout_at(end):
-                return await attempt()
-        except TimeoutError:
-            raise last or ApiUnavailableError(None, f"no answer within {seconds:g} s") from None
-        except ApiError as error:
-            pause = backoff.pause(error.retry_after)
-            if not error.transient or loop.time() + pause >= end:
-                raise
-            last = error
-        await asyncio.sleep(pause)
+    try:
+        while True:
+            try:
+                async with asyncio.timeout_at(end):
+                    return await attempt()
+            except TimeoutError:
+                raise last or ApiUnavailableError(None, f"no answer within {seconds:g} s") from None
+            except ApiError as error:
+                pause = backoff.pause(error.retry_after)
+                if not error.transient or loop.time() + pause >= end:
+                    raise
+                last = error
+            await asyncio.sleep(pause)
+    finally:
+        del last  # its traceback has this frame, and each would keep the other

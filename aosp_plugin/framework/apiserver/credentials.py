@@ -7,7 +7,6 @@ lifetime, an hour by default.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import re
@@ -17,13 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, Request
+from aosp_plugin.framework.conditions import CREDENTIALS_UNAVAILABLE, Conditions
 from aosp_plugin.framework.errors import PluginError
-from aosp_plugin.framework.observer import LastingProblem
 
-LOG = logging.getLogger(__name__)
-
-SERVICE_ACCOUNT_DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where the kubelet mounts token and ca.crt."""
 HOST: Final = "KUBERNETES_SERVICE_HOST"
 PORT: Final = "KUBERNETES_SERVICE_PORT"
 
@@ -32,7 +27,7 @@ REFRESH: Final = 60.0
 
 
 class Access(NamedTuple):
-    """What a request requires."""
+    """Token and TLS context for a request."""
 
     token: str
     """Bearer token; empty for none."""
@@ -40,62 +35,60 @@ class Access(NamedTuple):
     """None for HTTP without TLS."""
 
 
-class Credentials:
-    """Where the API server is, and how to authenticate to it: these never change."""
-
-    def __init__(self, url: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
-        """``url`` is without a path, such as https://10.96.0.1:443; https requires ``tls``."""
-        self.url = url
-        self._access = Access(token, tls)
-
-    async def access(self, _request: Request) -> Access:
-        """Return what a request requires. Raises ApiUnavailableError if there is none."""
-        return self._access
-
-    def rejected(self) -> None:
-        """Handle that the server has rejected the token."""
-
-
 class ServiceAccountMissingError(PluginError):
     """The process has no service account, or does not know the API server's address."""
 
 
-class ServiceAccount(Credentials):
-    """The credentials of a pod, or of another process with the same environment variables and files.
+class ServiceAccount:
+    """The API server's address, and the credentials of a pod, or of another process with the same variables and files.
 
     The files are read at most once a minute, and after the token was rejected. Files that can no longer be read are
     logged once, and the last token and certificates stay in use.
     """
 
-    def __init__(self, url: str, directory: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``directory`` has the files ``token`` and ``ca.crt``; ``clock`` returns seconds."""
-        super().__init__(url)
+    def __init__(
+        self,
+        url: str,
+        directory: str,
+        *,
+        conditions: Conditions,
+        resource: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``url`` is without a path, such as https://10.96.0.1:443; ``clock`` returns seconds.
+
+        ``directory`` has the files ``token`` and ``ca.crt``. ``resource`` is the one that requires them; empty if it is
+        the whole process.
+        """
+        self.url = url
+        self._access = Access("", None)
+        self._conditions = conditions
+        self._resource = resource
         self._token_file = os.path.join(directory, "token")
         self._certificate_file = os.path.join(directory, "ca.crt")
         self._clock = clock
         self._certificates = b""
         self._read_at = -math.inf
-        self._problem = LastingProblem(
-            LOG,
-            "credentials of the API server are unavailable",
-            "credentials of the API server recovered",
-            logging.ERROR,
-        )
+        self._refusal = ""
+        """Why the files could not be read the last time, for people."""
         self._reading = asyncio.Lock()
 
     async def access(self, request: Request) -> Access:
-        """Return token and TLS context. The files are read in a thread; other requests wait for it."""
+        """Return token and TLS context. The files are read in a thread; other requests wait for it.
+
+        Raises ApiUnavailableError if there is no token.
+        """
         async with self._reading:
             now = self._clock()
             if not self._access.token or now - self._read_at >= REFRESH:
                 self._read_at = now
                 await asyncio.to_thread(self._refresh)
         if not self._access.token:
-            raise ApiUnavailableError(request, self._problem.text)
+            raise ApiUnavailableError(request, self._refusal)
         return self._access
 
     def rejected(self) -> None:
-        """Read the token again for the next request: it may have been replaced."""
+        """Read the token again for the next request, after the server has rejected it: it may have been replaced."""
         self._read_at = -math.inf
 
     def _refresh(self) -> None:
@@ -112,7 +105,9 @@ class ServiceAccount(Credentials):
             problem = f"cannot read {error.filename or self._token_file}: {error.strerror or error}"
         except ValueError as error:
             problem = str(error)
-        self._problem.set(problem, directory=directory, error=problem)
+        self._refusal = problem
+        fields = {"directory": directory, "error": problem}
+        self._conditions.set(CREDENTIALS_UNAVAILABLE, problem, resource=self._resource, **fields)
 
     def _read(self) -> None:
         with open(self._token_file, "rb") as token_file, open(self._certificate_file, "rb") as certificate_file:
@@ -129,9 +124,9 @@ class ServiceAccount(Credentials):
 
 
 def in_cluster(
-    directory: str = SERVICE_ACCOUNT_DIRECTORY, environment: Mapping[str, str] = os.environ
+    directory: str, environment: Mapping[str, str] = os.environ, *, conditions: Conditions, resource: str = ""
 ) -> ServiceAccount:
-    """Return the credentials of this pod; the files are read at the first request.
+    """Return the credentials of this pod; the files are read at the first request. See ``ServiceAccount``.
 
     Raises ServiceAccountMissingError if the environment does not have the API server's address.
     """
@@ -141,7 +136,9 @@ def in_cluster(
             f"{HOST} and {PORT} must be set to connect to the API server: the kubelet sets them in each container; "
             "outside a pod, set them to the API server's address"
         )
-    return ServiceAccount(f"https://{f'[{host}]' if ':' in host else host}:{port}", directory)
+    return ServiceAccount(
+        f"https://{f'[{host}]' if ':' in host else host}:{port}", directory, conditions=conditions, resource=resource
+    )
 
 
 def tls_context(certificates: bytes) -> ssl.SSLContext:

@@ -1,11 +1,11 @@
-"""What the API server is asked, and what it answers: paths, objects, errors. All functions are pure.
+"""Requests to the API server and their answers: paths, objects, errors. All functions are pure.
 
 ::
 
     PluginError
-    └── ApiError                     any request that failed; the status is one without a class of its own
+    └── ApiError                     a request failed, with a status that has no class of its own
         ├── NotFoundError            404: no such object, or the server does not have this API
-        ├── ConflictError            409: the object exists, has changed, or is another one than the precondition names
+        ├── ConflictError            409: the object exists, has changed, or does not meet the precondition
         ├── InvalidObjectError       422: the server's validation rejects the object
         └── ApiUnavailableError      no usable answer: no credentials or connection, a timeout, an answer that is not
                                      the API's, or 5xx
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import http
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -33,18 +33,9 @@ RESOURCE_SLICES: Final = f"{RESOURCE_API}/resourceslices"
 MAX_RETRY_AFTER = 300.0
 """Seconds; a longer pause that a server asks for is not respected."""
 _POLICY = "ValidatingAdmissionPolicy"
-"""In the message of a request that RBAC allows and a policy does not."""
+"""Part of the message if a policy denies a request that RBAC allows."""
 MAX_TEXT = 500
 """Characters of a server's message that go into an error message."""
-
-
-class ObjectList(NamedTuple):
-    """The objects of a collection at one time."""
-
-    items: list[Object]
-    """Without ``kind`` and ``apiVersion``, which the API server omits in lists."""
-    resource_version: str
-    """Where a watch of all later changes begins."""
 
 
 EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
@@ -58,21 +49,21 @@ class WatchEvent(NamedTuple):
     object: Object
     """The object after the change, and before its deletion; of a bookmark, only metadata.resourceVersion is set."""
     resource_version: str
-    """Where a watch of all later changes begins."""
+    """The version from which a watch yields all later changes."""
 
 
 def resource_claims(namespace: str) -> str:
-    """Return the path of the ResourceClaims of a namespace. Raises ValueError if the namespace is no valid name."""
+    """Return the path of the ResourceClaims of a namespace. Raises ValueError for an invalid name."""
     return f"{RESOURCE_API}/namespaces/{_segment(namespace)}/resourceclaims"
 
 
 def events(namespace: str) -> str:
-    """Return the path of the Events of a namespace. Raises ValueError if the namespace is no valid name."""
+    """Return the path of the Events of a namespace. Raises ValueError for an invalid name."""
     return f"/api/v1/namespaces/{_segment(namespace)}/events"
 
 
 def object_path(collection: str, name: str) -> str:
-    """Return the path of an object of a collection. Raises ValueError if the name is no valid name of an object."""
+    """Return the path of an object of a collection. Raises ValueError for an invalid name."""
     return f"{collection}/{_segment(name)}"
 
 
@@ -92,7 +83,7 @@ def _segment(name: str) -> str:
 
 
 class Request(NamedTuple):
-    """What was requested."""
+    """Verb and path of a request."""
 
     verb: str
     """As in RBAC rules: get, list, watch, create, update, patch, delete."""
@@ -148,7 +139,7 @@ class ApiUnavailableError(ApiError):
 
 
 _TRANSIENT = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.TOO_MANY_REQUESTS})
-"""Statuses of 4xx that may be over soon: the kubelet replaces a token, and throttling ends."""
+"""Statuses of 4xx that end by themselves: the kubelet replaces a token, and throttling ends."""
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     http.HTTPStatus.NOT_FOUND: NotFoundError,
@@ -173,7 +164,7 @@ def from_answer(request: Request, status: int, body: bytes, retry_after: str = "
     """
     try:
         answer = msgspec.json.decode(body, type=Status)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         answer = Status()
     if answer.kind != "Status":  # the text of a proxy, for example
         answer = Status(message=body[: 4 * MAX_TEXT].decode(errors="replace"))
@@ -204,7 +195,7 @@ def one_line(text: str) -> str:
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What is read of an object's metadata."""
+    """The part of an object's metadata that is read."""
 
     uid: Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -220,7 +211,7 @@ class _HeadMetadata(msgspec.Struct):
 
 
 class Head(msgspec.Struct):
-    """What all objects and lists have in common."""
+    """The fields that all objects and lists have."""
 
     kind: str
     metadata: _HeadMetadata = msgspec.field(default_factory=_HeadMetadata)
@@ -233,23 +224,23 @@ class _Event(msgspec.Struct):
 
 
 def decode_object(request: Request, body: bytes, expected: type[T]) -> T:
-    """Return an object as ``expected``. Raises ApiUnavailableError if it is none, or is invalid."""
+    """Return an object as ``expected``. Raises ApiUnavailableError if the answer is not a valid one."""
     kind = decode(request, body, Head).kind
     if kind in {"", "Status"} or kind.endswith("List"):
         raise ApiUnavailableError(request, f"the answer is not an object but of the kind {one_line(kind)!r}")
     return decode(request, body, expected)
 
 
-def decode_list(request: Request, body: bytes) -> ObjectList:
-    """Return a list. Raises ApiUnavailableError if it is none."""
+def decode_list(request: Request, body: bytes) -> Sequence[Object]:
+    """Return the objects of a list. Raises ApiUnavailableError if the answer is not one."""
     head = decode(request, body, Head)
     if not head.kind.endswith("List") or not head.metadata.resource_version:
         raise ApiUnavailableError(request, f"the answer is not a list but of the kind {one_line(head.kind)!r}")
-    return ObjectList(head.items or [], head.metadata.resource_version)
+    return head.items or []
 
 
 def decode_event(request: Request, line: bytes) -> WatchEvent:
-    """Return an event of a watch. Raises the error of an ERROR event, and ApiUnavailableError if it is none."""
+    """Return an event of a watch. Raises the error of an ERROR event, and ApiUnavailableError for an invalid one."""
     event = decode(request, line, _Event)
     if event.type == "ERROR":
         raise from_answer(request, 0, bytes(event.object))

@@ -10,16 +10,14 @@ Where the kubelet does not answer, because it is too old or its socket is not mo
 then counts as registered while the kubelet's stream is open, and ``Confirmation.unknown`` has the reason.
 """
 
-import logging
 from collections.abc import Sequence
 
+from aosp_plugin.framework.conditions import KUBELET_NOT_COMPARED
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
-from aosp_plugin.framework.observer import LastingProblem, working_for
+from aosp_plugin.framework.observer import working_for
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.registration import Loss
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
-
-LOG = logging.getLogger(__name__)
+from aosp_plugin.framework.runtime import Runtime
 
 
 class KubeletView:
@@ -29,17 +27,14 @@ class KubeletView:
         self,
         plugins: Sequence[DevicePlugin],
         pod_resources: PodResources,
-        timings: Timings = DEFAULT,
-        clock: Clock = CLOCK,
+        runtime: Runtime,
     ) -> None:
         """Ask ``pod_resources`` for the devices of ``plugins``."""
         self._plugins = plugins
         self._pod_resources = pod_resources
-        self._timings = timings
-        self._clock = clock
-        self._failure = LastingProblem(
-            LOG, "devices of the kubelet are unknown", "devices of the kubelet are known again"
-        )
+        self._timings = runtime.timings
+        self._clock = runtime.clock
+        self._conditions = runtime.conditions
 
     async def run(self) -> None:
         """Ask the kubelet at intervals, and after each registration, until cancelled; with no plugin, not at all."""
@@ -55,8 +50,8 @@ class KubeletView:
     async def _round(self) -> bool:
         """Ask the kubelet once, and compare its answer with the devices of each plugin.
 
-        The comparison does not count if the devices changed, or the plugin registered, during the round. There is none
-        if the kubelet has the devices of a plugin that registered later. Return whether the next round follows soon.
+        A plugin is not compared if its devices changed or it registered during the round, or if the kubelet has the
+        devices of a plugin that registered later. Return whether the next round follows soon.
         """
         before = list(map(_state, self._plugins))
         await self._clock.sleep(self._timings.view_settle)
@@ -66,10 +61,12 @@ class KubeletView:
             confirmation = plugin.confirmation
             if answer.problem:
                 confirmation.unavailable(answer.problem)
+                in_doubt |= confirmation.in_doubt
                 continue
             allocatable, published = len(answer.devices[plugin.resource_name]), plugin.inventory.snapshot.healthy
             if plugin.overridden:
                 confirmation.unavailable("it has those of a plugin that registered later")
+                confirmation.agree()
                 continue
             if not plugin.endpoint or _state(plugin) != state:
                 confirmation.record(allocatable, published)
@@ -79,10 +76,10 @@ class KubeletView:
                 if confirmation.compare(allocatable, published, self._clock(), self._timings):
                     plugin.reregister(Loss.FEWER_DEVICES)
             in_doubt |= confirmation.in_doubt
-        if not answer.problem:
-            self._failure.set("")
+        if not answer.problem or not self._pod_resources.enabled:
+            self._conditions.set(KUBELET_NOT_COMPARED, "")
         elif any(plugin.endpoint for plugin in self._plugins):  # otherwise, the kubelet may be down
-            self._failure.set(answer.problem, reason=answer.problem)
+            self._conditions.set(KUBELET_NOT_COMPARED, answer.problem, reason=answer.problem)
         return in_doubt
 
 

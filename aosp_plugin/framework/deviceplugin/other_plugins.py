@@ -7,68 +7,61 @@ handler.go ``runClient``; manager.go ``runEndpoint`` in 1.20). The remaining plu
 so even if it has already sent another list: the kubelet then counts the devices as healthy, but rejects each pod.
 
 A rolling update with maxSurge runs two plugins of a resource on purpose, perhaps with different configurations. The
-kubelet calls the one that registered later, but takes the list of whichever sent one last. The earlier one is therefore
-overridden: it sends no more lists, changes nothing on the host, and does not compete for the registration. The numbers
-in the names of the sockets decide, so that two plugins never both consider the other one later; a plugin that the
-kubelet has not registered overrides none. If the clock was set back between their starts, the kubelet has the one that
-counts as overridden; this ends when the other one does.
+kubelet calls the plugin that registered later, but takes the list of whichever plugin sent one last. The earlier plugin
+is therefore overridden: it sends no more lists, changes nothing on the host, and does not compete for the registration.
+The numbers in the names of the sockets decide which is later, so that the plugins always agree; a plugin that the
+kubelet has not registered overrides none. When the overridden plugin registers again, it sends lists and changes the
+host again: the later plugin may only be registering again, or hang. If the clock was set back between their starts, the
+kubelet has the plugin that counts as overridden, until the other one ends.
 """
 
-import logging
 import math
 from collections.abc import Callable
 
+from aosp_plugin.framework.conditions import OVERRIDDEN, SECOND_PLUGIN, Condition
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
-from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
 from aosp_plugin.framework.registration import Loss
-from aosp_plugin.framework.sockets import OtherPlugin, socket_number
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
-
-LOG = logging.getLogger(__name__)
+from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.sockets import OtherPlugin, creation_time
 
 
 class OtherPlugins:
-    """Keeps track of the other plugins of one resource. For the event loop, except for ``notice``."""
+    """Keeps track of the other plugins of one resource. For the event loop."""
 
     def __init__(
         self,
         supervisor: Supervisor,
+        resource: str,
+        runtime: Runtime,
         *,
         reregister: Callable[[Loss], None],
         override: Callable[[bool], None],
         earlier_ended: Callable[[], None],
-        timings: Timings = DEFAULT,
-        clock: Clock = CLOCK,
-        observer: Observer = NULL_OBSERVER,
     ) -> None:
         """Scan the kubelet's directory whenever ``supervisor`` notices a change of it.
 
-        ``reregister`` is called with the reason when the kubelet has lost the plugin; ``override`` with whether there
-        is a plugin that registered later, when that changes; ``earlier_ended`` when an earlier plugin has ended, whose
-        list the kubelet may have, and which may have changed the host.
+        ``reregister`` is called with the reason when the kubelet has lost the plugin. ``override`` is called with True
+        when a later plugin has taken over, and with False when that has gone and the present registration has ended.
+        ``earlier_ended`` is called when an earlier plugin has ended: the kubelet may have its list, and it may have
+        changed the host.
         """
         self._supervisor = supervisor
+        self._resource = resource
+        self._conditions = runtime.conditions
         self._reregister = reregister
         self._override = override
         self._earlier_ended = earlier_ended
-        self._observer = observer
-        self._timings = timings
-        self._clock = clock
+        self._count = runtime.metrics.other_plugins.labels(resource)
+        self._timings = runtime.timings
+        self._clock = runtime.clock
         self._own_endpoint = ""
         """The registration that the last scan was made for."""
         self.found: tuple[OtherPlugin, ...] = ()
         self._has_followers = self.overridden = False
-        """Whether there are plugins that were started later, and whether one that registered later has taken over. One
-        that has ended may have registered just before."""
-
-    @property
-    def notice(self) -> str:
-        """Which other plugins there are, and whether one has taken over; empty if neither. For any thread."""
-        found = self.found
-        if not found:
-            return "a plugin of this resource that had taken over seems to have ended" if self.overridden else ""
-        overridden = ", and has taken over because it registered later" if self.overridden else ""
-        return f"another plugin of this resource runs on this node{overridden}: {', '.join(map(str, found))}"
+        """Whether there are plugins that started later, and whether one of them has registered and taken over. It may
+        have registered just before its end."""
+        self._silent = False
+        """Whether the plugin sends no lists in its present registration, because a later plugin had taken over."""
 
     async def run(self) -> None:
         """Scan after each change of the directory, and at intervals while there is another plugin, until cancelled."""
@@ -76,7 +69,7 @@ class OtherPlugins:
             await self._scan()
             # The kubelet writes its checkpoint into the directory with each allocation.
             await self._clock.sleep(min(self._timings.retry, self._timings.recheck))
-            is_due = self._has_followers and not (self.overridden and self.found)  # one registers or has ended
+            is_due = self._has_followers and not (self.overridden and self.found)  # it may end
             timeout = self._timings.retry if is_due else self._timings.recheck if self.found else None
             await self._clock.wait(self._supervisor.directory_changed, timeout=timeout)
 
@@ -86,29 +79,36 @@ class OtherPlugins:
         found = await self._supervisor.other_plugins()
         if found is None:
             return
-        if own_endpoint != self._supervisor.registered_endpoint:  # found may be later than the previous one only
+        if own_endpoint != self._supervisor.registered_endpoint:  # they may be later than the former endpoint
             self._supervisor.directory_changed.set()
             return
         before, self.found = self.found, found
-        if [other.number for other in found] != [other.number for other in before]:
+        if [other.created for other in found] != [other.created for other in before]:
             self._supervisor.view_due.set()
-            self._observer.other_plugins(len(found))
-            if found:
-                LOG.warning("another plugin of the resource is running", extra={"endpoint": ",".join(map(str, found))})
-            else:
-                LOG.info("no other plugin of the resource is running")
-        # A plugin that registers again changes its socket: it counts until two scans in a row do not find it.
-        own_number = socket_number(own_endpoint) if own_endpoint else math.inf
-        followers = [other for other in (*found, *before) if other.number > own_number]
+            self._count.set(len(found))
+        # A plugin that registers again changes its socket: it has ended when two scans in a row do not find it.
+        own_creation = creation_time(own_endpoint) if own_endpoint else math.inf
+        followers = [other for other in (*found, *before) if other.created > own_creation]
         same, self._own_endpoint = own_endpoint == self._own_endpoint, own_endpoint
         ended, self._has_followers = same and self._has_followers and not followers, bool(followers)
         later = any(other.registered for other in followers)
-        if later != self.overridden:
-            self.overridden = later
-            if later:
-                LOG.info("later plugin of the resource has taken over")
+        self.overridden = later
+        self._report()
+        was_silent, self._silent = self._silent, later or (same and self._silent)
+        if self._silent != was_silent or (later and not same):
             self._override(later)
         if ended:
             self._reregister(Loss.LATER_PLUGIN_ENDED)
         elif len(found) < len(before) and not later:
             self._earlier_ended()
+
+    def _report(self) -> None:
+        """Report the other plugins, and whether one of them has taken over."""
+        conditions = []
+        if self.found:
+            names = [str(plugin) for plugin in self.found]
+            text = f"another plugin of this resource runs on this node: {', '.join(names)}"
+            conditions.append(Condition(SECOND_PLUGIN, text, fields={"endpoint": ",".join(names)}))
+        if self.overridden:
+            conditions.append(Condition(OVERRIDDEN, "a plugin of this resource that registered later has taken over"))
+        self._conditions.replace("other plugins", self._resource, conditions)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -26,20 +27,27 @@ from aosp_plugin.framework.errors import (
     PluginError,
     PreStartTimeoutError,
     UnhealthyDeviceError,
-    UnknownDeviceError,
     WorkerTimeoutError,
 )
-from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_OBSERVER, Observer, milliseconds
+from aosp_plugin.framework.inventory import Inventory, Snapshot
+from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.registration import Context
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
 
 DEVICE_PLUGIN = "v1beta1.DevicePlugin"
 
+LONGEST_TEXT = 1000
+"""Characters of an error, and of the IDs in a log record. An error is part of the trailers, of which a gRPC client
+refuses 16 KiB: it would get RESOURCE_EXHAUSTED instead of the code."""
+
 RequestT = TypeVar("RequestT", bound=Message)
+
+
+ARRIVAL = 0.25
+"""Seconds for a client to receive an answer: it may notice the end of a stream first, although that is sent later."""
 
 
 class Servicer:
@@ -47,27 +55,35 @@ class Servicer:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend[Any],
         inventory: Inventory,
         worker: Worker,
         rescan: Callable[[], None],
         streams_changed: Callable[[], None],
-        observer: Observer = NULL_OBSERVER,
-        timings: Timings = DEFAULT,
+        pods_changed: Callable[[], None],
+        runtime: Runtime,
     ) -> None:
-        """``worker`` runs ``pre_start``. ``rescan`` is called if that fails: the device may be unhealthy.
+        """``worker`` runs ``pre_start``. ``rescan`` is called if it fails, because the device may be unhealthy.
 
-        ``streams_changed`` is called when ``stream_opened`` or ``stream_ended`` becomes true.
+        ``streams_changed`` is called when ``stream_opened`` or ``stream_ended`` becomes true, and ``pods_changed``
+        after each successful Allocate.
         """
         self._backend = backend
         self._inventory = inventory
         self._worker = worker
         self._rescan = rescan
         self._streams_changed = streams_changed
-        self._observer = observer
-        self._timings = timings
+        self._pods_changed = pods_changed
+        self._resource = backend.resource_name
+        self._metrics = runtime.metrics
+        self._timings = runtime.timings
         self._silent = False
         self._finished = asyncio.Event()
+        self._preparing: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[Any]] = set()
+        """gRPC's tasks for requests without an answer yet, except streams."""
+        self._answered = -math.inf
+        """When the last of these requests ended, in the time of the event loop."""
         self.stream_opened = False
         """Whether ListAndWatch was called.
 
@@ -75,7 +91,7 @@ class Servicer:
         of the socket.
         """
         self.stream_ended = False
-        """Whether the first stream has ended unexpectedly: the kubelet will not open another one."""
+        """Whether the first stream has ended unexpectedly: the kubelet does not open it again."""
 
     @property
     def options(self) -> pb.DevicePluginOptions:
@@ -101,8 +117,18 @@ class Servicer:
         )
 
     def silence(self) -> None:
-        """Send no more lists on streams that have one: that of another plugin counts."""
+        """Send no more lists on streams that have got one: the list of another plugin counts."""
         self._silent = True
+
+    async def all_answered(self, timeout: float) -> None:
+        """Wait until the client has the answers to its present requests, or for ``timeout`` seconds.
+
+        Returns at once if the client has gone, because its requests have then ended.
+        """
+        if self._requests:
+            await asyncio.wait({*self._requests}, timeout=timeout)
+        if not self.stream_ended:
+            await asyncio.sleep(self._answered + ARRIVAL - asyncio.get_running_loop().time())
 
     def finish(self) -> None:
         """End all streams."""
@@ -114,24 +140,25 @@ class Servicer:
     async def _list_and_watch(self, _request: bytes, context: Context) -> None:
         """Send the current snapshot and each newer one, until the client or ``finish`` ends the stream.
 
-        A client that does not read delays nothing but its own stream.
+        A client that does not read delays only its own stream.
         """
         first, self.stream_opened = not self.stream_opened, True
-        self._observer.stream_opened()
+        streams_open = self._metrics.streams_open.labels(self._resource)
+        streams_open.inc()
         self._streams_changed()
         sent = 0
         try:
             while not self._finished.is_set():
                 snapshot = self._inventory.snapshot
                 if snapshot.revision > sent and not (sent and self._silent):
-                    self._observer.sent(len(snapshot.message), first=not sent)
+                    self._count_sent(snapshot, first=not sent)
                     LOG.debug("devices sent", extra={"revision": snapshot.revision, "bytes": len(snapshot.message)})
                     await context.write(snapshot.message)
                     sent = snapshot.revision
                 else:
                     await wait_any(self._inventory.superseded(snapshot.revision), self._finished)
         finally:
-            self._observer.stream_closed()
+            streams_open.dec()
             if first and not self._finished.is_set():
                 self.stream_ended = True
                 self._streams_changed()
@@ -145,6 +172,9 @@ class Servicer:
         """
 
         async def handle(data: bytes, context: Context) -> bytes:
+            task = cast("asyncio.Task[Any]", asyncio.current_task())  # it ends when the answer is sent
+            self._requests.add(task)
+            task.add_done_callback(self._request_ended)
             started = time.perf_counter()
             code, reply, error = "UNKNOWN", b"", ""
             request = request_type()
@@ -160,32 +190,85 @@ class Servicer:
                 code = "CANCELLED"
                 raise
             except BaseException as bug:
-                # gRPC would never answer if its text is not UTF-8, or it is SystemExit; and Allocate has no deadline.
+                # gRPC would not answer for SystemExit, nor for a text that is not UTF-8, and Allocate has no deadline.
                 raise RuntimeError(ascii(bug)) from bug
             finally:
                 seconds = time.perf_counter() - started
-                self._observer.answered(rpc, code, seconds)
+                self._count_answered(rpc, code, seconds)
+            error = error[:LONGEST_TEXT]
             if code != "OK" or LOG.isEnabledFor(logging.DEBUG):
                 _log(rpc, code, error, _ids_in(request), seconds)
+            # Not context.abort: gRPC keeps the error that it raises, whose traceback has this frame and the request
+            # (_cython/_cygrpc/aio/server.pyx.pxi, RPCState.abort_exception), until the cycle is collected.
             if code != "OK":
-                await context.abort(grpc.StatusCode[code], error.encode(errors="backslashreplace").decode())
+                context.set_code(grpc.StatusCode[code])
+                context.set_details(error.encode(errors="backslashreplace").decode())
             return reply
 
         return grpc.unary_unary_rpc_method_handler(handle)
+
+    def _count_sent(self, snapshot: Snapshot, *, first: bool) -> None:
+        """Count a message. The latency of the first message of a stream would include the kubelet's absence."""
+        self._metrics.messages_sent.labels(self._resource).inc()
+        self._metrics.message_bytes.labels(self._resource).set(len(snapshot.message))
+        since, self._inventory.changed_since = self._inventory.changed_since, None
+        if since is not None and not first:
+            self._metrics.update_latency.labels(self._resource).observe(time.monotonic() - since)
+
+    def _count_answered(self, rpc: str, code: str, seconds: float) -> None:
+        if rpc == "Allocate":
+            self._metrics.allocations.labels(self._resource, code).inc()
+            self._metrics.allocation_duration.labels(self._resource).observe(seconds)
+            if code == "OK":
+                self._pods_changed()
+        elif rpc == "PreStartContainer":
+            self._metrics.recreations.labels(self._resource, "ok" if code == "OK" else "failed").inc()
+
+    def _request_ended(self, task: asyncio.Task[Any]) -> None:
+        self._requests.discard(task)
+        self._answered = asyncio.get_running_loop().time()
 
     async def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         """Answer for each container separately, in order; an error rejects the whole request."""
         containers = _ids_per_container(container.devices_ids for container in request.container_requests)
         for ids in containers:
-            self._check(ids)
-        return pb.AllocateResponse(container_responses=[_answer(self._backend.allocate(ids)) for ids in containers])
+            self._inventory.snapshot.require_healthy(ids)
+        answers = [_answer(self._backend.allocate(self._inventory.found, ids)) for ids in containers]
+        if self._backend.pre_start_required:
+            self._prepare_early([device_id for ids in containers for device_id in ids])
+        return pb.AllocateResponse(container_responses=answers)
+
+    def _prepare_early(self, ids: Sequence[str]) -> None:
+        """Prepare allocated devices in the background, for a kubelet that does not call PreStartContainer.
+
+        A restarted kubelet does not know the options of a plugin until the plugin has registered, and starts containers
+        without the call (pkg/kubelet/cm/devicemanager/manager.go ``readCheckpoint``,
+        ``callPreStartContainerIfNeeded``). Version 1.20 also starts the containers of new pods in this way, which would
+        get the devices as another pod left them; versions since 1.25.16 at the latest reject such pods
+        (``devicesToAllocate``).
+
+        No container gets a device during its preparation: the kubelet creates the containers of a pod after all devices
+        are allocated, and the worker runs this preparation before that for PreStartContainer, which also repeats a
+        failed one.
+        """
+        task = asyncio.create_task(self._prepare(ids))
+        self._preparing.add(task)  # the event loop itself keeps only a weak reference
+        task.add_done_callback(self._prepared_early)
+
+    def _prepared_early(self, task: asyncio.Task[None]) -> None:
+        self._preparing.discard(task)
+        if not task.cancelled():
+            task.exception()  # mark it as retrieved, or asyncio would log it
 
     async def _prefer(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
         if not request.container_requests:
             raise InvalidRequestError("the request names no container")
+        found = self._inventory.found
+        if found is None:
+            raise UnhealthyDeviceError("the devices have not been scanned yet")
         chosen = [
             self._backend.prefer(
-                container.available_deviceIDs[:], container.must_include_deviceIDs[:], container.allocation_size
+                found, container.available_deviceIDs[:], container.must_include_deviceIDs[:], container.allocation_size
             )
             for container in request.container_requests
         ]
@@ -194,11 +277,19 @@ class Servicer:
         )
 
     async def _pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
-        """Prepare the devices in the worker thread. The end of the client's call does not end the preparation."""
-        (ids,) = _ids_per_container([request.devices_ids])
-        self._check(ids)
+        """Prepare the devices in the worker thread. The preparation continues if the client ends its call."""
+        (requested,) = _ids_per_container([request.devices_ids])
+        listed = self._inventory.snapshot.devices
+        # A device that is no longer in the configuration stays as the pod got it.
+        ids = [each for each in requested if each in listed or not self._backend.is_former(each)]
+        self._inventory.snapshot.require_usable(ids)
+        if ids:
+            await self._prepare(ids)
+        return pb.PreStartContainerResponse()
+
+    async def _prepare(self, ids: Sequence[str]) -> None:
         try:
-            prepare = partial(self._backend.pre_start, ids)
+            prepare = partial(self._backend.pre_start, self._inventory.found, ids)
             await self._worker.run(prepare, self._timings.pre_start, label="preparation of a device")
         except WorkerTimeoutError as error:
             self._rescan()
@@ -206,16 +297,6 @@ class Servicer:
         except Exception:
             self._rescan()
             raise
-        return pb.PreStartContainerResponse()
-
-    def _check(self, ids: Collection[str]) -> None:
-        devices = self._inventory.snapshot.devices
-        for device_id in ids:
-            device = devices.get(device_id)
-            if device is None:
-                raise UnknownDeviceError(f"device {device_id!r} is unknown")
-            if not device.healthy:
-                raise UnhealthyDeviceError(f"device {device_id!r} is unhealthy: {device.why}")
 
 
 def _answer(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
@@ -257,7 +338,7 @@ def _ids_per_container(requests: Iterable[Iterable[str]]) -> list[list[str]]:
 
 
 def _ids_in(request: Message) -> str:
-    """Return the IDs in a request, for the log; empty if it has all free ones."""
+    """Return the IDs in a request, for the log; empty if the request has all free devices."""
     match request:
         case pb.AllocateRequest(container_requests=containers):
             return ",".join(device_id for container in containers for device_id in container.devices_ids)
@@ -267,7 +348,7 @@ def _ids_in(request: Message) -> str:
 
 
 def _log(rpc: str, code: str, error: str, ids: str, seconds: float) -> None:
-    fields = {"rpc": rpc, "code": code, "device": ids, "duration_ms": milliseconds(seconds)}
+    fields = {"rpc": rpc, "code": code, "device": ids[:LONGEST_TEXT], "duration_ms": milliseconds(seconds)}
     if code == "OK":
         LOG.debug("request answered", extra=fields)
     elif code == "INTERNAL":

@@ -7,24 +7,25 @@ stream has ended for any reason, the node has no devices until the plugin regist
 import asyncio
 import contextlib
 import os
-import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from typing import Any
 
 import grpc
 
 from aosp_plugin.framework import sockets
-from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.aio import background_task, complete_unless
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
-from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
+from aosp_plugin.framework.devices import file_stem
+from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
 from aosp_plugin.framework.registration import Handlers, Loss, Registration
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import Worker
 
 VERSION = "v1beta1"
@@ -32,17 +33,13 @@ VERSION = "v1beta1"
 
 KUBELET_SOCKET = "kubelet.sock"
 
-_PERMANENT = "the ResourceName .* is invalid|requested API version .* is not supported by kubelet"
-"""Permanent rejections, in the kubelet's words (pkg/kubelet/cm/devicemanager/types.go,
-``errInvalidResourceName`` and ``errUnsupportedVersion``); gRPC reports them with code UNKNOWN."""
-
 
 class PluginDirectory(sockets.SocketDirectory):
     """The kubelet's directory for device plugins, and the names of one plugin's sockets in it."""
 
-    def __init__(self, path: str, resource_name: str) -> None:
-        """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``socket_stem``."""
-        super().__init__(path, sockets.socket_stem(resource_name, "aosp-"))
+    def __init__(self, path: str, resource_name: str, prefix: str = "") -> None:
+        """``resource_name`` is the resource of the plugin; the names of its sockets begin with ``prefix``."""
+        super().__init__(path, file_stem(resource_name), prefix)
 
     @property
     def kubelet_path(self) -> str:
@@ -55,7 +52,7 @@ class Supervisor(Registration):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend[Any],
         inventory: Inventory,
         *,
         directory: PluginDirectory,
@@ -63,22 +60,22 @@ class Supervisor(Registration):
         worker: Worker,
         stop: Stop,
         rescan: Callable[[], None],
-        timings: Timings = DEFAULT,
-        clock: Clock = CLOCK,
-        observer: Observer = NULL_OBSERVER,
+        pods_changed: Callable[[], None],
+        runtime: Runtime,
     ) -> None:
-        """``files`` is used by this object alone; ``stop`` ends ``run``; see Servicer for ``worker`` and ``rescan``."""
-        name = f"{backend.resource_name} kubelet"
-        super().__init__(directory, files, stop, name=name, observer=observer, timings=timings, clock=clock)
+        """``files`` is used by this object alone; ``stop`` ends ``run``; see Servicer for the rest."""
+        resource = backend.resource_name
+        super().__init__(directory, files, stop, name=f"{resource} kubelet", resource=resource, runtime=runtime)
         self._backend = backend
         self._inventory = inventory
         self._worker = worker
         self._rescan = rescan
-        self._observer = observer
+        self._pods_changed = pods_changed
+        self._runtime = runtime
         self._kubelet: sockets.SocketIdentity | None = None
-        """The kubelet with which the plugin has registered last."""
+        """The kubelet with which the plugin has registered last; None if it had no socket."""
         self._last_kubelet: sockets.SocketIdentity | None = None
-        """The same, unless it had no socket."""
+        """The last kubelet with a socket with which the plugin has registered."""
         self._failed_with: sockets.SocketIdentity | None = None
         self._requested: Loss | None = None
         self._servicer: Servicer | None = None
@@ -88,21 +85,17 @@ class Supervisor(Registration):
         """Set after each registration, when the kubelet has also called ListAndWatch; see ``DevicePlugin.view_due``."""
 
     async def check(self) -> None:
-        """Raise KubeletDirectoryError if serving is impossible. The first call only: later, the directory may go."""
+        """Raise KubeletDirectoryError if serving is impossible. Only the first call checks: the directory may go."""
         if not self._checked:
             self._checked = True
             with contextlib.suppress(RegistrationFailedError):  # the first registration reports it
                 await self._monitor.run("use", self._directory.check, self._timings.hang)
 
     async def run(self) -> None:
-        """Serve and stay registered until ``stop`` is set. Raises as ``check``, and RegistrationRefusedError."""
+        """Serve and stay registered until ``stop`` is set. Raises as ``check``."""
         await self.check()
         await self._monitor.sweep()
-        try:
-            await super().run()
-        except RegistrationRefusedError:
-            self._observer.registration("refused")
-            raise
+        await super().run()
 
     def reregister(self, loss: Loss) -> None:
         """End the current registration, and register again; no effect if the plugin is not registered."""
@@ -111,7 +104,7 @@ class Supervisor(Registration):
             self._files.changed.set()
 
     def silence(self) -> None:
-        """Send no more lists in the current registration, but those that the kubelet requests."""
+        """Send no more lists in the current registration, except the first list of a stream."""
         if self._servicer is not None:
             self._servicer.silence()
 
@@ -130,8 +123,8 @@ class Supervisor(Registration):
             self._worker,
             self._rescan,
             self._files.changed.set,
-            self._observer,
-            self._timings,
+            self._pods_changed,
+            self._runtime,
         )
         return [servicer.handler()], servicer.finish
 
@@ -141,7 +134,8 @@ class Supervisor(Registration):
         self._kubelet, self._requested = view.kubelet, None
         if view.kubelet is not None:
             if self._last_kubelet not in {None, view.kubelet}:
-                self._observer.kubelet_restarted()
+                self.kubelet_restarts += 1
+                self._metrics.kubelet_restarts.labels(self._resource).inc()
             self._last_kubelet = view.kubelet
         request = pb.RegisterRequest(
             version=VERSION,
@@ -153,6 +147,15 @@ class Supervisor(Registration):
         async with background_task(call) as self._response:
             self._response.add_done_callback(lambda _: self._files.changed.set())
             yield
+
+    async def _drain(self) -> None:
+        """Wait for the requests of starting containers.
+
+        A kubelet that runs closes its connection, with the requests on it, when its stream ends
+        (pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go ``Disconnect``).
+        """
+        if self._servicer is not None:
+            await complete_unless(self._stop, self._servicer.all_answered(self._timings.pre_start))
 
     def _progress(self, view: sockets.DirectoryView) -> Loss | None:
         servicer, response = self._servicer, self._response
@@ -190,7 +193,7 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
     Errors are raised outside the ``except`` block: the traceback of the original error refers to the call, and would
     keep the connection open even after the channel is closed.
 
-    Raises RegistrationRefusedError or RegistrationFailedError.
+    Raises RegistrationFailedError.
     """
     try:
         new_channel = sockets.open_channel(kubelet_socket)
@@ -204,6 +207,4 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
             text = error.details() or code
         else:
             return
-    if re.search(_PERMANENT, text, re.DOTALL):
-        raise RegistrationRefusedError(f"the kubelet at {kubelet_socket} refuses {request.resource_name}: {text}")
     raise RegistrationFailedError(f"{code}: {text}")

@@ -1,10 +1,11 @@
-"""What the scheduler has allocated to a ResourceClaim, and the record of it that a driver prepares and keeps.
+"""The allocation of a ResourceClaim, and the record that a driver keeps while the claim is prepared.
 
-All functions here but ``get_claim`` are pure.
+All functions here except ``get_claim`` are pure.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,9 +16,12 @@ from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.errors import ClaimError
 
 MAX_RECORD_BYTES = 64 * 1024
-"""Length of the JSON of a record, with the parameters of class and claim for each request. The API server limits each
-of them to 10 KiB (``OpaqueParametersMaxLength``), of 32 in a class and 32 in a claim. A runtime rejects a CDI spec with
-more than 256 KiB of annotations."""
+"""Length of the JSON of a record, with the parameters of class and claim for each request. Users write the parameters
+of claims, of which the API server allows 32 with 10 KiB each for a request (``OpaqueParametersMaxLength``)."""
+
+
+UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}[A-Za-z0-9])?")
+"""UIDs of claims that can be part of file and device names."""
 
 
 class ClaimReference(NamedTuple):
@@ -69,7 +73,7 @@ class DeviceAllocation(msgspec.Struct, frozen=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """What the scheduler has allocated to a claim."""
+    """The allocation of a claim by the scheduler."""
 
     devices: DeviceAllocation = DeviceAllocation()
 
@@ -101,17 +105,17 @@ class DeviceRecord(msgspec.Struct, frozen=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """A request of a claim, with what is allocated for it."""
+    """A request of a claim, with the devices that are allocated for it."""
 
     name: str
-    """As in the allocation: REQUEST, or REQUEST/SUBREQUEST for an alternative of a request."""
+    """The name in the allocation: REQUEST, or REQUEST/SUBREQUEST for an alternative of a request."""
     devices: tuple[DeviceRecord, ...]
     parameters: tuple[ClaimParameters, ...] = ()
     """The strongest last."""
 
     @property
     def main_name(self) -> str:
-        """The name without that of the subrequest, which containers refer to."""
+        """The name to which containers refer, without the name of the subrequest."""
         return self.name.partition("/")[0]
 
     @property
@@ -123,12 +127,12 @@ class RequestRecord(msgspec.Struct, frozen=True):
 class ClaimRecord(msgspec.Struct, frozen=True):
     """A claim that is prepared, or is to be. Immutable; may be read in any thread."""
 
+    driver: str
+    """The driver whose devices these are."""
     uid: str
     namespace: str
     name: str
     requests: tuple[RequestRecord, ...]
-    state: Literal["completed", "started"] = "completed"
-    """For earlier versions, which also recorded preparations that were not completed; always "completed" here."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -141,9 +145,14 @@ class ClaimRecord(msgspec.Struct, frozen=True):
         return tuple(device for request in self.requests for device in request.devices)
 
     @property
+    def reference(self) -> ClaimReference:
+        """The claim as the kubelet names it."""
+        return ClaimReference(self.namespace, self.name, self.uid)
+
+    @property
     def full_name(self) -> str:
         """NAMESPACE/NAME."""
-        return f"{self.namespace}/{self.name}"
+        return self.reference.full_name
 
     @property
     def label(self) -> str:
@@ -155,12 +164,17 @@ class PreparedDevice(NamedTuple):
     """A device of a prepared claim, as the kubelet passes it to containers."""
 
     requests: tuple[str, ...]
-    """Names of the requests of the claim that have it, without the names of subrequests."""
+    """Names of the requests that have the device, without the names of subrequests."""
     pool: str
     device: str
     """Name in the ResourceSlice."""
     cdi_devices: tuple[str, ...]
     """Qualified CDI names, such as example.com/gpu=NAME; empty if the container gets nothing with this device."""
+
+
+def uid_problem(uid: str) -> str | None:
+    """Return why a UID cannot be part of file and device names; None if it can."""
+    return None if UID.fullmatch(uid) else f"the UID {uid!r} has other characters than letters, digits and dashes"
 
 
 async def get_claim(api: ApiClient, namespace: str, name: str) -> Claim:
@@ -179,18 +193,21 @@ def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], s
     }
 
 
-def is_needed(record: ClaimRecord, claim: Claim, driver: str) -> bool:
-    """Return whether a claim needs the devices of its record: it is the same one, and no others are allocated to it."""
-    allocated = {(result.pool, result.device) for result in claim.results if result.driver == driver}
+def is_needed(record: ClaimRecord, claim: Claim) -> bool:
+    """Return whether a claim needs the devices of its record: it is the same claim, and has exactly these devices.
+
+    Devices of other drivers do not matter.
+    """
+    allocated = {(result.pool, result.device) for result in claim.results if result.driver == record.driver}
     return claim.metadata.uid == record.uid and allocated == {(each.pool, each.name) for each in record.devices}
 
 
 def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping[tuple[str, str], str]) -> ClaimRecord:
-    """Return the record of what is to be prepared for a claim; ``ids`` are the devices of this node.
+    """Return the record of a claim that is to be prepared; ``ids`` are the devices of this node.
 
-    Results and parameters of other drivers are ignored. adminAccess is refused: a device belongs to one claim at a
-    time, because two containers that use it would disturb each other, and a monitor reads the driver's metrics instead.
-    So is a shared device (shareID), which this driver never offers. Raises ClaimError.
+    Results and parameters of other drivers are ignored. adminAccess is refused, because two containers that use one
+    device would disturb each other; a monitor can read the driver's metrics instead. A shared device (shareID) is
+    refused, because this driver offers none. Raises ClaimError.
     """
     if claim.metadata.uid != reference.uid:
         raise ClaimError(f"the claim was replaced by another one of the same name, with UID {claim.metadata.uid}")
@@ -213,7 +230,7 @@ def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping
     requests = [
         RequestRecord(name, tuple(each), parameters_of(name, config, driver)) for name, each in by_request.items()
     ]
-    record = ClaimRecord(reference.uid, reference.namespace, reference.name, tuple(requests))
+    record = ClaimRecord(driver, reference.uid, reference.namespace, reference.name, tuple(requests))
     if (size := len(msgspec.json.encode(record))) > MAX_RECORD_BYTES:
         raise ClaimError(
             f"the parameters for {driver} are too long: with those of all requests, the record of the claim has {size} "
@@ -223,9 +240,9 @@ def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping
 
 
 def parameters_of(request: str, configurations: Sequence[Configuration], driver: str) -> tuple[ClaimParameters, ...]:
-    """Return the parameters for a request: those of the class before those of the claim, each in their order.
+    """Return the parameters for a request in their order, first of the class, then of the claim.
 
-    An entry concerns a request if it names none, the request, or its subrequest.
+    An entry concerns a request if it names no request, this request, or its subrequest.
     """
     concerned = {request, request.partition("/")[0]}
     found = [

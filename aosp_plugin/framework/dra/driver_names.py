@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from aosp_plugin.framework.cdi import kind_problem
-from aosp_plugin.framework.devices import DIGEST_LENGTH, DOMAIN, LABEL, MAX_DOMAIN_LENGTH, digest, shortened
+from aosp_plugin.framework.devices import DIGEST_LENGTH, DOMAIN, LABEL, digest
 
 DEVICES_PER_SLICE = 64
 """The most devices of a slice in which devices may have taints (staging/src/k8s.io/api/resource/v1/types.go,
@@ -21,13 +21,23 @@ HASH_BLOCKS = 64
 MAX_DRIVER_NAME_LENGTH = 63
 MAX_DEVICE_NAME_LENGTH = 63  # of a DNS label, and of the value of a label
 
+MAX_NODE_LENGTH = 150
+"""Characters of a Node's name in the names of pools and slices. With the name of a driver, a block and separators, a
+name then has at most 253 characters."""
+
 _FINAL_NUMBER = re.compile(r"(\d{1,18})$")
 
 
 def driver_name(resource_name: str) -> str:
-    """Return the name of the driver of a resource: NAME.DOMAIN, such as phone.aosp.io for aosp.io/phone."""
+    """Return the name of the driver of a resource: NAME.DOMAIN, such as gpu.example.com for example.com/gpu."""
     domain, _, name = resource_name.partition("/")
     return f"{name}.{domain}"
+
+
+def resource_name(driver: str) -> str:
+    """Return the name of a resource that has this driver: the inverse of ``driver_name``."""
+    name, _, domain = driver.partition(".")
+    return f"{domain}/{name}"
 
 
 def driver_name_problem(resource_name: str) -> str | None:
@@ -43,15 +53,15 @@ def driver_name_problem(resource_name: str) -> str | None:
 
 
 def claim_kind(driver: str) -> str:
-    """Return the CDI kind of the devices of a driver's claims, such as phone.aosp.io/claim."""
+    """Return the CDI kind of the devices of a driver's claims, such as gpu.example.com/claim."""
     return f"{driver}/claim"
 
 
 def device_name(device_id: str) -> str:
     """Return the name of a device in slices, a DNS label; different IDs have different names.
 
-    It is the ID with dashes for underscores, if that is a DNS label and the ID has no dash: phone7 stays, and
-    aosp_binder7 is aosp-binder7. Another ID gets a digest, behind two dashes: ttyUSB0 is ttyusb0--8acffaea.
+    It is the ID with dashes for underscores, if that is a DNS label and the ID has no dash: gpu7 stays, and gpu_7 is
+    gpu-7. Another ID gets a digest, behind two dashes: ttyUSB0 is ttyusb0--8acffaea.
     """
     simple = device_id.replace("_", "-")
     is_label = len(simple) <= MAX_DEVICE_NAME_LENGTH and re.fullmatch(LABEL, simple)
@@ -70,7 +80,7 @@ def ids_by_name(ids: Iterable[str]) -> dict[str, str]:
 def device_id(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the ID of the device ``name`` in slices: the inverse of ``device_name``.
 
-    A name with a digest has the ID in ``known`` (``ids_by_name``); it is returned itself if it is not there.
+    The ID of a name with a digest is looked up in ``known`` (``ids_by_name``); without it, the name is returned.
     """
     return known.get(name, name) if "--" in name else name.replace("-", "_")
 
@@ -78,7 +88,7 @@ def device_id(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str
 def block_of(device_id: str) -> str:
     """Return the block of devices to which a device belongs, from its ID alone, so that it never changes.
 
-    Blocks have a pool and a slice each. Devices with numbers are divided into blocks of consecutive numbers.
+    Each block has a pool and a slice. Devices with numbers are divided into blocks of consecutive numbers.
     """
     match = _FINAL_NUMBER.search(device_id)
     if match is None:
@@ -88,12 +98,22 @@ def block_of(device_id: str) -> str:
 
 def pool_name(node_name: str, block: str) -> str:
     """Return the name of the pool of a block. Schedulers from 1.36 try pools in the order of their names."""
-    return f"{shortened(node_name, MAX_DOMAIN_LENGTH - len(block) - 1)}/{block}"
+    return f"{_shortened(node_name)}/{block}"
 
 
 def slice_name(driver: str, node_name: str, block: str) -> str:
-    """Return the name of the ResourceSlice of a block: always the same, so that creating it twice is a conflict."""
-    return shortened(f"{block}-{driver}-{node_name}", MAX_DOMAIN_LENGTH)
+    """Return the name of the ResourceSlice of a block. It never changes, so creating a slice twice is a conflict.
+
+    It is ``block``, which has no dash, and ``-DRIVER-NODE``, which the policy in deploy/dra compares with the token.
+    """
+    return f"{block}-{driver}-{_shortened(node_name)}"
+
+
+def _shortened(node_name: str) -> str:
+    """Return a Node's name, shortened with a digest if it is long. The policy in deploy/dra compares its beginning."""
+    if len(node_name) <= MAX_NODE_LENGTH:
+        return node_name
+    return node_name[: MAX_NODE_LENGTH - DIGEST_LENGTH] + digest(node_name)
 
 
 def label_value(text: str) -> str:

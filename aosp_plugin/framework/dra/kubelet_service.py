@@ -1,29 +1,37 @@
-"""Keeps a DRA driver registered: it is called by the kubelet, on one socket for everything.
+"""Keeps a DRA driver registered, and answers the kubelet's requests about claims, on one socket for everything.
 
 The kubelet finds the socket in its directory plugins_registry by file events, and a kubelet that starts finds it by
 reading the directory; nothing else tells a driver that the kubelet restarted. It calls GetInfo, registers the driver,
 and calls NotifyRegistrationStatus (pkg/kubelet/pluginmanager/operationexecutor/operation_generator.go).
 
-The end of a kubelet shows in no call: its connection to the driver may be idle, and gRPC closes it after half an hour.
-Its podresources socket, which then refuses connections, shows it at no cost.
+No call shows the end of a kubelet: its connection to the driver may be idle, and gRPC closes it after half an hour. But
+its podresources socket then refuses connections.
 """
+
+from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from typing import Literal, TypeVar
 
 import grpc
 
-from aosp_plugin.framework.api import pluginregistration_pb2 as pb
-from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
-from aosp_plugin.framework.dra.claims import Claims
-from aosp_plugin.framework.errors import KubeletDirectoryError
+from aosp_plugin.framework.api import dra_health_pb2 as health_pb
+from aosp_plugin.framework.api import dra_pb2 as pb
+from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
+from aosp_plugin.framework.clock import Stop
+from aosp_plugin.framework.devices import shortened
+from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
+from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
+from aosp_plugin.framework.errors import KubeletDirectoryError, PluginError
 from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.observer import NULL_OBSERVER, Observer
+from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.registration import Context, Handlers, Loss, Registration
-from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, listener, socket_stem
-from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Stop, Timings
+from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, listener
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +41,45 @@ SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth
 """The kubelet uses the first DRAPlugin in the driver's order that it knows, and its own favourite DRAResourceHealth
 (pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go ``validateSupportedServices``, ``pickHealthService``)."""
 
+_NAME_LENGTH = 20
+"""Characters of the driver's name in the names of its sockets. With MicroK8s's directory, the longest one of a known
+distribution, and the largest process ID, a path has 107 bytes."""
+
+T = TypeVar("T")
+
+CLAIM_SERVICES = ("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin")
+"""v1beta1 has the same messages, except for a field that this driver does not set."""
+
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""The messages of both are the same."""
+
+DEADLINE = 45.0
+"""Seconds that kubelets wait for an answer (pkg/kubelet/cm/dra/plugin/dra_plugin.go, defaultClientCallTimeout)."""
+
+MARGIN = 2.0
+"""Seconds before the deadline when a claim should have been handled; a fifth of the deadline if that is shorter."""
+
+
+HEALTH_TIMEOUT = 30
+"""Seconds without a report after which the kubelet considers the health unknown: its default, too
+(pkg/kubelet/cm/dra/healthinfo.go)."""
+
+MAX_MESSAGE_LENGTH = 256
+"""Characters of the reason why a device is unhealthy: the kubelet receives up to 4 MiB, so some 10,000 devices."""
+
+Rpc = Literal["NodePrepareResources", "NodeUnprepareResources"]
+
+HEALTH_PERIOD = 10.0
+"""Seconds between two reports of the health of a driver's devices that does not change."""
+
+
+class RegistryDirectory(SocketDirectory):
+    """The kubelet's directory plugins_registry, and the names of one driver's sockets in it."""
+
+    def __init__(self, path: str, driver: str) -> None:
+        """``driver`` is the name of the driver."""
+        super().__init__(path, shortened(driver, _NAME_LENGTH))
+
 
 class KubeletService(Registration):
     """The kubelet's side of one DRA driver. Belongs to one event loop."""
@@ -40,27 +87,26 @@ class KubeletService(Registration):
     def __init__(
         self,
         driver: str,
+        resource: str,
         registry_directory: str,
         claims: Claims,
         *,
         files: Subscription,
         stop: Stop,
         kubelet_socket: str = "",
-        observer: Observer = NULL_OBSERVER,
-        timings: Timings = DEFAULT,
-        clock: Clock = CLOCK,
+        runtime: Runtime,
     ) -> None:
-        """``files`` is used by this object alone; ``stop`` ends ``run``.
+        """``files`` is used by this object alone; ``stop`` ends ``run``. ``resource`` is the label of ``metrics``.
 
         ``kubelet_socket`` is a socket on which the kubelet listens; empty if there is none.
         """
-        directory = SocketDirectory(registry_directory, socket_stem(driver))
-        name = f"{driver} registry"
-        super().__init__(directory, files, stop, name=name, observer=observer, timings=timings, clock=clock)
+        directory = RegistryDirectory(registry_directory, driver)
+        super().__init__(directory, files, stop, name=f"{driver} registry", resource=resource, runtime=runtime)
         # Without an endpoint, the kubelet uses the socket on which it called GetInfo, under the path that it sees
         # (operation_generator.go): the path in the driver's container may be another one.
-        self._info = pb.PluginInfo(type="DRAPlugin", name=driver, supported_versions=SUPPORTED_VERSIONS)
-        self._claims = ClaimServicer(claims, timings, clock)
+        self._info = registration_pb.PluginInfo(type="DRAPlugin", name=driver, supported_versions=SUPPORTED_VERSIONS)
+        self._claims = claims
+        self._servicer = ClaimServicer(claims, runtime)
         self._kubelet_socket = kubelet_socket
         self._kubelet_listened = False
         self.first_registered = asyncio.Event()
@@ -71,26 +117,30 @@ class KubeletService(Registration):
 
     async def close(self) -> None:
         """End the work for claims, the file events and the worker thread, after ``run`` or instead of it."""
-        await self._claims.close(self._stop.remaining / 2)
+        await self._servicer.close(self._stop.remaining / 2)
         await super().close()
 
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
         registration = {
             "GetInfo": grpc.unary_unary_rpc_method_handler(
-                partial(self._get_info, endpoint), pb.InfoRequest.FromString, pb.PluginInfo.SerializeToString
+                partial(self._get_info, endpoint),
+                registration_pb.InfoRequest.FromString,
+                registration_pb.PluginInfo.SerializeToString,
             ),
             "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
                 partial(self._notify, endpoint),
-                pb.RegistrationStatus.FromString,
-                pb.RegistrationStatusResponse.SerializeToString,
+                registration_pb.RegistrationStatus.FromString,
+                registration_pb.RegistrationStatusResponse.SerializeToString,
             ),
         }
         finished = asyncio.Event()
         self._await_kubelet()
         handlers = [grpc.method_handlers_generic_handler(REGISTRATION, registration)]
-        return [*handlers, *self._claims.handlers(finished)], finished.set
+        return [*handlers, *self._servicer.handlers(finished)], finished.set
 
-    async def _get_info(self, endpoint: str, _request: pb.InfoRequest, _context: Context) -> pb.PluginInfo:
+    async def _get_info(
+        self, endpoint: str, _request: registration_pb.InfoRequest, _context: Context
+    ) -> registration_pb.PluginInfo:
         if endpoint == self.endpoint:  # otherwise, the socket was given up
             self._await_kubelet()
             LOG.info("kubelet requests registration", extra={"endpoint": self.endpoint})
@@ -98,19 +148,19 @@ class KubeletService(Registration):
         return self._info
 
     async def _notify(
-        self, endpoint: str, status: pb.RegistrationStatus, _context: Context
-    ) -> pb.RegistrationStatusResponse:
+        self, endpoint: str, status: registration_pb.RegistrationStatus, _context: Context
+    ) -> registration_pb.RegistrationStatusResponse:
         if endpoint == self.endpoint:
             if status.plugin_registered:
                 self._completed()
                 self.first_registered.set()
             else:
-                # Without the name of the socket, which differs each time: a refusal that lasts is logged once.
+                # The name of the socket differs each time. Without it, a refusal that lasts is logged once.
                 error = (status.error or "the kubelet gave no reason").replace(f"/{endpoint}", "")
                 self._failed(f"the kubelet refuses the driver: {error}")
                 self._await_kubelet()
             self._files.changed.set()
-        return pb.RegistrationStatusResponse()
+        return registration_pb.RegistrationStatusResponse()
 
     def _progress(self, _view: DirectoryView) -> Loss | None:
         is_overdue = self._deadline is not None and self._clock() >= self._deadline
@@ -119,6 +169,8 @@ class KubeletService(Registration):
     async def _unavailable(self) -> str:
         if reason := await super()._unavailable():
             return reason
+        if self._claims.is_served_elsewhere:
+            return "another process serves the driver"
         try:
             await self._monitor.run("use", self._directory.check)
         except KubeletDirectoryError as error:
@@ -130,7 +182,7 @@ class KubeletService(Registration):
         return min(super()._interval, self._timings.recheck)
 
     async def _look(self) -> None:
-        """Note the end of the kubelet. A socket on which it has never listened may be left from another one."""
+        """Note the end of the kubelet. A socket on which it has never listened may be left from a former kubelet."""
         if not self._kubelet_socket:
             return
         if await self._monitor.run("connect to a socket beside", partial(listener, self._kubelet_socket)) is not None:
@@ -148,3 +200,153 @@ class KubeletService(Registration):
     def _unregistered(self) -> None:
         self._kubelet_listened = False
         super()._unregistered()
+
+
+class ClaimServicer:
+    """The services of one driver, for any number of sockets and kubelets.
+
+    The work for the claims of a request continues after its deadline, and if the kubelet cancels it.
+    """
+
+    def __init__(self, claims: Claims, runtime: Runtime) -> None:
+        self._claims = claims
+        self._timings = runtime.timings
+        self._clock = runtime.clock
+        self._running: set[asyncio.Task[object]] = set()
+
+    def handlers(self, finished: asyncio.Event) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
+        """Return the handlers for a gRPC server; ``finished`` ends their streams."""
+        requests = {
+            "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+                self._prepare,
+                pb.NodePrepareResourcesRequest.FromString,
+                pb.NodePrepareResourcesResponse.SerializeToString,
+            ),
+            "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+                self._unprepare,
+                pb.NodeUnprepareResourcesRequest.FromString,
+                pb.NodeUnprepareResourcesResponse.SerializeToString,
+            ),
+        }
+        health = grpc.unary_stream_rpc_method_handler(
+            partial(self._watch_health, finished),
+            health_pb.NodeWatchResourcesRequest.FromString,
+            health_pb.NodeWatchResourcesResponse.SerializeToString,
+        )
+        stream = {"NodeWatchResources": health}
+        services = [*((name, requests) for name in CLAIM_SERVICES), *((name, stream) for name in HEALTH_SERVICES)]
+        return [grpc.method_handlers_generic_handler(name, methods) for name, methods in services]
+
+    async def close(self, timeout: float) -> None:
+        """Cancel the running work, and wait up to ``timeout`` seconds for its end."""
+        running = set(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=timeout)
+
+    async def _prepare(
+        self, request: pb.NodePrepareResourcesRequest, context: Context
+    ) -> pb.NodePrepareResourcesResponse:
+        results = await self._answer("NodePrepareResources", request.claims, self._claims.prepare, context)
+        return pb.NodePrepareResourcesResponse(
+            claims={
+                uid: pb.NodePrepareResourceResponse(error=result)
+                if isinstance(result, str)
+                else pb.NodePrepareResourceResponse(devices=map(_device, result))
+                for uid, result in results.items()
+            }
+        )
+
+    async def _unprepare(
+        self, request: pb.NodeUnprepareResourcesRequest, context: Context
+    ) -> pb.NodeUnprepareResourcesResponse:
+        results = await self._answer("NodeUnprepareResources", request.claims, self._claims.unprepare, context)
+        claims = {uid: pb.NodeUnprepareResourceResponse(error=error or "") for uid, error in results.items()}
+        return pb.NodeUnprepareResourcesResponse(claims=claims)
+
+    async def _answer(
+        self,
+        rpc: Rpc,
+        requested: Iterable[pb.Claim],
+        handle: Callable[[ClaimReference, float], Awaitable[T]],
+        context: Context,
+    ) -> Mapping[str, T | str]:
+        """Return the result or the error of exactly these claims, before the deadline of the request.
+
+        The kubelet passes all claims of a pod in one request, and refuses an answer with other claims
+        (pkg/kubelet/cm/dra/manager.go).
+        """
+        claims = {claim.uid: ClaimReference(claim.namespace, claim.name, claim.uid) for claim in requested}
+        remaining = min(context.time_remaining() or DEADLINE, DEADLINE)  # None without a deadline
+        margin = min(MARGIN, remaining / 5)
+        seconds = remaining - margin / 2
+        tasks = {
+            uid: asyncio.create_task(self._outcome(rpc, claim, handle(claim, remaining - margin)))
+            for uid, claim in claims.items()
+        }
+        for task in tasks.values():
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        fields = {"rpc": rpc, "claim": ",".join(claim.full_name for claim in claims.values())}
+        try:
+            if tasks:
+                await asyncio.wait(tasks.values(), timeout=seconds)
+        except asyncio.CancelledError:
+            LOG.warning("request cancelled by kubelet, completing it", extra=fields)
+            raise
+        if not all(task.done() for task in tasks.values()):
+            LOG.error("request timed out, completing it", extra={**fields, "duration_ms": milliseconds(seconds)})
+        late = f"not completed after {seconds:.1f} s, and going on"
+        return {uid: task.result() if task.done() else late for uid, task in tasks.items()}
+
+    async def _outcome(self, rpc: Rpc, claim: ClaimReference, work: Awaitable[T]) -> T | str:
+        """Return the result of the work for a claim, or its error, which is logged."""
+        started = self._clock()
+        try:
+            result = await work
+        except (OSError, PluginError) as error:
+            problem = str(error)
+        except Exception as error:
+            fields = {"claim": claim.full_name, "uid": claim.uid}
+            LOG.error("claim failed unexpectedly", extra=fields, exc_info=True)  # noqa: G201 - level
+            problem = f"internal error: {type(error).__name__}: {error}"
+        else:
+            LOG.debug("request answered", extra={"rpc": rpc, "claim": claim.full_name})
+            return result
+        fields = {"rpc": rpc, "claim": claim.full_name, "uid": claim.uid, "error": problem}
+        LOG.warning("claim failed", extra={**fields, "duration_ms": milliseconds(self._clock() - started)})
+        return problem
+
+    async def _watch_health(
+        self, finished: asyncio.Event, _request: health_pb.NodeWatchResourcesRequest, _context: Context
+    ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
+        """Report the health of all prepared devices at once, after each change and periodically.
+
+        A kubelet shows it in the status of pods (``allocatedResourcesStatus``).
+        """
+        while not finished.is_set():
+            devices, changes = self._claims.health()
+            now = int(time.time())
+            yield health_pb.NodeWatchResourcesResponse(devices=[_report(device, now) for device in devices])
+            await self._clock.wait(*changes, finished, timeout=HEALTH_PERIOD)
+            await self._clock.sleep(self._timings.quiet)  # several changes often come together
+
+
+def _device(device: PreparedDevice) -> pb.Device:
+    return pb.Device(
+        request_names=device.requests,
+        pool_name=device.pool,
+        device_name=device.device,
+        cdi_device_ids=device.cdi_devices,
+    )
+
+
+def _report(device: DeviceHealth, now: int) -> health_pb.DeviceHealth:
+    return health_pb.DeviceHealth(
+        device=health_pb.DeviceIdentifier(pool_name=device.pool, device_name=device.device),
+        health=health_pb.UNHEALTHY if device.problem else health_pb.HEALTHY,
+        last_updated_time=now,
+        health_check_timeout_seconds=HEALTH_TIMEOUT,
+        message=device.problem[:MAX_MESSAGE_LENGTH],
+    )

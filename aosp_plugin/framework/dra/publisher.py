@@ -1,23 +1,24 @@
 """Publishes the devices as ResourceSlices: lists the slices, compares them with the devices, writes the difference.
 
-That happens whenever the devices change, a watch shows a change of the slices, or a timer is due, and again after every
-failure and repair.
+The publisher does so when the devices change, when a watch shows a change of the slices, when a timer is due, and again
+after every failure and repair.
 
-Every kubelet that starts deletes all slices of its node, and slices that are not written again cost the node its
-devices (pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go). The watch is there to notice that at once, and for nothing
-else.
+Every kubelet that starts deletes all slices of its node, which has no devices until they are written again
+(pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go). The watch exists to notice this at once.
 
-At the end nothing is deleted: in an update, the next process takes the slices over as they are, and pods that are
-scheduled meanwhile wait for it. If none comes, the kubelet deletes them 30 s after its last connection to the driver.
+The slices stay when the process ends: in an update, the next process takes them over, and pods that are scheduled
+meanwhile wait for it. Without a next process, the kubelet deletes them 30 s after its last connection to the driver.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from aosp_plugin.framework import conditions as kinds
 from aosp_plugin.framework.aio import complete_unless, wait_any
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import (
@@ -26,13 +27,16 @@ from aosp_plugin.framework.apiserver.protocol import (
     RESOURCE_SLICES,
     ApiError,
     ApiUnavailableError,
+    ConflictError,
     NotFoundError,
     Request,
     StoredObject,
     object_path,
 )
+from aosp_plugin.framework.clock import Backoff
+from aosp_plugin.framework.conditions import Condition
 from aosp_plugin.framework.dra.slices import (
-    Attributes,
+    AttributeValue,
     Identity,
     Json,
     StoredSlice,
@@ -43,18 +47,17 @@ from aosp_plugin.framework.dra.slices import (
     wanted_slices,
 )
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_OBSERVER, LastingProblem, Observer
-from aosp_plugin.framework.timings import DEFAULT, Backoff, Timings
+from aosp_plugin.framework.runtime import Runtime
 
 LOG = logging.getLogger(__name__)
 
 ANY_VERSION = "0"
-"""The resourceVersion of a watch that begins with what the server's cache has. No version is remembered, so none can be
-too old, or later than those of a server whose data was restored from a backup."""
+"""The resourceVersion of a watch that begins with the server's cache. The publisher remembers no version, which could
+be too old, or too new for a server whose data was restored from a backup."""
 
 
 class SlicePublisher:
-    """Keeps the ResourceSlices of one driver on one node as the inventory is. For one event loop."""
+    """Keeps the ResourceSlices of one driver on one node equal to the inventory. For one event loop."""
 
     def __init__(
         self,
@@ -62,71 +65,72 @@ class SlicePublisher:
         driver: str,
         node_name: str,
         inventory: Inventory,
-        attributes: Attributes,
+        attributes: Callable[[Any, str], Mapping[str, AttributeValue]],
         stop: asyncio.Event,
-        observer: Observer = NULL_OBSERVER,
         *,
-        timings: Timings = DEFAULT,
+        resource: str,
+        runtime: Runtime,
         rng: random.Random | None = None,
     ) -> None:
-        """``attributes`` is ``Backend.attributes``; ``stop`` ends ``run``."""
+        """``attributes`` is ``Backend.attributes``; ``stop`` ends ``run``; ``resource`` is the label of ``metrics``."""
         self._api = api
         self._inventory = inventory
         self._attributes = attributes
+        self._resource = resource
         self._stop = stop
-        self._observer = observer
-        self._timings = timings
+        self._conditions = runtime.conditions
+        self._metrics = runtime.metrics
+        self._timings = runtime.timings
         self._rng = rng or random.Random()  # noqa: S311 - spreads the load
         self._selector = f"spec.nodeName={node_name},spec.driver={driver}"
         self._due = asyncio.Event()
         self._slices_changed = asyncio.Event()
         self._withheld = ""
+        self._in_doubt = False
         self._revision = 0
         self._identity = Identity(driver, node_name, "")
         self._keeps_taints: bool | None = None
         self._taints_asked = False
         self._fields_changed = False
-        """Whether the server has stored a slice in another way than it was sent, which is logged once."""
+        """Whether the server has stored a slice with other fields than were sent, which is logged once."""
         self._wanted: Mapping[str, Json] | None = None
         self._confirmed: dict[str, str] = {}
-        """The versions of the wanted slices that the server has as they should be, or has made of what it was sent."""
+        """The versions of the wanted slices that the server has confirmed, by name."""
         self._left_out: Sequence[str] = ()
         self._errors: Sequence[ApiError] = ()
-        self._watch_problem = ""
-        self._problem = LastingProblem(LOG, "DRA driver has a problem", "DRA driver no longer has the problem")
+        self._watch_error: ApiError | None = None
         self._reported = (0, 0)
 
     @property
     def confirmed(self) -> bool:
         """Whether the API server has confirmed every slice since its last change. May be read in any thread."""
         wanted = self._wanted
-        return wanted is not None and len(self._confirmed) == len(wanted)
+        return wanted is not None and not self._in_doubt and len(self._confirmed) == len(wanted)
 
     @property
     def counts(self) -> tuple[int, int]:
         """The number of slices that should exist, and of those that are confirmed. May be read in any thread."""
-        return len(self._wanted or {}), len(self._confirmed)
-
-    @property
-    def problem(self) -> str:
-        """Why slices may be missing, outdated or incomplete; empty if none is known. May be read in any thread."""
-        withheld = [f"no devices are published: {self._withheld}"] if self._withheld else []
-        unconfirmed = "" if self.confirmed else "the API server has not confirmed all ResourceSlices yet"
-        return "; ".join([*withheld, *self._problems()]) or unconfirmed
+        return len(self._wanted or {}), 0 if self._in_doubt else len(self._confirmed)
 
     def check(self) -> None:
-        """Compare everything with the API server soon, because a kubelet may have started."""
+        """Compare everything with the API server soon."""
+        self._due.set()
+
+    def doubt(self) -> None:
+        """Compare everything because a kubelet has started: until then, no slice counts as confirmed."""
+        self._in_doubt = True
+        self._report()
         self._due.set()
 
     def withhold(self, reason: str) -> None:
         """Publish one slice without devices for this reason; with an empty reason, publish the devices again."""
         if reason != self._withheld:
-            LOG.info("devices of the DRA driver are withheld or published again", extra={"reason": reason})
             self._withheld = reason
+            self._report()
             self._due.set()
 
     async def run(self) -> None:
-        """Publish until ``stop`` is set. Errors of the API server are in ``problem``, and never raised."""
+        """Publish until ``stop`` is set. Errors of the API server are conditions, and never raised."""
         await complete_unless(self._stop, self._run())
 
     async def _run(self) -> None:
@@ -139,7 +143,7 @@ class SlicePublisher:
         backoff, failures = Backoff(self._rng), 0
 
         def opened() -> None:
-            self._taints_asked = False  # perhaps it is an API server of another version
+            self._taints_asked = False  # the next API server may have another version
             self._slices_changed.set()
 
         while True:
@@ -150,15 +154,15 @@ class SlicePublisher:
                 async with contextlib.aclosing(watch) as events:
                     async for event in events:
                         backoff.succeeded()
-                        failures, self._watch_problem = 0, ""
+                        failures, self._watch_error = 0, None
                         known = self._confirmed.get(event.object["metadata"].get("name", ""))
                         is_new = event.type == "DELETED" or event.resource_version != known
                         if event.type != "BOOKMARK" and is_new:
                             self._slices_changed.set()
             except ApiError as error:
                 failures += 1
-                if failures > 1:  # one failure alone is an API server that ended
-                    self._watch_problem = f"watch of ResourceSlices failed: {error}"
+                if failures > 1:  # a single failure is the end of an API server
+                    self._watch_error = error
                     self._slices_changed.set()
                 await asyncio.sleep(backoff.pause(error.retry_after))
             await asyncio.sleep(self._rng.uniform(*self._timings.watch_pause))
@@ -173,11 +177,11 @@ class SlicePublisher:
             if self._errors:
                 asked = max((error.retry_after or 0.0 for error in self._errors), default=0.0)
                 pause = backoff.pause(asked)
-                if asked:  # which a change of the devices must not shorten
+                if asked:  # the server has asked for this pause: a change of the devices must not shorten it
                     await asyncio.sleep(pause)
                 else:
                     await wait_any(self._due, newer, timeout=pause)
-            elif is_repaired:  # what others do to the slices is no reason to go on earlier
+            elif is_repaired:  # further changes of the slices by others must not shorten this pause
                 backoff.succeeded()
                 await wait_any(self._due, newer, timeout=fight.pause())
             else:
@@ -185,7 +189,7 @@ class SlicePublisher:
                 fight.succeeded()
                 pause = self._timings.slice_relist * self._rng.uniform(0.8, 1.2)
                 await wait_any(self._due, newer, self._slices_changed, timeout=pause)
-            await asyncio.sleep(self._timings.quiet)  # reasons come together
+            await asyncio.sleep(self._timings.quiet)  # several changes often come together
 
     async def _publish(self) -> bool:
         """List, compare and write once; return whether another client had changed slices. Failures are noted."""
@@ -199,13 +203,12 @@ class SlicePublisher:
         self._plan()
         try:
             stored = await self._list()
+            self._in_doubt &= self._due.is_set()  # a kubelet may have started since the request
             is_repaired = self._note_damage(stored)
             errors += await self._write(stored)
         except ApiError as error:
             errors.append(error)
         self._errors = errors
-        text = "; ".join(self._problems())
-        self._problem.set(text, problem=text or self._problem.text)
         self._report()
         return is_repaired
 
@@ -223,20 +226,18 @@ class SlicePublisher:
     async def _ask_for_taints(self) -> None:
         """Find out whether the server keeps taints, once for each watch, if a device has one. Raises ApiError.
 
-        A server without the feature gate DRADeviceTaints (on by default from Kubernetes 1.36) drops them without an
-        error, and the unhealthy device would be free for pods until the answer was read. Therefore a creation that is
-        only simulated comes first; until its answer, unhealthy devices are omitted.
+        A server without the feature gate DRADeviceTaints (on by default from Kubernetes 1.36) drops taints without an
+        error, so that pods would get unhealthy devices. Therefore the publisher first simulates the creation of a slice
+        with a taint (dry run), and omits unhealthy devices until the answer.
         """
         unhealthy = self._inventory.snapshot.unhealthy and not self._withheld
         if self._taints_asked or not self._identity.node_uid or not unhealthy:
             return
         self._taints_asked = True
         try:
-            keeps_taints = has_taints(
-                await self._api.create(RESOURCE_SLICES, taint_probe(self._identity), dry_run=True)
-            )
+            keeps_taints = has_taints(await self._create(taint_probe(self._identity), dry_run=True))
         except ApiError as error:
-            if error.transient:
+            if error.transient or isinstance(error, ConflictError):
                 self._taints_asked = False
                 raise
             # For example, a webhook that does not support dry runs.
@@ -251,13 +252,14 @@ class SlicePublisher:
         self._keeps_taints = keeps_taints
 
     def _plan(self) -> None:
-        """Compute the slices that should exist from what is known now."""
+        """Compute the slices that should exist now."""
         snapshot = self._inventory.snapshot
         self._revision = snapshot.revision
         before, self._wanted, self._left_out = self._wanted or {}, None, ()
         if snapshot.revision and self._identity.node_uid:
             devices = () if self._withheld else [*snapshot.devices.values()]
-            planned = wanted_slices(devices, self._attributes, self._identity, taints=bool(self._keeps_taints))
+            attributes = partial(self._attributes, self._inventory.found)
+            planned = wanted_slices(devices, attributes, self._identity, taints=bool(self._keeps_taints))
             self._wanted, self._left_out = planned
         now = self._wanted or {}
         self._confirmed = {name: it for name, it in self._confirmed.items() if now.get(name) == before[name]}
@@ -270,10 +272,12 @@ class SlicePublisher:
         except NotFoundError as error:
             text = f"the API server does not serve {RESOURCE_API}, which requires Kubernetes 1.34 or newer"
             raise NotFoundError(Request("list", RESOURCE_SLICES), text, status=error.status) from error
-        found = [_parsed("list", item) for item in listed.items]
+        found = [_parsed("list", item) for item in listed]
         # Slices of others must never be touched, even if the server does not apply the selector.
-        driver, node_name, _ = self._identity
-        return {each.name: each for each in found if each.belongs_to(driver, node_name)}
+        return {each.name: each for each in found if self._is_own(each)}
+
+    def _is_own(self, stored: StoredSlice) -> bool:
+        return stored.belongs_to(self._identity.driver, self._identity.node_name)
 
     def _is_right(self, stored: StoredSlice | None) -> bool:
         """Return whether a slice exists as it should."""
@@ -283,11 +287,12 @@ class SlicePublisher:
         return self._confirmed.get(stored.name) == stored.resource_version or stored.is_as(wanted)
 
     def _note_damage(self, stored: Mapping[str, StoredSlice]) -> bool:
-        """Note which confirmed slices are no longer as they were; return whether there are any."""
+        """Note the confirmed slices that were changed or deleted; return whether there are any."""
         damaged = sorted(name for name in self._confirmed if not self._is_right(stored.get(name)))
         for name in damaged:
             del self._confirmed[name]
-            self._observer.slices_repaired("changed" if name in stored else "deleted")
+            reason = "changed" if name in stored else "deleted"
+            self._metrics.slice_repairs.labels(self._resource, reason).inc()
         if damaged:
             extra = {"slices": len(damaged), "slice": damaged[0]}
             LOG.warning("ResourceSlices were deleted or changed, repairing", extra=extra)
@@ -295,18 +300,18 @@ class SlicePublisher:
         return bool(damaged)
 
     async def _write(self, stored: dict[str, StoredSlice]) -> Sequence[ApiError]:
-        """Write what differs; return the failures. Obsolete slices go first: no pool may have two slices."""
+        """Write the differences; return the failures. Obsolete slices go first: no pool may have two slices."""
         if self._wanted is None:
             return []
         wanted = self._wanted
         pools = {name: each["spec"]["pool"]["name"] for name, each in wanted.items()}  # which cannot be changed
         obsolete = [each for each in stored.values() if each.pool != pools.get(each.name)]
-        errors = await _failures(self._delete(each, stored) for each in obsolete)
+        errors = await _errors(self._delete(each, stored) for each in obsolete)
         for name in wanted:
             if self._is_right(found := stored.get(name)) and found is not None:
                 self._confirmed[name] = found.resource_version
         due = [each for name, each in wanted.items() if name not in self._confirmed]
-        return errors + await _failures(self._store(each, stored.get(each["metadata"]["name"])) for each in due)
+        return errors + await _errors(self._store(each, stored.get(each["metadata"]["name"])) for each in due)
 
     async def _delete(self, obsolete: StoredSlice, stored: dict[str, StoredSlice]) -> None:
         """Delete an obsolete slice, also from ``stored``, unless it has changed. Raises ApiError."""
@@ -320,7 +325,7 @@ class SlicePublisher:
         """Create or update a slice, and compare the answer. Raises ApiError."""
         name = wanted["metadata"]["name"]
         if stored is None:
-            answer = _parsed("create", await self._api.create(RESOURCE_SLICES, wanted))
+            answer = _parsed("create", await self._create(wanted))
         else:
             path = object_path(RESOURCE_SLICES, name)
             answer = _parsed("update", await self._api.update(path, replacement(wanted, stored)))
@@ -328,33 +333,64 @@ class SlicePublisher:
         if not answer.is_as(wanted):
             if has_taints(wanted) and not has_taints({"spec": answer.spec}):
                 self._learn(keeps_taints=False)
-                self._due.set()  # go without taints
+                self._due.set()  # publish again without taints
                 return
             if not self._fields_changed:
                 LOG.warning("API server changes fields of ResourceSlices", extra={"slice": name})
             self._fields_changed = True
         self._confirmed[name] = answer.resource_version
 
-    def _problems(self) -> list[str]:
-        errors, left_out = self._errors, self._left_out
-        more = f" (and {len(errors) - 1} more errors)" if len(errors) > 1 else ""
-        texts = [f"{errors[0]}{more}"] if errors else []
-        if left_out:
-            texts.append(f"{len(left_out)} devices are in no ResourceSlice, such as {left_out[0]}: its block is full")
-        return [*texts, *filter(None, [self._watch_problem])]
+    async def _create(self, wanted: Json, *, dry_run: bool = False) -> Any:
+        """Create a slice, and return the answer. Raises ApiError.
+
+        If a slice of another node or driver has the name, the next attempt uses other names: this driver may neither
+        change nor delete it.
+        """
+        try:
+            return await self._api.create(RESOURCE_SLICES, wanted, dry_run=dry_run)
+        except ConflictError:
+            name = wanted["metadata"]["name"]
+            if not self._is_own(_parsed("get", await self._api.get(object_path(RESOURCE_SLICES, name)))):
+                LOG.warning("ResourceSlice of another client has the name, using other names", extra={"slice": name})
+                self._identity = self._identity._replace(variant=f"x{self._rng.getrandbits(32):08x}")
+            raise
+
+    def _found(self) -> Iterator[Condition]:
+        """Yield the conditions because of which slices may be missing, outdated or incomplete.
+
+        A slow or silent API server is not such a condition while all slices are confirmed.
+        """
+        if self._withheld:
+            text = f"no devices are published: {self._withheld}"
+            yield Condition(kinds.WITHHELD, text, fields={"reason": self._withheld})
+        if self._left_out:
+            ids = self._left_out
+            text = f"{len(ids)} devices are in no ResourceSlice, such as {ids[0]}: its block is full"
+            yield Condition(kinds.SLICES_FULL, text, fields={"problem": text})
+        errors, failing = self._errors, kinds.API_SERVER_FAILING if self.confirmed else kinds.SLICES_FAILING
+        if errors:
+            text = f"{errors[0]}{f' (and {len(errors) - 1} more errors)' if len(errors) > 1 else ''}"
+            yield Condition(failing, text, fields={"problem": text})
+        elif self._watch_error is not None:
+            text = f"watch of ResourceSlices failed: {self._watch_error}"
+            yield Condition(failing, text, fields={"problem": text})
+        elif not self.confirmed:
+            yield Condition(kinds.SLICES_MISSING, "the API server has not confirmed all ResourceSlices yet")
 
     def _report(self) -> None:
+        self._conditions.replace("slices", self._resource, self._found())
         counts = self.counts
         if counts != self._reported:
             self._reported = counts
-            self._observer.slices(*counts)
+            self._metrics.slices_wanted.labels(self._resource).set(counts[0])
+            self._metrics.slices_confirmed.labels(self._resource).set(counts[1])
             if self.confirmed:
                 devices = sum(len(wanted["spec"].get("devices", [])) for wanted in (self._wanted or {}).values())
                 LOG.info("ResourceSlices published", extra={"slices": counts[0], "devices": devices})
 
 
-async def _failures(requests: Iterable[Coroutine[None, None, None]]) -> list[ApiError]:
-    """Make requests at the same time, as far as the client allows; return the failures. None holds up another one."""
+async def _errors(requests: Iterable[Coroutine[None, None, None]]) -> list[ApiError]:
+    """Make requests concurrently, as far as the client allows, and return the failures."""
 
     async def failure(request: Coroutine[None, None, None]) -> ApiError | None:
         try:
@@ -367,7 +403,7 @@ async def _failures(requests: Iterable[Coroutine[None, None, None]]) -> list[Api
 
 
 def _parsed(verb: str, item: Any) -> StoredSlice:
-    """Return a slice. Raises ApiUnavailableError if it is none."""
+    """Return ``item`` as a slice. Raises ApiUnavailableError if it is not a slice."""
     try:
         return stored_slice(item)
     except ValueError as error:

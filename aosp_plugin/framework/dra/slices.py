@@ -1,8 +1,8 @@
-"""The ResourceSlices that a driver wants, and how they compare with those that the API server has.
+"""The ResourceSlices that a driver wants, and their comparison with the slices in the API server.
 
-All functions are pure. Limits and field names: staging/src/k8s.io/api/resource/v1/types.go. One pool has one slice, so
-that every change is one request: a change of two slices of a pool would require a new generation of both, and nothing
-is allocated from the pool until both are written.
+All functions are pure. Limits and field names: staging/src/k8s.io/api/resource/v1/types.go. Each pool has one slice, so
+that every change is one request: a change of two slices of a pool would require a new generation of both, and the
+scheduler allocates nothing from the pool until both are written.
 """
 
 import collections
@@ -12,23 +12,22 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from aosp_plugin.framework.backend import Version
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import driver_names
 
-AttributeValue: TypeAlias = "bool | int | str | Version"
+AttributeValue: TypeAlias = "bool | int | str"
 Json: TypeAlias = dict[str, Any]
 Attributes: TypeAlias = Callable[[str], Mapping[str, AttributeValue]]
 
 ID_ATTRIBUTE = "id"
-"""The device's ID, whose name in a slice may differ from it."""
+"""The attribute with the device's ID, from which its name in a slice may differ."""
 
 NUMA_ATTRIBUTE = "resource.kubernetes.io/numaNode"
 """The standard name from Kubernetes 1.37 (staging/src/k8s.io/dynamic-resource-allocation/deviceattribute), which
 drivers of other devices publish too; older clusters accept it as any other name."""
 
 MAX_VALUE_LENGTH = 64
-"""Bytes of a string or version, ``DeviceAttributeMaxValueLength`` (resource/v1/types.go)."""
+"""Bytes of a string, ``DeviceAttributeMaxValueLength`` (resource/v1/types.go)."""
 
 API_VERSION, KIND = "resource.k8s.io/v1", "ResourceSlice"
 
@@ -41,12 +40,14 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Identity(NamedTuple):
-    """Whose slices these are."""
+    """The driver and the node of slices."""
 
     driver: str
     node_name: str
     node_uid: str
     """UID of the Node object; the garbage collector deletes the slices of a Node that is gone."""
+    variant: str = ""
+    """Letters and digits that are added to the names of slices, because slices of others have the usual names."""
 
 
 class WantedSlices(NamedTuple):
@@ -55,7 +56,7 @@ class WantedSlices(NamedTuple):
     slices: Mapping[str, Json]
     """Objects by their names, in the order of the devices; without empty values, as in ``StoredSlice``."""
     left_out: Sequence[str]
-    """The IDs of devices for which their block has no room."""
+    """The IDs of devices for which there is no room in their block."""
 
 
 class StoredSlice(NamedTuple):
@@ -64,11 +65,9 @@ class StoredSlice(NamedTuple):
     name: str
     resource_version: str
     metadata: Json
-    """As the API server has it."""
+    """The metadata in the API server."""
     spec: Json
-    """Without empty values, and without the times of taints."""
-    times: Mapping[tuple[str, str, str, str], str]
-    """The times of taints, which the server adds, by device and the taint's key, value and effect."""
+    """Without empty values, and without the times of taints, which the server adds."""
 
     @property
     def pool(self) -> object:
@@ -81,25 +80,9 @@ class StoredSlice(NamedTuple):
         return (self.spec.get("driver"), self.spec.get("nodeName")) == (driver, node_name)
 
     def is_as(self, wanted: Json) -> bool:
-        """Return whether the slice is as it should be. Labels and annotations do not count."""
+        """Return whether the slice equals ``wanted``, apart from labels and annotations."""
         owners = self.metadata.get("ownerReferences")
         return bool(self.spec == wanted["spec"] and owners == wanted["metadata"]["ownerReferences"])
-
-
-class _Taint(msgspec.Struct, rename="camel"):
-    key: str
-    effect: str
-    value: str = ""
-    time_added: str | None = None
-
-
-class _Device(msgspec.Struct):
-    name: _Text
-    taints: list[_Taint] | None = None
-
-
-class _Spec(msgspec.Struct):
-    devices: list[_Device] | None = None
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -109,18 +92,18 @@ class _Metadata(msgspec.Struct, rename="camel"):
 
 
 class _Object(msgspec.Struct):
-    """What is read of a slice; the rest is compared, or left as it is."""
+    """The fields of a slice that are read here."""
 
     metadata: _Metadata
-    spec: _Spec
+    spec: Json
 
 
 def wanted_slices(
     devices: Sequence[Device], attributes: Attributes, identity: Identity, *, taints: bool
 ) -> WantedSlices:
-    """Return the slices for ``devices``, in which an unhealthy device has a taint, or, without ``taints``, is absent.
+    """Return the slices for ``devices``. An unhealthy device has a taint, or, without ``taints``, is absent.
 
-    Without devices, it is one empty slice: the driver runs, and has none. The helper of drivers in Go does the same.
+    Without devices, there is one empty slice, which shows that the driver runs. The Go helper library does the same.
     """
     blocks: dict[str, dict[str, Json]] = collections.defaultdict(dict)
     left_out = []
@@ -133,7 +116,7 @@ def wanted_slices(
             typed = typed_attributes(device, attributes(device.id))
             block[name] = {"name": name, **({"attributes": typed} if typed else {}), **_taints(device, identity.driver)}
         else:
-            block[name] = {}  # the place of an unhealthy device is not given to another one
+            block[name] = {}  # no other device gets the place of an unhealthy device
     filled = {block: [device for device in members.values() if device] for block, members in blocks.items()}
     slices = [_slice(block, members, identity) for block, members in (filled or {EMPTY_BLOCK: []}).items()]
     return WantedSlices({wanted["metadata"]["name"]: wanted for wanted in slices}, left_out)
@@ -143,8 +126,8 @@ def typed_attributes(device: Device, attributes: Mapping[str, AttributeValue]) -
     """Return a device's attributes as the API server expects them.
 
     The ID, and the NUMA node of a device that has exactly one, are added, and replace attributes of these names. A text
-    that is too long is omitted: the API server would refuse the whole slice, and a shorter one could equal that of
-    another device, while a selector on a missing attribute fails visibly.
+    that is too long is omitted: the API server would refuse the whole slice, and a shortened text could equal the text
+    of another device, while a selector on a missing attribute fails visibly.
     """
     own: dict[str, AttributeValue] = {ID_ATTRIBUTE: device.id}
     if len(device.numa_nodes) == 1:
@@ -157,13 +140,13 @@ def typed_attributes(device: Device, attributes: Mapping[str, AttributeValue]) -
 
 
 def taint_probe(identity: Identity) -> Json:
-    """Return a slice with a taint, whose creation is only simulated, to learn whether the server keeps taints."""
+    """Return a slice with a taint, for a simulated creation that shows whether the server keeps taints."""
     taint = {"key": f"{identity.driver}/unhealthy", "effect": "NoSchedule"}
     return _slice(PROBE_BLOCK, [{"name": PROBE_BLOCK, "taints": [taint]}], identity)
 
 
 def has_taints(slice_: Any) -> bool:
-    """Return whether a device of a slice has a taint; what is no slice has none."""
+    """Return whether a device of a slice has a taint; False for anything but a slice."""
     try:
         return any(device.get("taints") for device in slice_["spec"]["devices"])
     except (AttributeError, KeyError, TypeError):
@@ -171,40 +154,26 @@ def has_taints(slice_: Any) -> bool:
 
 
 def stored_slice(obj: Any) -> StoredSlice:
-    """Return what the API server has. Raises ValueError if ``obj`` is not a valid object."""
+    """Return the slice in an answer of the API server. Raises ValueError if ``obj`` is not a valid slice."""
     try:
-        checked = msgspec.convert(obj, _Object)
+        metadata = msgspec.convert(obj, _Object).metadata
     except msgspec.ValidationError as error:
         raise ValueError(f"the object is not a ResourceSlice: {error}") from error
-    times = {
-        (device.name, taint.key, taint.value, taint.effect): taint.time_added
-        for device in checked.spec.devices or ()
-        for taint in device.taints or ()
-        if taint.time_added
-    }
-    metadata = checked.metadata
-    return StoredSlice(metadata.name, metadata.resource_version, obj["metadata"], comparable(obj["spec"]), times)
+    return StoredSlice(metadata.name, metadata.resource_version, obj["metadata"], comparable(obj["spec"]))
 
 
 def replacement(wanted: Json, stored: StoredSlice) -> Json:
-    """Return the object of an update: ``wanted`` with what others may have added, and with the times of taints."""
+    """Return the object of an update: ``wanted`` with what others may have added to its metadata.
 
-    def with_time(device: Json, taint: Json) -> Json:
-        time = stored.times.get((device["name"], taint["key"], taint.get("value", ""), taint["effect"]))
-        return {**taint, "timeAdded": time} if time else taint
-
-    devices = [
-        {**device, "taints": [with_time(device, taint) for taint in device["taints"]]} if "taints" in device else device
-        for device in wanted["spec"].get("devices", [])
-    ]
-    metadata = {**stored.metadata, **wanted["metadata"]}
-    return {**wanted, "metadata": metadata, "spec": {**wanted["spec"], "devices": devices}}
+    The server sets the times of all taints again. For the effect NoSchedule they mean nothing.
+    """
+    return {**wanted, "metadata": {**stored.metadata, **wanted["metadata"]}}
 
 
 def comparable(value: Any) -> Any:
-    """Return a JSON value without the times of taints, and without what equals a missing field in objects.
+    """Return a JSON value without the times of taints.
 
-    That is null, an empty list and an empty object.
+    Fields with null, an empty list or an empty object are removed, because they equal missing fields.
     """
     if isinstance(value, dict):
         members = {key: comparable(member) for key, member in value.items() if key != "timeAdded"}
@@ -234,7 +203,7 @@ def _slice(block: str, devices: Sequence[Json], identity: Identity) -> Json:
         "pool": {"name": driver_names.pool_name(identity.node_name, block), "generation": 1, "resourceSliceCount": 1},
         **({"devices": devices} if devices else {}),
     }
-    name = driver_names.slice_name(identity.driver, identity.node_name, block)
+    name = driver_names.slice_name(identity.driver, identity.node_name, block + identity.variant)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -244,7 +213,7 @@ def _slice(block: str, devices: Sequence[Json], identity: Identity) -> Json:
 
 
 def _taints(device: Device, driver: str) -> Json:
-    """Return the taint of an unhealthy device, which keeps new pods away and leaves those that have it."""
+    """Return the taint of an unhealthy device, which keeps new pods away and does not affect its own pod."""
     if device.healthy:
         return {}
     taint = {"key": f"{driver}/unhealthy", "value": driver_names.label_value(device.reason), "effect": "NoSchedule"}
@@ -256,6 +225,4 @@ def _typed(value: AttributeValue) -> dict[str, Any]:
         return {"bool": value}
     if isinstance(value, int):
         return {"int": value}
-    if isinstance(value, Version):
-        return {"version": str(value)}
     return {"string": value}

@@ -9,49 +9,74 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import select
+import threading
 import time
 from collections.abc import Callable, Iterable
 
 from aosp_plugin.framework.aio import call_in_loop
-from aosp_plugin.framework.events.inotify import DirectoryWatch, Inotify
-from aosp_plugin.framework.observer import LastingProblem
+from aosp_plugin.framework.conditions import POLLING, Conditions
+from aosp_plugin.framework.events.inotify import ClosedError, DirectoryWatch, Inotify
 from aosp_plugin.framework.timings import DEFAULT, Timings
-
-LOG = logging.getLogger(__name__)
 
 
 class FileEvents:
     """The file and mount events of the process. Belongs to the running event loop, and to be used in its thread."""
 
-    def __init__(self, timings: Timings = DEFAULT) -> None:
+    def __init__(self, timings: Timings = DEFAULT, conditions: Conditions | None = None) -> None:
         """Watch the mount table. Raises OSError if the process has no free descriptors."""
         self._timings = timings
+        self._conditions = conditions or Conditions()
+        self._reporting = threading.Lock()  # for the condition of all subscriptions
+        self._loop = asyncio.get_running_loop()
         self._subscriptions: tuple[Subscription, ...] = ()  # replaced by a single assignment
-        self._mounts = MountEvents(asyncio.get_running_loop(), self._notify_all)
+        self._mounts = MountEvents(self._loop, self._notify_all)
+        self._starting = threading.Lock()  # guards the next two
+        self._inotify: Inotify | None = None
+        self._closed = False
 
     @property
     def polling(self) -> bool:
         """Whether inotify is not available for an existing directory. May be read in any thread."""
-        return any(subscription.polling for subscription in self._subscriptions)
+        return any(subscription.refusal is not None for subscription in self._subscriptions)
 
     def subscribe(self) -> Subscription:
         """Return a subscription without directories."""
-        subscription = Subscription(self._timings)
+        subscription = Subscription(self._timings, self._instance, self._report)
         self._subscriptions = (*self._subscriptions, subscription)
         return subscription
 
     def unsubscribe(self, *subscriptions: Subscription) -> None:
         """Forget subscriptions, which their owner closes."""
         self._subscriptions = tuple(each for each in self._subscriptions if each not in subscriptions)
+        self._report()
 
     def close(self) -> None:
         """Stop all events; no subscription is notified afterwards."""
         self._mounts.close()
+        with self._starting:
+            self._closed = True
+        if self._inotify is not None:
+            self._inotify.close()
         for subscription in self._subscriptions:
             subscription.close()
         self._subscriptions = ()
+
+    def _instance(self) -> Inotify:
+        """Return the inotify instance of all subscriptions. For any thread. Raises OSError if there is none."""
+        with self._starting:
+            if self._closed:
+                raise ClosedError
+            if self._inotify is None:
+                self._inotify = Inotify(self._loop)
+            return self._inotify
+
+    def _report(self) -> None:
+        """Report the first directory that cannot be watched. For any thread."""
+        with self._reporting:
+            refusals = [each.refusal for each in self._subscriptions if each.refusal is not None]
+            path, error = refusals[0] if refusals else ("", "")
+            self._conditions.set(POLLING, error, path=path, error=error, interval=self._timings.poll)
 
     def _notify_all(self) -> None:
         for subscription in self._subscriptions:
@@ -61,31 +86,33 @@ class FileEvents:
 class Subscription:
     """Wakes one subscriber after changes in its directories, and after each change of a mount.
 
-    ``watch`` and ``close`` block, and are to be called in one thread of the subscriber, a worker thread in most cases.
-    Each subscription has an inotify instance of its own: while ``watch`` hangs because a directory does, the thread of
-    its instance stops, and other subscriptions must not depend on it.
+    ``watch`` and ``close`` block: call them in one thread of the subscriber, usually a worker thread.
     """
 
-    def __init__(self, timings: Timings) -> None:
+    def __init__(self, timings: Timings, inotify: Callable[[], Inotify], refused: Callable[[], None]) -> None:
+        """``inotify`` returns the instance, or raises OSError. ``refused`` is called when ``refusal`` has changed."""
         self.changed = asyncio.Event()
         """Set in the event loop after each change. The subscriber clears it there, before it calls ``watch``."""
         self.interval = timings.poll
         """Seconds after which to scan without a notification. May be read in any thread."""
-        self.polling = False
-        """Whether the interval is short because inotify is not available. May be read in any thread."""
+        self.refusal: tuple[str, str] | None = None
+        """A directory that inotify does not watch, so that the interval is short, and why; None if it watches all.
+
+        May be read in any thread.
+        """
         self._timings = timings
         self._loop = asyncio.get_running_loop()
         self._first_change: float | None = None
-        self._inotify: Inotify | None = None
+        self._inotify = inotify
+        self._refused = refused
         self._watches: dict[str, DirectoryWatch] = {}
-        self._problem = LastingProblem(LOG, "inotify unavailable, falling back to polling", "inotify available again")
 
     def watch(self, directories: Iterable[str]) -> None:
         """Watch these directories from now on, and no others.
 
-        To be called before each scan: directories that did not exist before, or that replaced others, are then watched.
-        A change between this call and the scan is not lost. A change of a directory above a watched one, or of a link
-        on its path, may cause no event; a later call notices it.
+        Call it before each scan: it also watches directories that are new, or have replaced others. A change between
+        this call and the scan is not lost. A change of a directory above a watched one, or of a link on its path, may
+        cause no event; a later call notices it.
         """
         wanted = frozenset(directories)
         for path in [path for path, watch in self._watches.items() if path not in wanted or watch.stale()]:
@@ -95,14 +122,13 @@ class Subscription:
         try:
             for path in sorted(wanted - self._watches.keys()):
                 self._add(path, refused)
+        except ClosedError:  # the end of the process, or of its configuration
+            return
         except OSError as error:
             refused["all"] = error
-        if refused:
-            path, refusal = next(iter(refused.items()))
-            self._problem.set(str(refusal), path=path, error=str(refusal), interval=self._timings.poll)
-        else:
-            self._problem.set("")
-        self.polling = bool(refused)
+        before, self.refusal = self.refusal, next(((path, str(error)) for path, error in refused.items()), None)
+        if self.refusal != before:
+            self._refused()
         self.interval = self._timings.safety if wanted == self._watches.keys() else self._timings.poll
 
     def notify(self) -> None:
@@ -122,18 +148,16 @@ class Subscription:
         watches, self._watches = self._watches, {}
         for watch in watches.values():
             watch.stop()
-        if self._inotify is not None:
-            self._inotify.close()
-            self._inotify = None
 
     def _add(self, path: str, refused: dict[str, OSError]) -> None:
         """Watch a directory, or add why it cannot be watched. Raises OSError if there is no inotify instance."""
-        if self._inotify is None:
-            self._inotify = Inotify(self.notify)
+        inotify = self._inotify()
         try:
-            self._watches[path] = self._inotify.watch(path)
+            self._watches[path] = inotify.watch(path, self.notify)
         except (FileNotFoundError, NotADirectoryError):
             pass  # polled until it exists
+        except ClosedError:
+            raise
         except OSError as error:
             refused[path] = error
 

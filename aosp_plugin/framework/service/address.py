@@ -1,4 +1,4 @@
-"""The address that an HTTP server listens on. It is taken before the plugin starts; ``http`` is imported later."""
+"""The address that an HTTP server listens on. It is bound before the plugin starts; ``http`` is imported later."""
 
 import re
 import socket

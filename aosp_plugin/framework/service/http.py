@@ -6,7 +6,7 @@ event loop call it through ``in_loop``; the server still answers when the loop i
 A connection serves one request and has limits in size and time. When all connections are in use, a new one closes the
 oldest one, so that slow or many clients cannot lock out a probe.
 
-To be imported after the start: the standard library's parser of requests loads that of e-mail, which takes a megabyte.
+Import it after the start: the standard library's request parser loads the e-mail parser, which takes a megabyte.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ CLIENT_TIMEOUT = 10.0
 MAX_CONNECTIONS = 16
 """Concurrent connections. A browser opens six per server, a kubelet one per probe."""
 ACCEPT_RETRY = 0.5
-"""Seconds until connections are accepted again after descriptors or memory ran out."""
+"""Seconds until connections are accepted again after descriptors, memory or threads ran out."""
 MAX_REQUEST_SIZE = 16 * 1024
 """Bytes."""
 
@@ -88,29 +88,32 @@ def in_loop(function: Callable[[], Coroutine[Any, Any, T]]) -> Callable[[], T]:
     return call
 
 
-def probe(problem: Callable[[], str], details: Callable[[bool], str] = lambda _: "") -> Route:
-    """Return a route that answers 200 if ``problem`` returns an empty text, else 503 with the text.
+def probe(unready: Callable[[], Collection[str]], details: Callable[[bool], str] = lambda _: "") -> Route:
+    """Return a route that answers 200 if ``unready`` returns no cause, else 503 with the causes.
 
-    The result of ``details``, which is called with whether there is no problem, is appended to both answers.
+    The result of ``details``, which is called with whether there is no cause, is appended to both answers.
     """
 
     def answer() -> Answer:
-        reason = problem()
-        more = details(not reason)
-        status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
-        return text(status, f"{reason or 'ok'}{'; ' if reason else ': '}{more}" if more else reason or "ok")
+        causes = unready()
+        more = details(not causes)
+        if causes:
+            return text(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join([*causes, *([more] if more else [])]))
+        return text(HTTPStatus.OK, f"ok: {more}" if more else "ok")
 
     return answer
 
 
 @contextlib.contextmanager
-def serving(listener: socket.socket, routes: Mapping[str, Route], allowed_hosts: Collection[str] = ()) -> Iterator[int]:
+def serving(
+    listener: socket.socket, routes: Mapping[str, Route], allowed_hosts: Collection[str] = (), *, program: str = ""
+) -> Iterator[int]:
     """Serve ``routes``, by path, on a socket of ``address.listen`` inside the context; yield the port.
 
     The socket is closed at the end. ``allowed_hosts`` are host names, other than localhost, under which clients reach
-    it; they have no port.
+    it; they have no port. ``program`` is sent in the header ``Server``; empty for no such header.
     """
-    server = _Server(listener, routes, frozenset(name.lower() for name in allowed_hosts) | {"localhost"})
+    server = _Server(listener, routes, frozenset(name.lower() for name in allowed_hosts) | {"localhost"}, program)
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
     try:
@@ -126,18 +129,20 @@ class _Server(ThreadingHTTPServer):
 
     block_on_close = False
 
-    def __init__(self, listener: socket.socket, routes: Mapping[str, Route], names: Collection[str]) -> None:
+    def __init__(
+        self, listener: socket.socket, routes: Mapping[str, Route], names: Collection[str], program: str
+    ) -> None:
         """``names`` are the own host names in lower case."""
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.socket.settimeout(0.0)  # a client may disconnect before it is accepted
-        self.routes, self.names = routes, names
+        self.routes, self.names, self.program = routes, names, program
         self._open: dict[socket.socket, bool] = {}
         """Open connections, the oldest first; False if shut down to make room."""
         self._lock = threading.Lock()
         self._exhausted = False
-        """Whether the last attempt to accept a connection found no descriptor or memory."""
+        """Whether the last attempt to accept a connection found no descriptor, memory or thread."""
         self._stop_receiver, self._stop_sender = socket.socketpair()
 
     def run(self) -> None:
@@ -155,16 +160,28 @@ class _Server(ThreadingHTTPServer):
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection. Raises OSError, after a pause if the connection has to wait in the queue."""
         try:
-            accepted = super().get_request()
+            return super().get_request()
         except OSError as error:
             if error.errno in _EXHAUSTED:
-                if not self._exhausted:
-                    LOG.warning("HTTP connections cannot be accepted, retrying", extra={"error": str(error)})
-                self._exhausted = True
-                time.sleep(ACCEPT_RETRY)
+                self._pause(error)
             raise
-        self._exhausted = False
-        return accepted
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Handle a connection in a thread; close it after a pause if there can be no further thread."""
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError as error:
+            self.shutdown_request(request)
+            self._pause(error)
+        else:
+            self._exhausted = False
+
+    def _pause(self, error: Exception) -> None:
+        """Log once that something has run out, and wait."""
+        if not self._exhausted:
+            LOG.warning("HTTP connections cannot be accepted, retrying", extra={"error": str(error)})
+        self._exhausted = True
+        time.sleep(ACCEPT_RETRY)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
         """Accept a connection and close another one if necessary. Refuse it if closed ones are slow to end."""
@@ -239,22 +256,20 @@ class _Handler(BaseHTTPRequestHandler):
         if answer.tag and f'"{answer.tag}"' in request.get("If-None-Match", ""):
             answer = answer._replace(status=HTTPStatus.NOT_MODIFIED, body=b"")
         headers = {
+            "Server": self.server.program,
+            "Date": self.date_time_string(),
             "Content-Type": answer.content_type,
             "Content-Length": str(len(answer.body)),
             "ETag": f'W/"{answer.tag}"' if answer.tag else "",
             "Allow": "GET, HEAD" if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else "",
         }
-        self.send_response(answer.status)
+        self.send_response_only(answer.status)  # without the version of the interpreter
         for name, value in (headers | _SECURITY_HEADERS).items():
             if value:
                 self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
-
-    def version_string(self) -> str:
-        """Return the Server header, without the version of the interpreter."""
-        return "aosp-plugin"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's signature
         """Do not log requests: probes come every few seconds."""

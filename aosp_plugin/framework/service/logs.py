@@ -6,11 +6,12 @@ at the end of the text. The resource comes from the context (``observer.RESOURCE
 """
 
 import datetime
+import json
 import logging
 import re
 import sys
 
-from aosp_plugin.framework.observer import REQUEST, RESOURCE
+from aosp_plugin.framework.observer import RESOURCE
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -36,11 +37,9 @@ def set_up(level: str, style: str) -> None:
 
 
 def add_resource(record: logging.LogRecord) -> bool:
-    """Add the current resource and request to an event that names none; a logging filter that keeps all events."""
+    """Add the current resource to an event that names none; a logging filter that keeps all events."""
     if (resource := RESOURCE.get()) and not hasattr(record, "resource"):
         record.resource = resource
-    if request := REQUEST.get():
-        record.request = request
     return True
 
 
@@ -56,7 +55,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-01-02T03:04:05.678Z INFO registered resource=aosp.io/binder``."""
+    """``2026-01-02T03:04:05.678Z INFO registered resource=example.com/gpu``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a traceback follows in lines of its own."""
@@ -80,7 +79,6 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        import json  # noqa: PLC0415 - loads what text requires for few events only
 
         return json.dumps(entry, default=str)
 
@@ -89,6 +87,5 @@ def _quote(value: object) -> str:
     text = str(value)
     if re.fullmatch(r"[^\s\"=]+", text) and text.isprintable():
         return text
-    import json  # noqa: PLC0415 - as above
 
     return json.dumps(text)

@@ -11,36 +11,40 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from typing import Any
 
 from aosp_plugin.framework.aio import leaves
+from aosp_plugin.framework.apiserver import SERVICE_ACCOUNT_DIRECTORY
+from aosp_plugin.framework.apiserver.credentials import in_cluster
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi import DIRECTORY as CDI_DIRECTORY
+from aosp_plugin.framework.clock import Stop
+from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.devices import is_extended_resource_name
+from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.framework.service import logs
+from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.service import http, logs, stderr
 from aosp_plugin.framework.service.address import listen, listen_address
-from aosp_plugin.framework.service.metrics import Metrics
+from aosp_plugin.framework.service.http import Route
 from aosp_plugin.framework.service.systemd import notify
 from aosp_plugin.framework.service.termination import stop_on_signals
-from aosp_plugin.framework.timings import Stop
-
-if TYPE_CHECKING:
-    from aosp_plugin.framework.service.http import Route
+from aosp_plugin.framework.threads import require_threads
 
 LOG = logging.getLogger(__name__)
 
 
 def serve(
-    *backends: Backend,
+    *backends: Backend[Any],
     kubelet_dir: str = KUBELET_DIRECTORY,
     pod_resources_socket: str = POD_RESOURCES_SOCKET,
     listen: str | None = None,
@@ -54,7 +58,7 @@ def serve(
     has its devices; empty for no check. ``listen`` is the ``host:port`` of an HTTP server with ``/healthz``,
     ``/readyz`` and ``/metrics``; None for no server. ``allowed_hosts`` are the host names under which clients reach it,
     without port, other than localhost and that of ``listen``. ``log_level`` is debug, info, warning or error;
-    ``log_format`` is text or json; logs go to standard error.
+    ``log_format`` is text or json; logs go to standard error, for which ``sys.stderr`` is replaced: see ``stderr``.
 
     Call it in the main thread, as the last statement of the program: 4 s after the signal, the process is ended by
     force, whatever hangs, with a warning in the log and exit code 0. Clean up in ``Backend.close``, which has what is
@@ -65,23 +69,18 @@ def serve(
     standard error, another one with its traceback in the log. Raises ValueError if an argument is invalid.
     """
 
-    def create(files: FileEvents, metrics: Metrics) -> list[DevicePlugin]:
-        return [
-            DevicePlugin(
-                backend, kubelet_dir=kubelet_dir, files=files, observer=metrics.observer(backend.resource_name)
-            )
-            for backend in backends
-        ]
+    def create(runtime: Runtime) -> list[DevicePlugin]:
+        return [DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=runtime) for backend in backends]
 
     _run(backends, create, pod_resources_socket, listen, allowed_hosts, log_level, log_format)
 
 
 def serve_dra(
-    *backends: Backend,
+    *backends: Backend[Any],
     node_name: str | None = None,
     kubelet_root: str = os.path.dirname(KUBELET_DIRECTORY),
     cdi_dir: str = CDI_DIRECTORY,
-    service_account_dir: str = "/var/run/secrets/kubernetes.io/serviceaccount",
+    service_account_dir: str = SERVICE_ACCOUNT_DIRECTORY,
     listen: str | None = None,
     allowed_hosts: Collection[str] = (),
     log_level: str = "info",
@@ -98,9 +97,7 @@ def serve_dra(
     if not node:
         raise ValueError("serve_dra() requires node_name, or the environment variable NODE_NAME")
 
-    def create(files: FileEvents, metrics: Metrics) -> list[ResourceServer]:
-        from aosp_plugin.framework.apiserver.credentials import in_cluster  # noqa: PLC0415 - only where DRA is on
-        from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver  # noqa: PLC0415 - as above
+    def create(runtime: Runtime) -> list[ResourceServer]:
 
         return [
             DraDriver(
@@ -111,10 +108,11 @@ def serve_dra(
                     state=os.path.join(kubelet_root, "plugins", driver_name(backend.resource_name)),
                     cdi=cdi_dir,
                 ),
-                credentials=in_cluster(service_account_dir),
+                credentials=in_cluster(
+                    service_account_dir, conditions=runtime.conditions, resource=backend.resource_name
+                ),
                 kubelet_socket=os.path.join(kubelet_root, "pod-resources", "kubelet.sock"),
-                files=files,
-                observer=metrics.observer(backend.resource_name, is_driver=True),
+                runtime=runtime,
             )
             for backend in backends
         ]
@@ -123,8 +121,8 @@ def serve_dra(
 
 
 def _run(
-    backends: Sequence[Backend],
-    create: Callable[[FileEvents, Metrics], Sequence[ResourceServer]],
+    backends: Sequence[Backend[Any]],
+    create: Callable[[Runtime], Sequence[ResourceServer]],
     pod_resources_socket: str,
     listen: str | None,
     allowed_hosts: Collection[str],
@@ -138,8 +136,10 @@ def _run(
             f"serve() requires backends with different resource names such as example.com/gpu, not {names}"
         )
     address = listen_address(listen or "")
+    stderr.install()
     logs.set_up(log_level, log_format)
     try:
+        require_threads()
         asyncio.run(_serve(create, pod_resources_socket, address, allowed_hosts))
     except Exception as error:  # noqa: BLE001 - reported, whatever it is
         _report(leaves(error))
@@ -161,22 +161,35 @@ class Process:
 
     def __init__(self) -> None:
         """``servers`` are those that run, once there are any."""
-        self.stop, self.reload = Stop(), asyncio.Event()
-        """Set by SIGTERM and SIGINT, and by SIGHUP."""
+        self.stop = Stop()
+        """Set by SIGTERM and SIGINT."""
+        self.reloading = asyncio.Event()
+        """Set before the servers stop in order to execute the program again."""
         self.servers: Sequence[ResourceServer] | None = None
 
-    async def run(self, work: Callable[[asyncio.TaskGroup], Awaitable[None]], *, reloads: bool = False) -> None:
+    async def run(
+        self, work: Callable[[asyncio.TaskGroup], Awaitable[None]], reload: Callable[[], None] | None = None
+    ) -> None:
         """Run ``work`` in the group; it returns when it has ended what it started, after ``stop`` is set.
 
-        Without ``reloads``, SIGHUP keeps its effect. Raises the errors of all tasks as a group.
+        SIGHUP calls ``reload``; without, it keeps its effect. Raises the errors of all tasks as a group.
         """
-        stop_on_signals(self.stop.request, self.reload.set if reloads else None)
+        self._execute_again = stop_on_signals(self.stop.request, reload)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(notify(self._unready, self.stop))
+            tasks.create_task(notify(self._unready, self.stop, self.reloading))
             await work(tasks)
 
+    async def execute_again(self) -> None:
+        """Execute the program again, when all else has ended; return if the process is to stop."""
+        self._execute_again()
+        await self.stop.wait()
+
     def _unready(self) -> list[str]:
-        return ["starting"] if self.servers is None else [server.unready for server in self.servers]
+        """Return why the process is not ready, for people."""
+        if self.servers is None:
+            return ["starting"]
+        found = [each for server in self.servers for each in server.conditions()]
+        return [each.detail for each in found if each.kind.blocks]
 
 
 class Running:
@@ -206,7 +219,7 @@ class Running:
 
 
 async def _serve(
-    create: Callable[[FileEvents, Metrics], Sequence[ResourceServer]],
+    create: Callable[[Runtime], Sequence[ResourceServer]],
     pod_resources_socket: str,
     address: tuple[str, int] | None,
     allowed_hosts: Collection[str],
@@ -216,22 +229,21 @@ async def _serve(
 
     async def work(tasks: asyncio.TaskGroup) -> None:
         with contextlib.ExitStack() as stack:
-            files = stack.enter_context(contextlib.closing(FileEvents()))
-            metrics = Metrics(polling=lambda: files.polling, exposed=address is not None)
-            process.servers = servers = create(files, metrics)
+            conditions = Conditions()
+            files = stack.enter_context(contextlib.closing(FileEvents(conditions=conditions)))
+            metrics = Metrics(polling=lambda: files.polling)
+            runtime = Runtime(metrics, conditions, files)
+            process.servers = servers = create(runtime)
             beside = []
             if plugins := [server for server in servers if isinstance(server, DevicePlugin)]:
                 pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
                 stack.callback(pod_resources.close)
-                beside.append(KubeletView(plugins, pod_resources).run())
+                beside.append(KubeletView(plugins, pod_resources, runtime).run())
             running = Running(tasks, servers, beside)
             if address is not None:
-                from aosp_plugin.framework.service import http  # noqa: PLC0415 - only where it is on
-
                 routes = probe_routes(servers)
                 routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
                 stack.enter_context(http.serving(listen(address), routes, {address[0], *allowed_hosts}))
-                metrics.load()
             await process.stop.wait()
             await running.stop(process.stop.remaining)
 
@@ -244,17 +256,30 @@ def probe_routes(servers: Sequence[ResourceServer]) -> dict[str, Route]:
     Only what a restart of the process heals makes ``/healthz`` fail: an event loop that does not turn, and does not
     answer here. An error that ends a task ends the process. Trouble of the host makes ``/readyz`` fail.
     """
-    from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 
-    async def turns() -> str:
-        return ""
+    async def turns() -> list[str]:
+        return []
 
-    async def unready() -> str:
-        texts = [(server.resource_name, server.unready) for server in servers]
-        return "; ".join(text if len(servers) == 1 else f"{name}: {text}" for name, text in texts if text)
+    async def unready() -> list[str]:
+        found = [(server.resource_name, each) for server in servers for each in server.conditions()]
+        causes = [(name, each.detail) for name, each in found if each.kind.blocks]
+        return [text if len(servers) == 1 else f"{name}: {text}" for name, text in causes]
 
     def details(ready: bool) -> str:  # noqa: FBT001 - called by position
-        texts = [(each.resource_name, text) for each in servers for text in (each.details(ready=ready), each.notice)]
-        return "; ".join(f"{name}: {text}" for name, text in texts if text)
+        return "; ".join(f"{each.resource_name}: {text}" for each in servers for text in _said_of(each, ready=ready))
 
     return {"/healthz": http.probe(http.in_loop(turns)), "/readyz": http.probe(http.in_loop(unready), details)}
+
+
+def _said_of(server: ResourceServer, *, ready: bool) -> Iterator[str]:
+    """Yield what the readiness probe says of a resource besides why it is not ready."""
+    snapshot, driver, confirmation = server.inventory.snapshot, server.driver, server.confirmation
+    if snapshot.devices and not snapshot.healthy:
+        yield f"none of {len(snapshot.devices)} devices is healthy"
+    elif snapshot.revision and not snapshot.healthy:
+        yield "no devices: all are gone" if server.inventory.had_devices else "no devices"
+    elif driver is not None and ready:
+        yield f"{driver.slices} ResourceSlices, {driver.claims} prepared claims"
+    elif driver is None and server.registered and (ready or confirmation.allocatable is not None):
+        yield str(confirmation)  # the number of the time before the registration has ended would be misleading
+    yield from (each.detail for each in server.conditions() if each.detail and not each.kind.blocks)

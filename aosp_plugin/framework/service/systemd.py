@@ -1,28 +1,32 @@
-"""Tells systemd that the process is ready, and that its event loop turns."""
+"""Tells systemd that the process is ready, and that its event loop is alive."""
 
 import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 
 from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.timings import DEFAULT
 
 LOG = logging.getLogger(__name__)
 
+INTERVAL = 1.0
+"""Seconds between two readings of the state of the resources."""
+
 
 async def notify(
-    unready: Callable[[], Iterable[str]],
+    unready: Callable[[], Collection[str]],
     stop: asyncio.Event,
+    reloading: asyncio.Event,
     environment: Mapping[str, str] = os.environ,
-    interval: float = DEFAULT.state,
+    interval: float = INTERVAL,
 ) -> None:
-    """Notify systemd until ``stop`` is set, if the process is a service of Type=notify (sd_notify(3)).
+    """Notify systemd until ``stop`` or ``reloading`` is set, if the process is a service of Type=notify (sd_notify(3)).
 
-    Sends READY=1 once ``unready`` returns no problem, and its problems as the status; empty texts do not count as
-    problems. Sends WATCHDOG=1 whatever they are: only a stuck event loop or the end of the task misses it, and systemd
-    restarts the service. Sends STOPPING=1 at the end.
+    Sends READY=1 once ``unready`` returns no cause, and the causes as the status. Sends WATCHDOG=1 whatever they are:
+    only a stuck event loop or the end of the task misses it, and systemd restarts the service. The last message is
+    STOPPING=1, or RELOADING=1: the reload lasts until the program that is executed next sends READY=1.
     """
     address = environment.get("NOTIFY_SOCKET", "")
     if not address:
@@ -33,16 +37,20 @@ async def notify(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:  # kept: later, no descriptor may be free
         sender.settimeout(0.0)
         try:
-            while not stop.is_set():
-                problem = " ".join("; ".join(filter(None, unready())).split())
-                lines = ["READY=1"] if not (ready or problem) else []
-                lines += [f"STATUS={problem or 'registered'}"] if problem != sent_status else []
+            while not (stop.is_set() or reloading.is_set()):
+                causes = unready()
+                status = " ".join("; ".join(causes or ["registered"]).split())
+                lines = ["READY=1"] if not (ready or causes) else []
+                lines += [f"STATUS={status}"] if status != sent_status else []
                 lines += ["WATCHDOG=1"] if timeout else []
                 if not lines or _send(sender, address, *lines):
-                    sent_status, ready = problem, ready or not problem
-                await wait_any(stop, timeout=pause)
+                    sent_status, ready = status, ready or not causes
+                await wait_any(stop, reloading, timeout=pause)
         finally:
-            _send(sender, address, "STOPPING=1")
+            if reloading.is_set() and not stop.is_set():
+                _send(sender, address, "RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            else:
+                _send(sender, address, "STOPPING=1")
 
 
 def watchdog_timeout(environment: Mapping[str, str], pid: int) -> float:

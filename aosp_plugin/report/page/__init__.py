@@ -3,6 +3,7 @@
 ``index.html`` refers to the other files, and nothing is loaded from elsewhere. A file is read when it is requested.
 """
 
+import hashlib
 import os
 import pkgutil
 import posixpath
@@ -64,6 +65,4 @@ def _answer(name: str, content: bytes) -> Answer:
 
 def tagged(content_type: str, content: bytes) -> Answer:
     """Return an answer with an entity tag, by which a client that has this content already does not get it again."""
-    import hashlib  # noqa: PLC0415 - loads OpenSSL, which only the page requires
-
     return Answer(content_type, content, tag=hashlib.sha256(content).hexdigest()[:16])

@@ -13,13 +13,11 @@ const SHAPES = {
   registered: "free",
   "kubelet-has-all": "free",
   "scans-succeed": "free",
-  "leak-ended": "free",
   unhealthy: "unhealthy",
   removed: "unhealthy",
-  leaked: "leaked",
-  unregistered: "leaked",
-  "kubelet-lacks": "leaked",
-  "scans-fail": "leaked",
+  unregistered: "error",
+  "kubelet-lacks": "error",
+  "scans-fail": "error",
 };
 
 // Calls `actions.showDevice(resource, id)` and `actions.showPod(pod)`.

@@ -1,13 +1,13 @@
 // The panel with the details of the selected device or pod; on a narrow screen, a sheet that can be closed.
 
 import { button, command, element, onChange } from "./dom.js";
-import { age, dateTime, number, plural } from "./format.js";
+import { age, number, plural } from "./format.js";
 import { STATE, glyph, podName } from "./states.js";
 
 const MAX_DEVICES = 60;
 
 // Calls `actions.close()`, `actions.showDevice(resource, id)`, `actions.showPod(pod)` and `actions.searchFor(text)`.
-// Returns a function that shows a device with its resource, a pod's name with its devices as pairs of resource and
+// Returns a function that shows a device with the name of its resource, a pod's name with its devices as pairs of resource and
 // device, or, without arguments, nothing.
 export function detailPanel(panel, actions) {
   return onChange((resource, device, pod, devices, node) => {
@@ -36,10 +36,10 @@ function deviceParts(resource, device, actions) {
   if (device.since !== null) chip.append(element("span", "muted", "for ", age(device.since)));
   const explanation = device.detail || device.reason || STATE[device.state].meaning;
   const rows = [
-    ["Resource", resource.name],
+    ["Resource", resource],
     ["Binder devices", device.binder_devices.join(", ") || "none"],
     ...(device.numa.length ? [["NUMA node", device.numa.join(", ")]] : []),
-    ...(device.spread_device ? [["Spread device", device.spread_device]] : []),
+    ...(device.spread_devices.length ? [["Spread devices", device.spread_devices.join(", ")]] : []),
   ];
   const pods = device.pods.map((pod) =>
     block("Allocated to", [
@@ -49,21 +49,7 @@ function deviceParts(resource, device, actions) {
       ...(device.allocated_since === null ? [] : [["For", age(device.allocated_since)]]),
     ], command(`kubectl -n ${pod.namespace} describe pod ${pod.name}`)),
   );
-  const leaks = resource.leaks.filter((leak) => device.binder_devices.includes(leak.binder_device)).map(leakBlock);
-  return [head, chip, element("p", "explanation", explanation), ...leaks, ...pods, block("Device", rows)];
-}
-
-function leakBlock(leak) {
-  const container = leak.container ? `container ${leak.container.slice(0, 12)}` : "no container";
-  const location = leak.pod_uid ? `pod ${leak.pod_uid}` : container;
-  return block(`Held open by process ${leak.pid}`, [
-    ["Binder device", leak.binder_device],
-    ["Command", leak.command],
-    ["Location", location],
-    ["User", String(leak.user)],
-    ["Leaked for", age(leak.since)],
-    ["Started", dateTime(leak.started)],
-  ]);
+  return [head, chip, element("p", "explanation", explanation), ...pods, block("Device", rows)];
 }
 
 function podParts(pod, devices, node, actions) {
@@ -76,7 +62,7 @@ function podParts(pod, devices, node, actions) {
       "",
       glyph(device.state),
       button("link", () => actions.showDevice(resource, device.id), device.id),
-      element("span", "muted", device.state === "leaked" ? "leaked" : device.reason || STATE[device.state].label.toLowerCase()),
+      element("span", "muted", device.reason || STATE[device.state].label.toLowerCase()),
     ),
   );
   const times = devices.map(([, device]) => device.allocated_since).filter((time) => time !== null);

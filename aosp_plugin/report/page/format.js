@@ -14,10 +14,6 @@ export const dateTime = (seconds) => new Date(seconds * 1000).toLocaleString("en
 
 export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
-export function sentence(text) {
-  return text && `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
-}
-
 // Returns a duration in seconds as text, in its two largest units.
 export function duration(seconds) {
   const minutes = Math.max(0, Math.floor(seconds / 60));

@@ -6,7 +6,7 @@ const HELP = [
   ["/", "Search by device, pod, namespace, container or reason"],
   ["Enter", "In the search: select the next device that matches; with Shift, the previous one"],
   ["m p t", "Show the devices as map, by pod, or as table"],
-  ["u", "Show only unhealthy, leaked and gone devices; again: all"],
+  ["u", "Show only unhealthy and gone devices; again: all"],
   ["Arrow keys", "On the map: move from device to device; also Home, End, Page Up, Page Down"],
   ["Escape", "Close the details"],
   ["?", "Show these keys"],

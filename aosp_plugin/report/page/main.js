@@ -12,7 +12,7 @@ import { podName } from "./states.js";
 
 const byId = (id) => document.getElementById(id);
 const NARROW = "(max-width: 640px)";
-const PROBLEMS = ["unhealthy", "leaked", "gone"];
+const PROBLEMS = ["unhealthy", "gone"];
 
 const address = readAddress();
 const resources = new Map();
@@ -50,10 +50,10 @@ const actions = {
   },
   showPod: (pod) => actions.selectPod(pod),
   showProblem({ kind }) {
-    const counted = kind === "leaked" || kind === "gone";
-    shown.counts = new Set(counted ? [kind] : []);
+    const gone = kind === "gone";
+    shown.counts = new Set(gone ? [kind] : []);
     shown.view = "table";
-    actions.searchFor(counted ? "" : kind);
+    actions.searchFor(gone ? "" : kind);
     resources.values().next().value?.tabs.scrollIntoView({ block: "nearest" });
   },
   searchFor(text) {
@@ -160,8 +160,7 @@ function showSelected() {
   const devices = !pod || !report ? [] : report.resources.flatMap(({ name, devices: all }) =>
     all.filter((each) => each.pods.some((owner) => podName(owner) === pod)).map((each) => [name, each]),
   );
-  const of = device && { name: resource.name, leaks: resource.report.leaks };
-  showDetail(of, device, pod, devices, report?.node);
+  showDetail(resource?.name, device, pod, devices, report?.node);
   const { counts, closed, order } = shown;
   writeAddress({
     q: byId("search").value.trim(),

@@ -105,12 +105,9 @@ function podsOf(devices, matches) {
     .sort((a, b) => Number(!a.problems) - Number(!b.problems) || natural(a.name, b.name));
 }
 
-// Returns what is wrong with devices: "1 missing, 2 leaked".
+// Returns what is wrong with devices: "1 missing, 2 gone".
 function summary(devices) {
   const counts = new Map();
-  for (const { state, reason } of devices) {
-    const name = state === "leaked" ? state : reason;
-    counts.set(name, (counts.get(name) ?? 0) + 1);
-  }
+  for (const { reason } of devices) counts.set(reason, (counts.get(reason) ?? 0) + 1);
   return [...counts].map(([name, count]) => `${count} ${name}`).join(", ");
 }

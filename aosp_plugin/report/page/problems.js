@@ -32,7 +32,7 @@ function item(problem, runbookUrl, actions) {
   const { severity, summary, since, resource, action } = problem;
   const head = element("p", "what", element("strong", "", summary));
   const facts = element("p", "facts-line");
-  const marks = { error: "leaked", warning: "unhealthy", notice: "unknown" };
+  const marks = { error: "error", warning: "unhealthy", notice: "unknown" };
   const label = element("span", `severity ${severity}`, glyph(marks[severity]), severity);
   facts.append(label);
   if (since !== null) facts.append(element("span", "", "for ", age(since)));

@@ -2,7 +2,7 @@
 // pod, or as table.
 
 import { button, element } from "./dom.js";
-import { age, dateTime, number, plural, sentence } from "./format.js";
+import { dateTime, number, plural } from "./format.js";
 import { DeviceMap } from "./map.js";
 import { PodList } from "./pods.js";
 import { COUNTS, STATES, glyph, searchText } from "./states.js";
@@ -100,14 +100,14 @@ export class Resource {
   }
 
   showCounts(chosen) {
-    const { counts, registered, revision, since, leaks_known: leaksKnown, devices } = this.report;
+    const { counts, registered, revision, since, devices } = this.report;
     this.pill.className = `pill ${registered && !this.lacking ? "good" : "bad"}`;
     this.pill.textContent = this.registration;
     this.pill.title = `${registered ? "Registered" : "Not registered"} since ${dateTime(since)}; revision ${revision} of the device list`;
     this.total.replaceChildren(element("span", "name", "Devices"), element("span", "value", number(counts.total)));
     for (const { key } of COUNTS) {
       const { button: chip, value } = this.chips[key];
-      value.textContent = key === "leaked" && !leaksKnown ? "–" : number(counts[key]);
+      value.textContent = number(counts[key]);
       chip.setAttribute("aria-pressed", chosen.has(key));
       const optional =
         key === "unknown" || key === "gone" || ((key === "free" || key === "allocated") && counts.unknown > 0);
@@ -119,7 +119,7 @@ export class Resource {
       this.parts[key].style.flexGrow = count;
       this.parts[key].hidden = count === 0;
     }
-    this.showNotes();
+    this.showDriver();
   }
 
   // Whether the kubelet had fewer healthy devices than the plugin had published when it answered, or the API server has
@@ -139,15 +139,10 @@ export class Resource {
     return `The kubelet can allocate ${number(allocatable)} of ${number(counts.total - truncated)}`;
   }
 
-  // Says what has no place elsewhere: the DRA driver, and the state of leak detection.
-  showNotes() {
-    const { driver, leak_detection: detection, leaks_problem: problem, leaks_scanned: scanned } = this.report;
-    const notes = [];
-    if (driver !== null) notes.push(`DRA driver ${driver.name}, ${plural(driver.claims, "prepared claim")}. `);
-    if (detection === "off" || detection === "pending") notes.push(`${sentence(problem)} `);
-    if (scanned !== null) notes.push("Last leak scan: ", age(scanned), " ago.");
-    this.note.hidden = notes.length === 0;
-    this.note.replaceChildren(...notes);
+  showDriver() {
+    const { driver } = this.report;
+    this.note.hidden = driver === null;
+    if (driver !== null) this.note.textContent = `DRA driver ${driver.name}, ${plural(driver.claims, "prepared claim")}.`;
   }
 }
 

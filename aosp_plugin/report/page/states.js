@@ -8,10 +8,9 @@ export const STATES = [
   { key: "free", label: "Free", meaning: "Healthy and not allocated." },
   { key: "unknown", label: "Healthy", meaning: "Healthy; whether it is allocated is unknown." },
   { key: "unhealthy", label: "Unhealthy", meaning: "Not allocatable." },
-  { key: "leaked", label: "Leaked", meaning: "Held open by a process outside the pods it is allocated to." },
 ];
 
-// What is counted, and can be shown alone. Unlike states, these overlap: a pod may have a leaked device.
+// What is counted, and can be shown alone. Unlike states, these overlap: a pod may have an unhealthy device.
 export const COUNTS = [
   { key: "allocated", label: "Allocated", meaning: "A pod has it, in any state.", of: ({ pods }) => pods.length > 0 },
   { key: "free", label: "Free", meaning: "Healthy and not allocated.", of: ({ state }) => state === "free" },
@@ -28,12 +27,6 @@ export const COUNTS = [
     of: ({ reason }) => reason && reason !== "gone",
   },
   {
-    key: "leaked",
-    label: "Leaked",
-    meaning: "Held open by a process outside the pods it is allocated to.",
-    of: ({ state }) => state === "leaked",
-  },
-  {
     key: "gone",
     label: "Gone",
     glyph: "unhealthy",
@@ -46,7 +39,7 @@ export const STATE = Object.fromEntries(STATES.map((state) => [state.key, state]
 
 // Squares leave a gap between cells; the shapes of problems fill the whole cell.
 const SHAPES = {
-  leaked: { path: "M6-.5 12.5 6 6 12.5-.5 6Z", full: true },
+  error: { path: "M6-.5 12.5 6 6 12.5-.5 6Z", full: true },
   unhealthy: { path: "M6 0 12.3 11.8H-.3Z", full: true },
   allocated: { path: "M0 0h12v12h-12z" },
   free: { path: "M.7.7h10.6v10.6h-10.6z", outline: true },
@@ -101,12 +94,12 @@ export function glyph(state) {
 export function searchText(device) {
   const pods = device.pods.map((pod) => `${pod.namespace}/${pod.name} ${pod.container}`);
   const numa = device.numa.map((node) => `numa${node}`);
-  const names = [...device.binder_devices, device.spread_device];
+  const names = [...device.binder_devices, ...device.spread_devices];
   return [device.id, device.state, device.reason, ...names, ...pods, ...numa].join(" ").toLowerCase();
 }
 
 // Returns whether a device is to be seen by an operator.
-export const hasProblem = (device) => device.state === "unhealthy" || device.state === "leaked";
+export const hasProblem = (device) => device.state === "unhealthy";
 
 export const podName = (pod) => `${pod.namespace}/${pod.name}`;
 

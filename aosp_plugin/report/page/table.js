@@ -6,7 +6,7 @@ import { age, dateTime, natural, number } from "./format.js";
 import { Rows } from "./rows.js";
 import { STATE, glyph, podName } from "./states.js";
 
-const ORDER = { leaked: 0, unhealthy: 1, allocated: 2, unknown: 3, free: 4 };
+const ORDER = { unhealthy: 0, allocated: 1, unknown: 2, free: 3 };
 const pods = (device) => device.pods.map(podName).join(", ");
 
 // Each column compares two devices; equal ones keep the order of the device list.
@@ -75,8 +75,7 @@ export class DeviceTable {
     const device = this.report.devices[i];
     const name = button("link", () => this.actions.select(i), device.id);
     const state = element("span", "state", glyph(device.state), STATE[device.state].label);
-    const reason = this.reason(device);
-    if (reason) state.append(element("span", "reason", reason));
+    if (device.reason) state.append(element("span", "reason", device.reason));
     const owners = device.pods.map((pod) =>
       element("span", "pod", element("small", "", `${pod.namespace}/`), pod.name, element("small", "", ` ${pod.container}`)),
     );
@@ -88,11 +87,6 @@ export class DeviceTable {
     row.setAttribute("aria-rowindex", position + 2);
     row.classList.toggle("selected", i === this.selected);
     return row;
-  }
-
-  reason(device) {
-    const leak = this.report.leaks.find(({ binder_device: name }) => device.binder_devices.includes(name));
-    return leak ? `held open by process ${leak.pid}` : device.reason;
   }
 
   save() {

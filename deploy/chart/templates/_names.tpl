@@ -87,7 +87,7 @@ context of one kind of nodes its resources, otherwise those of all kinds.
 {{- $config := .Values.config -}}
 {{- range $entry := default (list (dict)) $config.resources -}}
 {{- $setting := dict -}}
-{{- range $key := list "resource_name" "api" "phones" "provision" "recreate" "verify" "device_list" -}}
+{{- range $key := list "resource_name" "api" "phones" "recreate" "verify" "device_list" -}}
 {{- $_ := set $setting $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
 {{- end -}}
 {{- /* The plugin's default. */ -}}
@@ -121,12 +121,12 @@ context of one kind of nodes its resources, otherwise those of all kinds.
 {{- if and .Values.provision.enabled (eq .Values.provision.mode "plugin") -}}true{{- end -}}
 {{- end }}
 
-{{/* "true" if an init container provisions, and the plugin must not. */}}
+{{/* "true" if an init container mounts phones, and the plugin must not. */}}
 {{- define "aosp-device-plugin.initContainer" -}}
 {{- if and .Values.provision.enabled (eq .Values.provision.mode "init-container") -}}true{{- end -}}
 {{- end }}
 
-{{/* "true" if a privileged container beside the plugin provisions, and the plugin must not. */}}
+{{/* "true" if a privileged container beside the plugin mounts phones, and the plugin must not. */}}
 {{- define "aosp-device-plugin.provisioner" -}}
 {{- if and .Values.provision.enabled (eq .Values.provision.mode "provisioner") -}}true{{- end -}}
 {{- end }}
@@ -145,12 +145,9 @@ context of one kind of nodes its resources, otherwise those of all kinds.
 {{- $privileged := eq "true" (include "aosp-device-plugin.privileged" .) -}}
 {{- $enabled := "requires provision.enabled=true (docs/deploy.md)" -}}
 {{- $plugin := "requires a privileged plugin: provision.enabled=true and provision.mode=plugin (docs/deploy.md)" -}}
-{{- if and $config.leak_scan_interval (not $privileged) -}}
-{{- fail (printf "%sconfig.leak_scan_interval reads the host's processes and %s" $of $plugin) -}}
-{{- end -}}
 {{- $made := false -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
-{{- if or .phones .provision -}}{{- $made = true -}}{{- end -}}
+{{- if .phones -}}{{- $made = true -}}{{- end -}}
 {{- end -}}
 {{- if and .Values.provision.enabled (ne .Values.provision.mode "plugin") (not $made) -}}
 {{- fail (printf "%sprovision.enabled=true has nothing to provision: set config.phones.count, or provision.enabled=false to allocate devices that the host has" $of) -}}
@@ -162,19 +159,12 @@ context of one kind of nodes its resources, otherwise those of all kinds.
 {{- if and .phones (eq (toString .api) "dra") (not $privileged) -}}
 {{- fail (printf "%sconfig.phones with api=dra mounts a file system for each claim and %s" $of $plugin) -}}
 {{- end -}}
-{{- if and .provision (not $.Values.provision.enabled) -}}
-{{- fail (printf "%sconfig.provision creates binder devices on the host and %s" $of $enabled) -}}
-{{- end -}}
 {{- $mounts := and .phones (include "aosp-device-plugin.provisioner" $) -}}
 {{- if and (eq (toString .recreate) "on-start") (not (or $privileged $mounts)) -}}
 {{- fail (printf "%sconfig.recreate=on-start creates binder devices on the host and %s" $of $plugin) -}}
 {{- end -}}
 {{- if and (eq (toString .verify) "probe") (not $privileged) -}}
 {{- fail (printf "%sconfig.verify=probe opens binder devices of the host and %s" $of $plugin) -}}
-{{- end -}}
-{{- $directory := dig "directory" "/run/aosp-binderfs/devices" (default dict .provision) -}}
-{{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}
-{{- fail (printf "%sconfig.provision.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $of $directory) -}}
 {{- end -}}
 {{- $directory := dig "directory" "/run/aosp-binderfs/phones" (default dict .phones) -}}
 {{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}

@@ -3,11 +3,6 @@
 {{- if or .Values.config.node_events .Values.config.startup_taint -}}true{{- end -}}
 {{- end }}
 
-{{/* The host directory of the feature file; empty without one. */}}
-{{- define "aosp-device-plugin.featureDirectory" -}}
-{{- with .Values.config.feature_file }}{{ . | clean | dir }}{{ end -}}
-{{- end }}
-
 {{/* Reject a cluster without the policies that limit the plugin's token to its own Node. */}}
 {{- define "aosp-device-plugin.checkNode" -}}
 {{- if and (include "aosp-device-plugin.writesNode" .) (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}

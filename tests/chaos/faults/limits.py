@@ -24,7 +24,7 @@ async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator
         await world.restart_plugin(signal.SIGKILL)
         await asyncio.sleep(1)
         yield
-    world.plugin.baseline = None  # each subscription has an inotify instance of its own
+    world.plugin.baseline = None  # the plugin that restarts has no inotify instance at first
 
 
 @for_a_while("limits", namespaces=True, livable=True, excuses=("files_are_watched",))

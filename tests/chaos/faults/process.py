@@ -34,6 +34,15 @@ async def plugin_is_stopped(world: World, rng: random.Random) -> AsyncIterator[N
     world.plugin.resume()
 
 
+@for_a_while("process", livable=True)
+async def log_is_not_read(world: World, rng: random.Random) -> AsyncIterator[None]:
+    """Nobody reads the plugin's log, and its pipe is full."""
+    world.plugin.stall_log()
+    world.reload()
+    yield
+    world.plugin.reads_log.set()
+
+
 @at_once("process")
 def configuration_is_reloaded(world: World, rng: random.Random) -> None:
     """SIGHUP with an unchanged configuration, once or several times in a row."""
@@ -43,6 +52,6 @@ def configuration_is_reloaded(world: World, rng: random.Random) -> None:
 
 @at_once("process", weight=6)
 def configuration_changes(world: World, rng: random.Random) -> None:
-    """SIGHUP with a changed configuration, which replaces all parts of the process."""
+    """SIGHUP with a changed configuration, for which the process executes its program again."""
     world.configure(log_level=rng.choice(["info", "debug"]), log_format=rng.choice(["text", "json"]))
     world.reload()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.credentials import Credentials, tls_context
+from aosp_plugin.framework.apiserver.credentials import tls_context
 from tests.api_contract.checks import CHECKS
 from tests.e2e.apiserver import claims, policies
 from tests.e2e.cluster import accounts
@@ -18,6 +19,7 @@ from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.control_plane import ADMINISTRATORS, ControlPlane, etcd
 from tests.e2e.common.report import Report, say
 from tests.e2e.kubelet.waiting import until
+from tests.static_credentials import StaticCredentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,12 +43,13 @@ class Server:
         self.minor = int(version["minor"].rstrip("+"))
         self.version = version["gitVersion"]
 
-    def client(self, limits: ApiLimits = DEFAULT_LIMITS, token: str = "") -> ApiClient:
-        """Return a client."""
+    def client(self, limits: ApiLimits = DEFAULT_LIMITS, token: str = "") -> contextlib.aclosing[ApiClient]:
+        """Return a client, which the context closes."""
         context = tls_context(self._authority)
         if not token:
             context.load_cert_chain(*map(str, self._administrator))
-        return ApiClient(Credentials(self._control_plane.server, token, context), limits=limits)
+        credentials = StaticCredentials(self._control_plane.server, token, context)
+        return contextlib.aclosing(ApiClient(credentials, limits=limits))
 
     async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
         """Create a service account, its role and a token."""

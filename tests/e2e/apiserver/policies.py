@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from aosp_plugin.framework.dra.driver_names import pool_name, slice_name
 from tests.e2e.cluster.api import CORE, ApiError
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.waiting import until
@@ -26,6 +27,8 @@ ACCOUNT: Final = "aosp-device-plugin"
 ACCOUNTS: Final = f"{CORE}/namespaces/kube-system/serviceaccounts"
 OWN: Final = "policy-node"
 FOREIGN: Final = "policy-foreign-node"
+LONG: Final = ".".join(["long" * 15] * 3)
+"""The name of a Node that is too long for the names of slices."""
 DRIVER: Final = "phone.aosp.io"
 NODES: Final = f"{CORE}/nodes"
 EVENTS: Final = f"{CORE}/namespaces/default/events"
@@ -68,6 +71,8 @@ class World:
     api: Api
     own: Api
     without_node: Api
+    long: Api
+    """A plugin's pod on the Node LONG."""
     places: dict[str, int] = field(default_factory=dict)
     """The place of each taint of the Nodes."""
 
@@ -95,12 +100,10 @@ def prepare(plane: ControlPlane) -> World:
         for manifest in yaml.safe_load_all((PROJECT / "deploy" / name).read_text()):
             api.create(_COLLECTIONS[manifest["kind"]], manifest)
     taints = [{"key": key, "effect": "NoSchedule"} for key in (KEY, OTHER)]
-    for name in (OWN, FOREIGN):
+    for name in (OWN, FOREIGN, LONG):
         api.create(NODES, {"metadata": {"name": name}, "spec": {"taints": taints}})
-    spec = {"nodeName": OWN, "serviceAccountName": ACCOUNT, "containers": [{"name": "plugin", "image": "none"}]}
-    pod = api.create(f"{CORE}/namespaces/kube-system/pods", {"metadata": {"name": "plugin"}, "spec": spec})
-    bound = {"kind": "Pod", "apiVersion": "v1", "name": "plugin", "uid": pod["metadata"]["uid"]}
-    world = World(api, plane.as_token(_token(api, boundObjectRef=bound)), plane.as_token(_token(api)))
+    own, long = (plane.as_token(_token_of_pod(api, f"plugin{i}", node)) for i, node in enumerate((OWN, LONG)))
+    world = World(api, own, plane.as_token(_token(api)), long)
     world.places = {taint["key"]: place for place, taint in enumerate(api.get(f"{NODES}/{OWN}")["spec"]["taints"])}
     # A patch that is a change each time: what was admitted before the policy is no change afterwards.
     for request in (
@@ -110,6 +113,13 @@ def prepare(plane: ControlPlane) -> World:
     ):
         until(lambda request=request: POLICY in request(), "the policies are enforced", seconds=ACTIVE)  # type: ignore[misc]
     return world
+
+
+def _token_of_pod(api: Api, name: str, node: str) -> str:
+    spec = {"nodeName": node, "serviceAccountName": ACCOUNT, "containers": [{"name": "plugin", "image": "none"}]}
+    pod = api.create(f"{CORE}/namespaces/kube-system/pods", {"metadata": {"name": name}, "spec": spec})
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": pod["metadata"]["uid"]}
+    return _token(api, boundObjectRef=bound)
 
 
 def _token(api: Api, **spec: Any) -> str:
@@ -127,12 +137,13 @@ def denied(api: Api, method: str, path: str, body: Body = None) -> str:
     raise AssertionError(f"{method} {path} succeeded: {body}")
 
 
-def event(node: str, *, component: str = ACCOUNT, **involved: str) -> dict[str, Any]:
+def event(node: str, *, component: str = ACCOUNT, reporting: str = ACCOUNT, **involved: str) -> dict[str, Any]:
     """Return an Event of a Node, or of what ``involved`` says."""
     return {
         "metadata": {"name": f"forged-{time.monotonic_ns()}", "namespace": "default"},
         "involvedObject": {"kind": "Node", "name": node, "uid": node} | involved,
         "source": {"component": component} if component else {},
+        "reportingComponent": reporting,
         "reason": "Forged",
         "message": "forged",
         "type": "Normal",
@@ -140,12 +151,13 @@ def event(node: str, *, component: str = ACCOUNT, **involved: str) -> dict[str, 
     }
 
 
-def resource_slice(node: str, driver: str = DRIVER) -> dict[str, Any]:
-    """Return a slice with one device, of a node or of all nodes."""
+def resource_slice(node: str, driver: str = DRIVER, *, name: str = "", pool: str = "") -> dict[str, Any]:
+    """Return a slice with one device, of a node or of all nodes; ``name`` and ``pool`` instead of its own names."""
     where: dict[str, Any] = {"nodeName": node} if node else {"allNodes": True}
-    pool = {"name": "test", "generation": 1, "resourceSliceCount": 1}
-    spec = where | {"driver": driver, "pool": pool, "devices": [{"name": "forged"}]}
-    return {"metadata": {"name": f"forged-{time.monotonic_ns()}"}, "spec": spec}
+    block = f"{time.monotonic_ns()}"
+    of_pool = {"name": pool or pool_name(node or "all", block), "generation": 1, "resourceSliceCount": 1}
+    spec = where | {"driver": driver, "pool": of_pool, "devices": [{"name": "forged"}]}
+    return {"metadata": {"name": name or slice_name(driver, node or "all", block)}, "spec": spec}
 
 
 def removal(place: int | str) -> list[dict[str, Any]]:
@@ -215,9 +227,11 @@ def foreign_events(world: World) -> None:
     path = f"{EVENTS}/{made['metadata']['name']}"
     world.own.patch(path, {"count": 2})
     pod = event(OWN, kind="Pod", namespace="default")
-    for body in (event(FOREIGN), pod, event(OWN, component="kubelet"), event(OWN, component="")):
+    under_another_name = [event(OWN, **{part: name}) for part in ("component", "reporting") for name in ("kubelet", "")]
+    for body in (event(FOREIGN), pod, *under_another_name):
         assert POLICY in denied(world.own, "POST", EVENTS, body), body
-    assert POLICY in denied(world.own, "PATCH", path, {"source": {"component": "kubelet"}})
+    for patch in ({"source": {"component": "kubelet"}}, {"reportingComponent": "kubelet"}):
+        assert POLICY in denied(world.own, "PATCH", path, patch), patch
     kubelet = world.api.create(EVENTS, event(OWN, component="kubelet"))
     stolen = {"source": {"component": ACCOUNT}, "message": "changed"}
     assert POLICY in denied(world.own, "PATCH", f"{EVENTS}/{kubelet['metadata']['name']}", stolen)
@@ -237,6 +251,24 @@ def other_slices(world: World) -> None:
     assert "gpu.example.com" in denied(world.own, "POST", SLICES, resource_slice(OWN, "gpu.example.com"))
     own = world.own.create(SLICES, resource_slice(OWN))
     world.own.delete(f"{SLICES}/{own['metadata']['name']}")
+
+
+@check("It cannot take the names that slices and pools of other nodes have or may get.")
+def other_names(world: World) -> None:
+    for node in (FOREIGN, LONG, f"{OWN}-2", f"2-{OWN}"):
+        taken = resource_slice(OWN, name=slice_name(DRIVER, node, "00000"))
+        assert f"BLOCK-{DRIVER}-{OWN}" in denied(world.own, "POST", SLICES, taken)
+        taken = resource_slice(OWN, pool=pool_name(node, "00000"))
+        assert f"{OWN}/BLOCK" in denied(world.own, "POST", SLICES, taken)
+    for name in ("forged", f"00000-{DRIVER}", f"0-0-{DRIVER}-{OWN}", f"{DRIVER}-{OWN}"):
+        denied(world.own, "POST", SLICES, resource_slice(OWN, name=name))
+    denied(world.own, "POST", SLICES, resource_slice(OWN, pool=OWN))
+    for node in (OWN, f"other{LONG[5:]}"):
+        denied(world.long, "POST", SLICES, resource_slice(LONG, name=slice_name(DRIVER, node, "00000")))
+        denied(world.long, "POST", SLICES, resource_slice(LONG, pool=pool_name(node, "00000")))
+    made = world.long.create(SLICES, resource_slice(LONG))
+    world.long.text("PUT", f"{SLICES}/{made['metadata']['name']}", made | {"spec": made["spec"] | {"devices": []}})
+    world.long.delete(f"{SLICES}/{made['metadata']['name']}")
 
 
 @check("A token of its service account without a pod can change no Node and no slice.")

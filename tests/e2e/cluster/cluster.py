@@ -84,7 +84,7 @@ class Cluster:
 
     def _boot(self, machine: Machine) -> None:
         machine.boot(self.parts.kubernetes)
-        machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
+        machine.device_tool("create", "--stand-ins", "--count", str(DEVICES))
         for image in (self._busybox, self.parts.image):
             machine.runtime.load(image)
 

@@ -228,7 +228,7 @@ def specs(machine: Machine) -> dict[str, str]:
 
 
 def prepared(machine: Machine, claim: dict[str, Any]) -> bool:
-    """Return whether the driver has a spec of a claim, which records it."""
+    """Return whether the driver has a spec of a claim."""
     return claim["metadata"]["uid"] in specs(machine)
 
 

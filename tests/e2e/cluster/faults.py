@@ -109,7 +109,7 @@ def machine_reboots(world: World) -> Iterator[None]:
     time.sleep(_AWAY)
     machine.boot(world.cluster.parts.kubernetes)
     time.sleep(_AWAY)
-    machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
+    machine.device_tool("create", "--stand-ins", "--count", str(DEVICES))
 
 
 @fault()

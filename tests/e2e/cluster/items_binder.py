@@ -161,6 +161,10 @@ def _held(cluster: Cluster, name: str) -> list[str]:
     return sorted(device["id"] for device in report["devices"] if any(pod["name"] == name for pod in device["pods"]))
 
 
+SECCOMP: Final = "/var/lib/kubelet/seccomp"
+"""Where the runtime finds profiles."""
+
+
 @item("deploy/examples/tenant.yaml: by its RuntimeClass a phone makes cgroups, another pod does not; the quota holds")
 def tenant(cluster: Cluster) -> None:
     """The node has no AppArmor, so that the phone runs without the profile of the example."""
@@ -171,6 +175,7 @@ def tenant(cluster: Cluster) -> None:
     pod = objects[-1]["spec"]["template"]["spec"]
     pod["containers"][0] |= {"image": BUSYBOX, "imagePullPolicy": "Never"}
     del pod["containers"][0]["securityContext"]["appArmorProfile"]
+    machine.run("install", "-D", "-m", "0644", f"{PROJECT}/deploy/seccomp/aosp-phone.json", "-t", SECCOMP)
     cluster.kubectl("apply", "--filename=-", text=yaml.safe_dump_all(objects).replace("'20'", "'1'"))
     phone, wait = ("--namespace=phones", "deployment/phone"), ("wait", f"--timeout={SLOW:.0f}s")
     cluster.kubectl(*wait, "--for=condition=Available", *phone, seconds=SLOW)

@@ -84,7 +84,23 @@ def specs_lost(cluster: Cluster) -> None:
     pods = Undisturbed(cluster)
     cluster.machine.run("sh", "-ec", f"rm /var/run/cdi/{dra.DRIVER}-claim_*")
     pods.check()
-    # A container that is started again reads its CDI spec again.
+    _restart_container(cluster, pods)
+    pods.end()
+
+
+@item("/var/run/cdi is removed: the plugin starts anew, writes the specs again, and a container has its devices")
+def cdi_directory_removed(cluster: Cluster) -> None:
+    """The plugin's container has the removed directory as a mount, which no runtime reads."""
+    pods = Undisturbed(cluster)
+    cluster.machine.run("rm", "-r", "/var/run/cdi")
+    until(lambda: all(dra.prepared(cluster.machine, claim) for claim in pods.claims), "the specs", seconds=2 * PATIENCE)
+    pods.check()
+    _restart_container(cluster, pods)
+    pods.end()
+
+
+def _restart_container(cluster: Cluster, pods: Undisturbed) -> None:
+    """End the container of a pod. The one that is started in its place reads its CDI spec again."""
     name = min(pods.owners)
     phones.end_container(cluster, name)
     path = f"{phones.collection('Pod')}/{name}"
@@ -95,7 +111,6 @@ def specs_lost(cluster: Cluster) -> None:
 
     until(restarted, f"the container of {name} has restarted")
     assert dra.owners(cluster, phones.running(cluster, "web")) == pods.owners
-    pods.end()
 
 
 @item("afterwards nothing of the driver is left")

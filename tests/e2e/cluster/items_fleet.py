@@ -66,7 +66,7 @@ def the_fleets_view_is_right(cluster: Cluster) -> None:
         for machine in cluster.machines:
             _compare(cluster, machine, unhealthy=int(machine is node))
     finally:
-        node.nodes("create", "--stand-ins", "--count", "12")
+        node.device_tool("create", "--stand-ins", "--count", "12")
     plugin.wait_allocatable(cluster, node, PHONES)
     _compare(cluster, node, unhealthy=0)
 

@@ -46,41 +46,32 @@ def configure(overlay: Path, **keys: object) -> None:
 
 
 def _patch(overlay: Path, namespace: str) -> None:
-    """Add the page's patches: of the NetworkPolicy, for Prometheus in a namespace, and of the rights, to find leaks."""
+    """Add the page's patch of the NetworkPolicy, for Prometheus in a namespace."""
     policy = documented.example("kind: NetworkPolicy")["patches"]
     policy[0]["patch"] = policy[0]["patch"].replace("NAMESPACE", namespace)
-    head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": plugin.NAME}}
-    (overlay / "rights.yaml").write_text(yaml.safe_dump(head | documented.example("SYS_PTRACE, DAC_READ_SEARCH")))
     file = overlay / "kustomization.yaml"
-    file.write_text(file.read_text() + yaml.safe_dump({"patches": [*policy, {"path": "rights.yaml"}]}))
+    file.write_text(file.read_text() + yaml.safe_dump({"patches": policy}))
 
 
-@item("deploy/base installs by the page's overlay and patches; the plugin finds leaks with two capabilities")
+@item("deploy/base installs by the page's overlay and patch")
 def base(cluster: Cluster) -> None:
     overlay = overlay_of(cluster)
-    configure(overlay, leak_scan_interval=10)
+    configure(overlay)
     _patch(overlay, "observability")
     documented.shell(cluster, APPLY, cwd=overlay)
     rolled_out(cluster)
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
     policy = cluster.kubectl("-n", plugin.NAMESPACE, "get", "networkpolicy", plugin.NAME, "--output=yaml")
     assert "kubernetes.io/metadata.name: observability" in policy, policy
-    own = plugin.pod_on(cluster, cluster.machine)
-    leak = "setpriv --reuid=65534 --clear-groups sleep 100 </dev/aosp_binder5 >/dev/null 2>&1 & echo $!"
-    process = cluster.machine.run("sh", "-c", leak).strip()
-    until(lambda: plugin.metric(cluster, own, "leaked_devices") == 1, "the plugin finds a process that holds a device")
-    assert plugin.metric(cluster, own, "leak_unreadable_processes") == 0, "some processes could not be inspected"
-    cluster.machine.run("kill", process)
 
 
-@item("A ConfigMap edited in place: the page's command reloads it with hostPID, and prints why a wrong one is rejected")
+@item("A ConfigMap edited in place: the page's command reloads it, and prints why a wrong one is rejected")
 def reload(cluster: Cluster) -> None:
     before = plugin.pod_on(cluster, cluster.machine)
-    assert before["spec"]["hostPID"]
     pod, volumes = before["metadata"]["name"], before["spec"]["volumes"]
     (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
     outcomes = {
-        "configuration reloaded": ("leak_scan_interval", 20),
+        "configuration reloaded": ("missing_device_ttl", 20),
         "configuration reload rejected: cannot read the device directory": ("device_dir", "/nowhere"),
     }
     for outcome, (key, value) in outcomes.items():

@@ -1,11 +1,10 @@
-"""Items: what the plugin writes for its Node: Events, the end of a startup taint, a feature file."""
+"""Items: what the plugin writes for its Node: Events, and the end of a startup taint."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder.driver.host import has_selinux
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.items import Items
@@ -20,8 +19,6 @@ item = Items()
 
 KEY: Final = "aosp.io/starting"
 OTHER: Final = "example.com/maintenance"
-DIRECTORY: Final = "/etc/kubernetes/node-feature-discovery/features.d"
-FEATURES: Final = f"{DIRECTORY}/aosp-device-plugin"
 ROLE: Final = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{plugin.NAME}-node"
 EVENTS: Final = f"{CORE}/namespaces/default/events"
 
@@ -53,7 +50,7 @@ def wait_counted(cluster: Cluster, reason: str, count: int) -> None:
 def ensure(cluster: Cluster) -> None:
     """Install the plugin with Events and the startup taint unless an earlier item has."""
     if not plugin.pods(cluster) or not cluster.api.find(ROLE):
-        plugin.install(cluster, plugin.values(node_events=True, startup_taint=KEY, feature_file=FEATURES))
+        plugin.install(cluster, plugin.values(node_events=True, startup_taint=KEY))
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
 
 
@@ -79,7 +76,7 @@ def taint_removed(cluster: Cluster) -> None:
     assert {KEY, OTHER} <= taints(cluster), taints(cluster)
     cluster.kubectl("label", "node", machine.name, "aosp.io/binder=true", "--overwrite")
     machine.run("sh", "-c", f"rm /dev/{PREFIX}*")
-    plugin.install(cluster, plugin.values(node_events=True, startup_taint=KEY, feature_file=FEATURES))
+    plugin.install(cluster, plugin.values(node_events=True, startup_taint=KEY))
     toleration = {"key": OTHER, "operator": "Exists"}
     waiting = phones.pod("waiting")
     waiting["spec"]["tolerations"] = [toleration]
@@ -114,20 +111,7 @@ def devices_lost(cluster: Cluster) -> None:
     assert any("Normal" in line and "DevicesRecovered" in line for line in lines), lines
 
 
-@item("The feature file has the number and kind of the devices for NFD, and an expiry time")
-def feature_file(cluster: Cluster) -> None:
-    ensure(cluster)
-    text = cluster.machine.run("cat", FEATURES)
-    lines = text.splitlines()
-    assert lines[1].startswith("# +expiry-time="), lines
-    expected = {"count": f"{PHONES}", "healthy": f"{PHONES}", "kind": "stand-in", "selinux": f"{has_selinux()}".lower()}
-    assert lines[2:] == [f"{plugin.PHONE}.{name}={value}" for name, value in expected.items()], lines
-    with without(cluster, f"{PREFIX}0"):
-        healthy = f"{plugin.PHONE}.healthy={PHONES - 1}"
-        until(lambda: healthy in cluster.machine.run("cat", FEATURES), "the file has the change")
-
-
-@item("`helm uninstall` leaves no right and no policy; the feature file stays until it expires")
+@item("`helm uninstall` leaves no right and no policy")
 def removed(cluster: Cluster) -> None:
     ensure(cluster)
     plugin.uninstall(cluster)
@@ -135,5 +119,3 @@ def removed(cluster: Cluster) -> None:
     kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
     assert plugin.NAME not in cluster.kubectl("get", kinds, "--output=name")
     assert plugin.NAME not in cluster.kubectl("get", "roles,rolebindings", "--namespace=default", "--output=name")
-    assert "expiry-time" in cluster.machine.run("cat", FEATURES)
-    cluster.machine.run("rm", "-r", DIRECTORY)

@@ -41,12 +41,12 @@ def pending(cluster: Cluster) -> None:
     phones.create(cluster, phones.deployment("many", total))
     phones.wait_running(cluster, "many", PHONES)
     waiting(cluster, "many", 2, INSUFFICIENT)
-    machine.nodes("create", "--stand-ins", "--count", str(total * SIZE))
+    machine.device_tool("create", "--stand-ins", "--count", str(total * SIZE))
     plugin.wait_allocatable(cluster, machine, total)
     owners(cluster, phones.wait_running(cluster, "many", total))
     phones.remove(cluster, "Deployment", "many")
-    machine.nodes("delete")
-    machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
+    machine.device_tool("delete")
+    machine.device_tool("create", "--stand-ins", "--count", str(DEVICES))
     plugin.wait_allocatable(cluster, machine, PHONES)
 
 

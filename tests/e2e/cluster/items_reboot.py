@@ -104,7 +104,7 @@ def _measure(cluster: Cluster, column: str, controller: Callable[[str, int], dic
 def _start_service(cluster: Cluster) -> EnteredDaemon:
     """Make devices and start the plugin on the first machine, and wait for it as deploy/systemd has the kubelet do."""
     config, machine = cluster.directory / "host-plugin.json", cluster.machine
-    machine.nodes("create", "--stand-ins", "--count", str(_MANY * plugin.SIZE))
+    machine.device_tool("create", "--stand-ins", "--count", str(_MANY * plugin.SIZE))
     config.write_text(json.dumps(plugin.VALUES["config"]))
     command = [*machine.enter(), sys.executable, "-m", "aosp_plugin", "serve", f"--config={config}"]
     daemon = EnteredDaemon("plugin", command, cluster.directory / "plugin.log", {"PYTHONPATH": str(PROJECT)})
@@ -129,7 +129,7 @@ def many(cluster: Cluster) -> None:
         phones.remove(cluster, "Deployment", APP)
     finally:
         started[-1].end()
-    machine.nodes("delete")
+    machine.device_tool("delete")
     restore(cluster)
 
 

@@ -26,6 +26,8 @@ _OF_OTHERS: Final = "^/run/(containerd|disk|netns|pods-network)(/|$)|_pods_state
 """Files of containerd, the network plugin and the guest's disk, and those that a kubelet has since its first pod."""
 _KUBELET: Final = frozenset({"kubelet.sock", "kubelet_internal_checkpoint"})
 """The kubelet's own files in its plugin directory."""
+_RECORDS: Final = "/var/lib/kubelet/device-plugins/aosp-plugin/"
+"""The records of devices stay, as docs/deploy.md says: a later plugin knows by them which devices pods have."""
 
 
 def objects(cluster: Cluster) -> list[str]:
@@ -38,7 +40,11 @@ def objects(cluster: Cluster) -> list[str]:
 def files(machine: Machine) -> list[str]:
     """Return the plugin's files and mounts on a machine. Empty directories do not count."""
     script = f"find -H {' '.join(_DIRECTORIES)} ! -type d 2>/dev/null || :"
-    found = [path for path in machine.run("sh", "-c", script).split() if path.rpartition("/")[2] not in _KUBELET]
+    found = [
+        path
+        for path in machine.run("sh", "-c", script).split()
+        if path.rpartition("/")[2] not in _KUBELET and not path.startswith(_RECORDS)
+    ]
     mounts = machine.run("cat", "/proc/mounts").splitlines()
     return found + [line for line in mounts if any(directory in line for directory in _DIRECTORIES)]
 
@@ -55,6 +61,7 @@ def require_none(cluster: Cluster) -> None:
 def record(cluster: Cluster, machine: Machine) -> set[str]:
     """Return files and all mounts of a machine, and what its Node object says about it, as lines."""
     files = f"find -H /etc /run /var/lib/kubelet /var/run/cdi 2>/dev/null | grep -Ev '{_OF_OTHERS}'"
+    files += "; find /dev/char -type l 2>/dev/null"
     lines = machine.run("sh", "-c", f"{files}; awk '{{print $2, $3, $1}}' /proc/mounts", seconds=SLOW).splitlines()
     node = cluster.api.get(f"{CORE}/nodes/{machine.name}")
     fields = {name: node["metadata"].get(name, {}) for name in ("labels", "annotations")}

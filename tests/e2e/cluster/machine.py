@@ -14,6 +14,7 @@ import yaml
 
 from tests.e2e.cluster import boot
 from tests.e2e.cluster.sandbox import BRIDGE
+from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
 from tests.e2e.kubelet.runtime import Runtime
@@ -105,9 +106,9 @@ class Machine:
         """Run a command on the machine and return its output. Raises AssertionError if it fails."""
         return run(*self.enter(), *words, seconds=seconds)
 
-    def nodes(self, *words: str) -> str:
-        """Run ``aosp-plugin nodes`` on the machine, which creates and deletes binder devices."""
-        return self.run("env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", "aosp_plugin", "nodes", *words)
+    def device_tool(self, *words: str) -> str:
+        """Run hack/binder_devices.py on the machine."""
+        return self.run(*COMMAND, *words)
 
     def shut_down(self) -> None:
         """End all processes at once, as at a loss of power; files in memory are lost."""

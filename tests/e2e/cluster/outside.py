@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import grpc
@@ -22,7 +23,6 @@ from tests.e2e.kubelet.standalone import PLUGINS, POD_RESOURCES, ask, devices_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.e2e.cluster.machine import Machine
 
@@ -93,7 +93,7 @@ def observe(machine: Machine) -> Host:
         partial=partial,
         allocatable=allocatable,
         allocated=allocated,
-        sockets=sorted(name for name in os.listdir(f"{machine.root}{PLUGINS}") if name.startswith("aosp")),
+        sockets=sorted(path.name for path in Path(f"{machine.root}{PLUGINS}").glob("aosp-*.sock")),
         cdi=sorted(str(path.relative_to(machine.root)) for name in CDI for path in (machine.root / name).glob("*")),
         mounts=[line.split()[4] for line in (machine.root / "proc/1/mountinfo").read_text().splitlines()],
     )

@@ -116,7 +116,7 @@ def require_not_offered(cluster: Cluster, machine: Machine) -> None:
     The sockets are current. The Node object lags, and may still list the devices of an earlier installation.
     """
     entries = machine.run("ls", "/var/lib/kubelet/device-plugins").split()
-    assert not [entry for entry in entries if entry.startswith("aosp-")], entries
+    assert not [name for name in entries if name.startswith("aosp-") and name.endswith(".sock")], entries
     wait_allocatable(cluster, machine, 0)
 
 

@@ -57,7 +57,7 @@ def without(cluster: Cluster, phone: str) -> Iterator[None]:
 
 def restore(cluster: Cluster) -> None:
     """Create the missing binder devices of the first machine."""
-    cluster.machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
+    cluster.machine.device_tool("create", "--stand-ins", "--count", str(DEVICES))
 
 
 def containers(pods: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, describe
 from tests.e2e.deploy import (
+    items_cdi,
     items_chart,
     items_distributions,
     items_dra,
@@ -59,7 +60,12 @@ GROUPS: Final = (
         (parts.kustomize, parts.helm, parts.validator, parts.operator_crds),
         [item for module in MANIFESTS for item in module.ITEMS],
     ),
-    Group("the AppArmor profile", (_apparmor,), (items_manifests.profile_is_parsed,)),
+    Group("the CDI specs", (parts.cdi_reader,), items_cdi.ITEMS),
+    Group(
+        "the profiles for phones",
+        (_apparmor,),
+        (items_manifests.profile_is_parsed, items_manifests.filter_is_current),
+    ),
     MONITORING,
     Group("the systemd unit", (_systemd,), items_unit.ITEMS),
 )

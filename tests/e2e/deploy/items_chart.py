@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tarfile
 import tempfile
@@ -47,6 +48,32 @@ def values_are_rendered() -> None:
     assert not common <= daemon_set["spec"]["selector"]["matchLabels"].items(), "the selector cannot be changed"
 
 
+def values_are_merged() -> None:
+    """What is set in two places, or belongs to the chart, is there once; the more special one counts."""
+    label, version = {"team": "phones"}, {"app.kubernetes.io/version": "x"}
+    annotations = {"kubectl.kubernetes.io/default-container": "provisioner", "checksum/config": "x"}
+    endpoint = {"interval": "5s", "relabelings": [{"targetLabel": "a"}]}
+    parts_of = {
+        "commonLabels": {"team": "all", "zone": "a"},
+        "podLabels": label,
+        "podAnnotations": annotations,
+        "podMonitor": {"enabled": True, "labels": label | version, "endpoint": endpoint},
+        "prometheusRule": {"enabled": True, "labels": label | version},
+        "dashboard": {"enabled": True, "labels": label | version},
+    }
+    options = [word for name, value in parts_of.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
+    rendered = charted(*VALUES["provision"], *options)
+    pod = the("DaemonSet", rendered)["spec"]["template"]["metadata"]
+    assert annotations.items() <= pod["annotations"].items(), pod
+    (dashboard,) = [item for item in rendered if item["metadata"]["name"].endswith("-dashboard")]
+    for found in (the("PodMonitor", rendered), the("PrometheusRule", rendered), dashboard):
+        assert (label | version | {"zone": "a"}).items() <= found["metadata"]["labels"].items(), found["metadata"]
+    assert (label | {"zone": "a"}).items() <= pod["labels"].items(), pod
+    (found,) = the("PodMonitor", rendered)["spec"]["podMetricsEndpoints"]
+    targets = [each["targetLabel"] for each in found["relabelings"]]
+    assert (found["port"], found["interval"], targets) == ("http", "5s", ["node", "a"]), found
+
+
 def _leaves(values: Any) -> list[str]:
     """Return the texts and numbers in values, and the names in mappings of labels and the like."""
     if isinstance(values, dict):
@@ -77,7 +104,7 @@ def image_is_required() -> None:
 
 
 def files_are_rendered() -> None:
-    """Helm renders alert rules, dashboard, NodeFeatureRule and AppArmor profile, except for the runbook's address."""
+    """Helm renders alert rules, dashboard, NodeFeatureRule and phones' profiles, except for the runbook's address."""
     rules = (DEPLOY / "monitoring" / "rules.yaml").read_text().replace("docs/runbook.md", "https://x")
     plain = charted("--set", "prometheusRule.enabled=true,prometheusRule.runbook=https://x")
     assert the("PrometheusRule", plain)["spec"] == yaml.safe_load(rules)
@@ -87,6 +114,7 @@ def files_are_rendered() -> None:
     assert dashboard["aosp-device-plugin.json"].strip() == text.strip()
     (profile,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-phone-profile")]
     assert profile["aosp-phone"].strip() == (DEPLOY / "apparmor" / "aosp-phone").read_text().strip()
+    assert profile["aosp-phone.json"].strip() == (DEPLOY / "seccomp" / "aosp-phone.json").read_text().strip()
     rule = yaml.safe_load((DEPLOY / "nfd" / "nodefeaturerule.yaml").read_text())
     assert the("NodeFeatureRule", rendered)["spec"] == rule["spec"]
 
@@ -138,10 +166,10 @@ def plugin_takes_configuration() -> None:
     for values in VALUES.values():
         for text in configurations(charted(*values)):
             _loaded(text)
-    large = "provision.enabled=true,config.provision.count=1000000,config.provision.max=1048576"
-    provision = _loaded(configurations(charted("--set", large))[0]).resources[0].provision
-    assert provision is not None, "provision is not set"
-    assert (provision.count, provision.max) == (1_000_000, 1_048_576), provision
+    large = "config.sets.size=3,config.sets.first=999999999"
+    assert _loaded(configurations(charted("--set", large))[0]).resources[0].sets == keys.NumberedSets(
+        size=3, first=999_999_999
+    )
 
 
 def _loaded(text: str) -> keys.Config:
@@ -165,12 +193,9 @@ def changes_roll_out() -> None:
 SURGE = "updateStrategy.rollingUpdate.maxSurge=1,updateStrategy.rollingUpdate.maxUnavailable=0"
 NODES = "nodes[0].name=a,nodes[0].nodeSelector.k=x"
 REFUSED = {
-    "config.leak_scan_interval=300": "config.leak_scan_interval reads the host's processes and requires a privileged",
-    "provision.enabled=true,config.leak_scan_interval=300": "provision.enabled=true and provision.mode=plugin",
     "provision.enabled=true,provision.mode=init-container,config.phones.count=3,config.recreate=on-start": (
         "requires a privileged plugin"
     ),
-    "provision.enabled=true,config.provision.count=3,config.recreate=on-start": "requires a privileged plugin",
     "provision.enabled=true,config.phones.count=3,config.verify=probe": "requires a privileged plugin",
     "provision.enabled=true,config.phones.count=3,config.api=dra": "config.phones with api=dra mounts a file system",
     "provision.mode=both": "at '/provision/mode'",
@@ -179,11 +204,9 @@ REFUSED = {
     "config.phones.count=3": "config.phones mounts file systems on the host and requires",
     "config.resources[0].phones.count=3": "config.phones mounts file systems on the host and requires",
     "provision.enabled=true,config.phones.count=3,config.phones.directory=/mnt/x": "is not in a volume",
-    "config.provision.count=3": "config.provision creates binder devices on the host and requires",
     "config.recreate=on-start": "config.recreate=on-start creates binder devices on the host and requires",
     "config.verify=probe": "config.verify=probe opens binder devices of the host and requires",
     "config.resources[0].verify=probe": "config.verify=probe opens binder devices of the host and requires",
-    "provision.enabled=true,config.provision.count=3,config.provision.directory=/mnt/x": "is not in a volume",
     "config.version=v2": "value must be 'v1'",
     "config.api=dra,config.phones.count=3": "config.phones mounts file systems on the host and requires",
     f"config.api=dra,{SURGE}": "choose 0",
@@ -203,8 +226,6 @@ REFUSED = {
     "livenessProbe.exec.command=x": "additional properties 'exec' not allowed",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
-    "config.feature_file=labels": "at '/config/feature_file': 'labels' does not match pattern",
-    "config.feature_file=/etc/shadow": "at '/config/feature_file': '/etc/shadow' does not match pattern",
     "nodes[0].name=a": "at '/nodes/0': missing property 'nodeSelector'",
     f"{NODES},nodes[1].name=a,nodes[1].nodeSelector.k=y": "nodes has two entries with the name a",
     f"{NODES},nodes[1].name=b,nodes[1].nodeSelector.k=x": "nodes: a and b may select the same node",
@@ -281,6 +302,7 @@ def released() -> None:
 ITEMS = (
     lint,
     values_are_rendered,
+    values_are_merged,
     files_are_rendered,
     alerts_are_tuned,
     service_account_of_others,

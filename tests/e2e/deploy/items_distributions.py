@@ -25,7 +25,7 @@ def kubelet_directories() -> None:
             assert paths["pod-resources"] == f"{layout.root}/pod-resources", f"{layout.name}, {variant}: {paths}"
             if variant == "dra":
                 assert paths["plugins-registry"] == f"{layout.root}/plugins_registry", f"{layout.name}: {paths}"
-                assert paths["driver-0"].startswith(f"{layout.root}/plugins/"), f"{layout.name}: {paths}"
+                assert paths["plugins"] == f"{layout.root}/plugins", f"{layout.name}: {paths}"
 
 
 def writable_directories() -> None:

@@ -29,8 +29,8 @@ def drivers_are_rendered() -> None:
     assert container["securityContext"]["privileged"] is False, container["securityContext"]
     paths = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     root = "/data/kubelet"
-    drivers = [f"{root}/plugins/{driver}" for driver in ("phone.aosp.io", "tablet.example.com")]
-    assert paths == {f"{root}/device-plugins", f"{root}/plugins_registry", *drivers, "/host/var/run/cdi"}, paths
+    kubelets = {f"{root}/{name}" for name in ("device-plugins", "plugins_registry", "plugins")}
+    assert paths == {*kubelets, "/host/var/run/cdi"}, paths
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     compiled = {"device-plugins": PLUGINS, "config": None, "token": None, "pod-resources": f"{root}/pod-resources"}
     for mount in container["volumeMounts"]:

@@ -31,7 +31,6 @@ def kinds_are_rendered() -> None:
         limits = {"cpu": "1", "memory": "256Mi"} | entry.get("resources", {}).get("limits", {})
         assert pod["containers"][0]["resources"]["limits"] == limits, name
         assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
-        assert pod.get("hostPID", False) == (config["leak_scan_interval"] > 0), name
         assert ("resourceClaims" in test) == ("token" in str(pod["volumes"])) == ("api" in config), name
         labels, sets = template["metadata"]["labels"], [each for each in rendered if each["kind"] == "DaemonSet"]
         selectors = [each["spec"]["selector"]["matchLabels"] for each in sets]

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from hack import phone_seccomp
 from tests.e2e.deploy.manifests import (
     VALUES,
     accepted,
@@ -85,6 +86,17 @@ def same_as_dra() -> None:
             assert left[key] == right[key], f"{key}: {'; '.join(differences(left[key], right[key]))}"
 
 
+def no_links_of_services() -> None:
+    """No pod of the chart or of kustomize has variables of Services, whatever mounts the phones."""
+    by_init_container = ("--set", "provision.mode=init-container", *VALUES["provision"])
+    charts = [charted(*values) for values in (*VALUES.values(), by_init_container)]
+    overlays = [kustomized(name) for name in ("base", "provision", "privileged", "dra", "examples/node")]
+    for manifest in itertools.chain(*charts, *overlays):
+        if manifest["kind"] in {"DaemonSet", "Pod"}:
+            pod = manifest["spec"] if manifest["kind"] == "Pod" else manifest["spec"]["template"]["spec"]
+            assert pod["enableServiceLinks"] is False, f"{manifest['kind']} {manifest['metadata']['name']}"
+
+
 def _content(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return an object without its labels."""
     metadata = {name: value for name, value in manifest["metadata"].items() if name != "labels"}
@@ -105,7 +117,6 @@ def variants_differ() -> None:
     names = ("base", "provision", "privileged")
     variants = [comparable(the("DaemonSet", accepted(kustomized(name)))) for name in names]
     pods = [daemon_set["spec"]["template"]["spec"] for daemon_set in variants]
-    assert [pod.get("hostPID") for pod in pods] == [None, None, True]
     assert [len(pod["containers"]) for pod in pods] == [1, 2, 1]
     for first, second in itertools.combinations(variants, 2):
         assert differences(first, second)
@@ -131,12 +142,18 @@ def profile_is_parsed() -> None:
     refuses(lambda: run(*command, text=profile.replace("deny mount", "deny mounts")), "syntax error")
 
 
+def filter_is_current() -> None:
+    """The seccomp profile for phones is what `make seccomp` writes, from the default of this containerd."""
+    assert phone_seccomp.PROFILE.read_text() == phone_seccomp.profile(phone_seccomp.default())
+
+
 ITEMS = (
     api_server_takes_kustomize,
     api_server_takes_chart,
     api_server_refuses,
     same_as_kustomize,
     same_as_dra,
+    no_links_of_services,
     variants_differ,
     operator_takes_chart,
 )

@@ -14,8 +14,7 @@ from prometheus_client.samples import Sample
 
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.service.metrics import Metrics
-from aosp_plugin.report.leaks import Leaks
+from aosp_plugin.framework.metrics import Metrics
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.parts import DEPLOY, HERE, refuses, run
 from tests.reports import state_metrics
@@ -100,15 +99,17 @@ def _is_named(sample: Sample, text: str) -> bool:
 
 def _healthy() -> list[Sample]:
     """Return what the plugin exposes with healthy devices, for both APIs, and what Prometheus adds."""
-    metrics = state_metrics(RESOURCE, {RESOURCE: Leaks((), (), frozenset(), ())})
-    observer = metrics.observer(RESOURCE, is_driver=True)
-    observer.published(Snapshot(1, [Device(f"aosp_binder{number}") for number in range(DEVICES)]), None)
-    observer.registration("ok")
-    observer.confirmed(DEVICES)
-    observer.slices(1, 1)
+    metrics = state_metrics(RESOURCE)
+    metrics.add(RESOURCE, is_driver=True)
+    metrics.count_devices(RESOURCE, Snapshot(1, [Device(f"aosp_binder{number}") for number in range(DEVICES)]))
+    metrics.registrations.labels(RESOURCE, "ok").inc()
+    for gauge, value in {metrics.registered: 1, metrics.kubelet_allocatable: DEVICES}.items():
+        gauge.labels(RESOURCE).set(value)
+    for gauge in (metrics.slices_wanted, metrics.slices_confirmed):
+        gauge.labels(RESOURCE).set(1)
     for code in ("200", "403"):
-        observer.api_request("get", "nodes", code)
-    metrics.node_problem("feature_file", 0)
+        metrics.api_requests.labels(RESOURCE, "get", "nodes", code).inc()
+        metrics.api_request_duration.labels(RESOURCE).observe(0.1)
     text = metrics.exposition()[1].decode()
     exposed = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return [*exposed, Sample("up", {}, 1)]
@@ -116,8 +117,8 @@ def _healthy() -> list[Sample]:
 
 def names() -> None:
     """promtool accepts the metrics' names, units and help, and rejects a counter without _total."""
-    metrics = Metrics()
-    metrics.observer(RESOURCE)
+    metrics = Metrics("aosp_plugin")
+    metrics.add(RESOURCE)
     text = metrics.exposition()[1].decode()
     run(parts.promtool(), "check", "metrics", text=text)
     wrong = text.replace("aosp_plugin_scans_total", "aosp_plugin_scans")

@@ -1,4 +1,4 @@
-"""Items: what Events on the Node, the startup taint and the feature file add to the Helm chart."""
+"""Items: what Events on the Node and the startup taint add to the Helm chart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from tests.e2e.deploy import parts
 from tests.e2e.deploy.manifests import VALUES, accepted, charted, has_token, kustomized, the
 from tests.e2e.deploy.parts import CHART, refuses, run
 
-DIRECTORY: Final = "/etc/kubernetes/node-feature-discovery/features.d"
 RIGHTS: Final = {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}
 
 
@@ -18,7 +17,7 @@ def rules(rendered: list[dict[str, Any]], kind: str) -> dict[tuple[str, ...], li
 
 
 def everything_is_rendered() -> None:
-    """The three keys add a token, exactly the rights that they use, a policy for each, and the directory of NFD."""
+    """Both keys add a token, exactly the rights that they use, and a policy for each."""
     rendered = charted(*VALUES["node"])
     assert rules(rendered, "ClusterRole") == {("nodes",): ["get", "patch"]}
     assert rules(rendered, "Role") == {("events",): ["create", "patch"]}
@@ -31,10 +30,6 @@ def everything_is_rendered() -> None:
     assert has_token(pod)
     (container,) = pod["containers"]
     assert container["securityContext"]["privileged"] is False
-    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    assert mounts["features"] == {"name": "features", "mountPath": f"/host{DIRECTORY}"}
-    assert volumes["features"]["hostPath"] == {"path": DIRECTORY, "type": "DirectoryOrCreate"}
     assert the("NetworkPolicy", rendered)["spec"]["egress"], "the API server is not reachable"
     policies = [manifest for manifest in rendered if manifest["kind"] == "ValidatingAdmissionPolicy"]
     account = "system:serviceaccount:kube-system:aosp-device-plugin"
@@ -44,16 +39,15 @@ def everything_is_rendered() -> None:
 
 
 def each_key_has_its_own_rights() -> None:
-    """Each key adds its own rights only, and the feature file none."""
+    """Each key adds its own rights only."""
     for key, kinds in (
         ("node_events=true", {"Role", "RoleBinding", "ValidatingAdmissionPolicy"}),
         ("startup_taint=a.io/b", {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}),
-        (f"feature_file={DIRECTORY}/a", set()),
     ):
         rendered = charted("--set", f"config.{key}")
         assert {manifest["kind"] for manifest in rendered} & RIGHTS == kinds, key
         pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
-        assert has_token(pod) is bool(kinds), key
+        assert has_token(pod), key
     rendered = charted(*VALUES["provision"], "--set", "config.node_events=true")
     pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
     assert [container["name"] for container in pod["containers"]] == ["aosp-device-plugin", "provisioner"]

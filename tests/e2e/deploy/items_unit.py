@@ -23,7 +23,7 @@ def verify() -> None:
     """`systemd-analyze verify` reports nothing for the units, and nothing for the plugin's with its drop-in."""
     assert _messages() == ""
     assert _messages(name=PHONES) == ""
-    assert _messages(drop_in=(SYSTEMD / "provision.conf").read_text()) == ""
+    assert _messages(drop_in=(SYSTEMD / "recreate.conf").read_text()) == ""
 
 
 def verify_refuses() -> None:
@@ -41,7 +41,7 @@ def _messages(extra: str = "", drop_in: str = "", name: str = UNIT) -> str:
         unit.write_text(text.replace(PROGRAM, shutil.which("true") or "") + extra)
         if drop_in:
             Path(directory, f"{UNIT}.d").mkdir()
-            Path(directory, f"{UNIT}.d", "provision.conf").write_text(drop_in)
+            Path(directory, f"{UNIT}.d", "recreate.conf").write_text(drop_in)
         command = ("systemd-analyze", "verify", "--man=no", str(unit))
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return result.stdout + result.stderr

@@ -38,6 +38,16 @@ _BUILT_IN: Final = (
 )
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice, as kustomize and Flux do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        names = [key.value for key, _ in node.value]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        assert not twice, f"{node.start_mark}: {', '.join(twice)} is there twice"
+        return super().construct_mapping(node, deep=deep)
+
+
 def kustomized(name: str) -> list[Manifest]:
     """Return the manifests of ``kubectl apply -k deploy/NAME``."""
     return list(yaml.safe_load_all(run(parts.kustomize(), "build", str(DEPLOY / name))))
@@ -47,7 +57,7 @@ def charted(*arguments: str) -> list[Manifest]:
     """Return the manifests of ``helm install``, with an image unless the arguments have one."""
     words = ("template", "aosp-device-plugin", str(CHART), "--namespace", "kube-system", *VALUES["default"])
     text = run(parts.helm(), *words, *arguments)
-    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    return [manifest for manifest in yaml.load_all(text, _Loader) if manifest]
 
 
 def the(kind: str, manifests: Iterable[Manifest]) -> Manifest:

@@ -120,6 +120,12 @@ def dashboard_checker() -> str:
     return str(golang.build("dashboard", module, ".", sources=[module / "main.go"]) / "dashboard")
 
 
+def cdi_reader() -> str:
+    """Return the program that reads CDI specs with the library of container runtimes."""
+    module = HERE / "cdi"
+    return str(golang.build("cdi", module, ".", sources=[module / "main.go"]) / "cdi")
+
+
 def operator_crds() -> Path:
     """Return the directory of the Prometheus operator's CRDs."""
     module = f"github.com/prometheus-operator/prometheus-operator@{OPERATOR}"

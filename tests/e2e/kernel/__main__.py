@@ -30,12 +30,14 @@ from tests.e2e.kernel import (
     machine,
     parts,
     phones,
+    systemd,
 )
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
+from tests.e2e.kubelet import runtime_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from tests.e2e.kernel.architectures import Architecture
     from tests.e2e.kernel.kernels import Bootable
@@ -59,10 +61,12 @@ _ENVIRONMENT: Final = {
 _CONSOLE_LINES: Final = 40
 """Lines of the console that are printed if the guest dies."""
 
-_ALL: Final = tuple(boot for boot in TITLES if boot != "core")
+_CORE: Final = ("core",)
+
+_ALL: Final = tuple(boot for boot in TITLES if boot not in _CORE)
 
 _DEVICES: Final = {
-    **dict.fromkeys(("binderfs-phones", "claims", "host-devices", "foreign-binderfs"), phones.NAMES),
+    **dict.fromkeys(("binderfs-phones", "claims"), phones.NAMES),
     "other-names": ("anbox", "binder"),
 }
 """The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""
@@ -76,6 +80,9 @@ _SECURITY: Final = {
 
 Without a policy SELinux allows everything, and gives all processes one context.
 """
+
+_GPUS: Final = ("-device", "bochs-display", *("-device", "virtio-gpu-pci") * 2)
+"""A card without a render node, as a BMC has, and two GPUs."""
 
 _NO_SELINUX: Final = "requires a kernel that boots with SELinux"
 
@@ -110,8 +117,20 @@ class Boot:
         for title in self._remaining:
             self._report.not_ok(title, reason)
 
-    def run(self, kernel: Bootable, *paths: Path, memory: int = _MEMORY) -> None:
-        """Boot a kernel, pass the paths to the guest, and report each item's result."""
+    def run(
+        self,
+        kernel: Bootable,
+        *paths: Path,
+        memory: int = _MEMORY,
+        init: Sequence[str] = (),
+        before: str = "",
+        options: Sequence[str] = (),
+    ) -> None:
+        """Boot a kernel, pass the paths to the guest, and report each item's result.
+
+        ``init`` is the program that becomes process 1, and ``before`` are lines of the script that starts it.
+        ``options`` are QEMU's.
+        """
         started = time.monotonic()
         architecture = self.variant.architecture
         root, shared = (Path("/"), ()) if architecture.native else (foreign.tree(architecture), foreign.SHARED)
@@ -125,14 +144,14 @@ class Boot:
             parameters += " apparmor=1 security=apparmor"
         else:
             parameters += f" {_SECURITY.get(self.name, '')}"
-        before = initrd.CGROUP_V1 if self.variant.cgroup == "v1" else ""
+        before += initrd.CGROUP_V1 if self.variant.cgroup == "v1" else ""
         with tempfile.TemporaryDirectory() as temporary:
             directory = Path(temporary)
-            script = initrd.start_script(command, str(parts.PROJECT), environment, before, architecture)
+            script = initrd.start_script(command, str(parts.PROJECT), environment, before, architecture, init)
             initrd.build(directory / "initrd", script, kernel.modules, root)
             files = (kernel.image, directory / "initrd", directory / "console")
             guest = machine.Guest(
-                *files, memory, parameters=parameters, architecture=architecture, root=root, shared=shared
+                *files, memory, options, parameters=parameters, architecture=architecture, root=root, shared=shared
             )
             problem = machine.boot(guest, self._receive, _SECONDS)
             if problem or not self._ended:
@@ -168,7 +187,7 @@ class Boot:
 def main() -> int:
     """Run the selected boots, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.kernel")
-    parser.add_argument("--items", choices=("all", "core"), default="all", help="all boots, or the boot named core")
+    parser.add_argument("--items", choices=("all", "core"), default="all", help="all boots, or those of the core set")
     parser.add_argument("--kernel", choices=kernels.NAMES, default=kernels.DEFAULT, help="the suite of Debian's kernel")
     parser.add_argument("--arch", choices=architectures.ALL, default="amd64", help="arm64 is emulated")
     parser.add_argument("--cgroup", choices=("v1", "v2"), default="v2")
@@ -185,13 +204,15 @@ def main() -> int:
     report = Report()
     boots: dict[str, Callable[[Boot], None]] = {
         "core": _core,
+        "host-devices": _host_devices,
         "foreign-binderfs": _foreign_binderfs,
         "pods": _pods,
         "android": _android,
         "android-apparmor": _android_apparmor,
         "stock": _stock,
+        **dict.fromkeys(("systemd-core", "systemd", "systemd-pods"), _systemd),
     }
-    for name in options.boots or (_ALL if options.items == "all" else ["core"]):
+    for name in options.boots or (_ALL if options.items == "all" else _CORE):
         boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined, architecture), report)
         try:
             parts.install(architecture)
@@ -207,11 +228,16 @@ def _binderfs(boot: Boot) -> None:
     boot.run(kernels.bootable(boot.variant.kernel, _DEVICES.get(boot.name, ()), boot.variant.architecture))
 
 
+def _host_devices(boot: Boot) -> None:
+    kernel = kernels.bootable(boot.variant.kernel, phones.NAMES, boot.variant.architecture, parts.GPU_MODULES)
+    boot.run(kernel, options=_GPUS)
+
+
 def _foreign_binderfs(boot: Boot) -> None:
     if not boot.variant.architecture.native:
         raise packages.MissingError("requires a program that is built for x86-64 alone")
     boot.variant = boot.variant._replace(confined=True)
-    _binderfs(boot)
+    boot.run(kernels.bootable(boot.variant.kernel, phones.NAMES, more=parts.DENIED_MODULES))
 
 
 def _pods(boot: Boot) -> None:
@@ -221,6 +247,22 @@ def _pods(boot: Boot) -> None:
     kernel = kernels.bootable(boot.variant.kernel)
     image = kubelet_parts.plugin_image()
     boot.run(kernel, kubelet_parts.kubelet(), image, _kustomize(), memory=_MEMORY_FOR_PODS)
+
+
+def _systemd(boot: Boot) -> None:
+    variant = boot.variant
+    if not variant.architecture.native or variant.cgroup != "v2":
+        raise packages.MissingError("requires this machine's systemd, with cgroup v2")
+    packages.install(["systemd", "dbus"])
+    paths, memory = [], _MEMORY
+    if boot.name != "systemd-core":
+        paths += [runtime_parts.runc(), runtime_parts.crun()]
+    if boot.name == "systemd-pods":
+        packages.install(kubelet_parts.PACKAGES)
+        paths += [kubelet_parts.kubelet(), kubelet_parts.plugin_image(), _kustomize()]
+        memory = _MEMORY_FOR_PODS
+    kernel = kernels.bootable(variant.kernel)
+    boot.run(kernel, *paths, memory=memory, init=systemd.INIT, before=systemd.BEFORE)
 
 
 def _core(boot: Boot) -> None:

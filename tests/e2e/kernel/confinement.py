@@ -1,7 +1,7 @@
 """In the guest: confine containers by what containerd confines them with by default, seccomp and AppArmor.
 
 The program ``confinement`` prints both, from containerd's Go module. With ``--confined``, the guest has its path in the
-environment. Otherwise no container is confined.
+environment. Otherwise no container is confined but by the seccomp profile for phones.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ DEFAULT_PROFILE: Final = "cri-containerd.apparmor.d"
 """containerd's name for it (internal/cri/sputil/securityprofile_linux.go ``appArmorDefaultProfileName``)."""
 PHONE_PROFILE: Final = "aosp-phone"
 """The profile for phones, of deploy/apparmor."""
+PHONE_FILTER: Final = PROJECT / "deploy/seccomp/aosp-phone.json"
+"""The seccomp profile for phones."""
 
 CONFINED: Final = PROGRAM in os.environ
 """Whether the containers of this guest are confined."""
@@ -46,6 +48,11 @@ def of(capabilities: tuple[str, ...], profile: str = DEFAULT_PROFILE) -> oci.Con
     if not CONFINED:
         return oci.UNCONFINED
     return oci.Confinement(json.loads(_print("seccomp", *capabilities)), profile)
+
+
+def of_phone() -> oci.Confinement:
+    """Return the confinement of a phone: both of its profiles, or without ``--confined`` the filter alone."""
+    return oci.Confinement(json.loads(PHONE_FILTER.read_text(encoding="utf-8")), PHONE_PROFILE if CONFINED else "")
 
 
 def _print(*arguments: str) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 RUNTIMES: Final = ("runc", "crun")
 HOST_ID: Final = 100_000
 """The user ID on the host of root in a container with a user namespace."""
+PREFIX: Final = "e2e"
+"""How the names of the scopes of containers begin."""
 
 _numbers = itertools.count()
 
@@ -36,6 +38,11 @@ class Running:
     bundle: Path
     expected: Mapping[str, str]
     process: asyncio.subprocess.Process
+
+    @property
+    def scope(self) -> str:
+        """The unit of a container whose cgroup systemd makes."""
+        return f"{PREFIX}-{self.bundle.name}.scope"
 
     def release(self) -> None:
         """Create the file that the operation ``await /go`` waits for."""
@@ -57,6 +64,10 @@ class Options(TypedDict, total=False):
     capabilities: Sequence[str]
     profile: str
     """AppArmor's."""
+    filtered: bool
+    """Whether the seccomp profile for phones, and their AppArmor profile, replace the runtime's."""
+    systemd: bool
+    """Whether systemd makes the cgroup of the container: a scope."""
 
 
 async def start(
@@ -67,21 +78,24 @@ async def start(
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
     shutil.copy(options["probe"], bundle / "rootfs/probe")
+    systemd = options.get("systemd", False)
     first_host_id, capabilities = options.get("first_host_id"), tuple(options.get("capabilities", oci.CAPABILITIES))
     spec = oci.spec(
         allocation,
         rootfs=str(bundle / "rootfs"),
         arguments=["/probe", *words(expected)],
-        cgroup=f"/{bundle.name}",
+        cgroup=f"system.slice:{PREFIX}:{bundle.name}" if systemd else f"/{bundle.name}",
         first_host_id=first_host_id,
         capabilities=capabilities,
-        confinement=confinement.of(capabilities, options.get("profile", confinement.DEFAULT_PROFILE)),
+        confinement=confinement.of_phone()
+        if options.get("filtered")
+        else confinement.of(capabilities, options.get("profile", confinement.DEFAULT_PROFILE)),
     )
     if first_host_id is not None:
         os.chown(bundle / "rootfs", first_host_id, first_host_id)
     (bundle / "config.json").write_text(json.dumps(spec))
     process = await asyncio.create_subprocess_exec(
-        *(runtime, "run", "--bundle", str(bundle), bundle.name),
+        *(runtime, *(["--systemd-cgroup"] if systemd else []), "run", "--bundle", str(bundle), bundle.name),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -19,6 +19,8 @@ from tests.e2e.kernel import (
     items_aosp,
     items_phone_pods,
     items_pods,
+    items_systemd,
+    items_systemd_pods,
     versions,
 )
 from tests.e2e.kernel.suite import SUITES
@@ -76,6 +78,7 @@ async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path)
         world = items_phone_pods.start(world, kustomize, name)
         for item in items:
             await check(item, world)
+    await check(items_phone_pods.RENAMED, world)
 
 
 async def with_android(suite: str, probe: Path, android: Path | None = None) -> None:
@@ -84,6 +87,20 @@ async def with_android(suite: str, probe: Path, android: Path | None = None) -> 
     if android is not None:
         items_aosp.prepare(android)
     await with_stand_in([item for item in SUITES[suite] if android or item not in items_aosp.QUICK], probe)
+
+
+async def with_systemd(probe: Path, runc: Path, crun: Path) -> None:
+    """Check the items with systemd as process 1, also with newer runtimes than Debian's."""
+    items_systemd.PROGRAMS.update(runc=str(runc), crun=str(crun))
+    await with_stand_in(items_systemd.ITEMS, probe)
+
+
+async def with_systemd_and_kubelet(probe: Path, runc: Path, crun: Path, *paths: Path) -> None:
+    """Check the items with a real kubelet, and systemd as process 1."""
+    items_systemd.PROGRAMS.update(runc=str(runc), crun=str(crun))
+    world = items_systemd_pods.start(probe, *paths)
+    for item in items_systemd_pods.ITEMS:
+        await check(item, world)
 
 
 async def main(suite: str, *arguments: str) -> None:
@@ -96,6 +113,10 @@ async def main(suite: str, *arguments: str) -> None:
     sys.stdout.flush()
     if suite == "pods":
         await with_kubelet(*paths)
+    elif suite == "systemd":
+        await with_systemd(*paths)
+    elif suite == "systemd-pods":
+        await with_systemd_and_kubelet(*paths)
     elif suite == "core" or suite.startswith("android"):
         await with_android(suite, *paths)
     else:

@@ -74,14 +74,16 @@ def start_script(
     environment: Mapping[str, str],
     before: str = "",
     architecture: Architecture = AMD64,
+    init: Sequence[str] = (),
 ) -> str:
     """Return the script that the guest runs after boot: ``command``, then a reboot, which ends QEMU.
 
-    ``before`` are lines of the script that prepare the guest. The second serial line carries the output of ``command``
-    and nothing else.
+    ``before`` are lines of the script that prepare the guest. ``init`` becomes process 1 meanwhile. The second serial
+    line carries the output of ``command`` and nothing else.
     """
     results = f"/dev/{architecture.results}"
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    run = f"{shlex.join(command)} </dev/null >{results} 2>/dev/console\n{BUSYBOX} reboot -f"
     return "\n".join(
         [
             f"{BUSYBOX} stty -F {results} raw -echo",
@@ -89,8 +91,7 @@ def start_script(
             *exports,
             before,
             f"cd {shlex.quote(directory)}",
-            f"{shlex.join(command)} </dev/null >{results} 2>/dev/console",
-            f"{BUSYBOX} reboot -f",
+            f"(\n{run}\n) &\nexec {shlex.join(init)}" if init else run,
             "",
         ]
     )

@@ -1,6 +1,7 @@
 """Items: Android's own binder software in containers of runc and crun, with phones of both kinds.
 
-The containers are created from Allocate responses, as in ``items_containers``. They have neither root nor a capability.
+The containers are created from Allocate responses, as in ``items_containers``. They have neither root nor a capability,
+and the seccomp profile for phones.
 ``aosp`` says what runs in them.
 """
 
@@ -59,7 +60,7 @@ class Container:
             cgroup=f"/{self._bundle.name}",
             first_host_id=first_host_id,
             capabilities=(),
-            confinement=confinement.of(()),
+            confinement=confinement.of_phone(),
         )
         spec["process"] |= {"user": {"uid": user, "gid": user}, "noNewPrivileges": True}
         (self._bundle / "config.json").write_text(json.dumps(spec))

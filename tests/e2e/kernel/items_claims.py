@@ -9,10 +9,11 @@ from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
-from aosp_plugin.config.keys import PHONE_DEFAULTS, Phones, Resource
+from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api
 from kubelet_standin import ContainerAllocation
 from kubelet_standin import pods as given
+from tests.backends import Served
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
@@ -27,16 +28,16 @@ _PAST: Final = 20
 """Minor numbers beyond those that one phone needs; a leak of one per tenant exceeds it."""
 
 
-def backend(**keys: Any) -> ClaimsBackend:
+def backend(**keys: Any) -> Served:
     """Return the backend of a process that has just started, with further keys of its resource."""
-    resource = Resource(phones=Phones(count=2), api=Api.DRA, **{**PHONE_DEFAULTS, "shared_devices": (), **keys})
-    started = ClaimsBackend(Host(), resource, cdi_dir="/run/cdi")
+    resource = Resource.of(phones=Phones(count=2), api=Api.DRA, **{"shared_devices": (), **keys})
+    started = Served(ClaimsBackend(Host(), resource, cdi_dir="/run/cdi"))
     started.scan()
     started.update_host()
     return started
 
 
-def container(prepared: ClaimsBackend, *ids: str) -> ContainerAllocation:
+def container(prepared: Served, *ids: str) -> ContainerAllocation:
     """Return what a container gets with these phones, as a request of one claim each."""
     edits = [part for device_id in ids for part in prepared.prepare([device_id], [])]
     return ContainerAllocation(

@@ -6,12 +6,12 @@ runtime spec as containerd does, and a process runs in a container of a real run
 
 from __future__ import annotations
 
-import asyncio
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.cli import status
+from tests.e2e.common.device_tool import BINDERFS
 from tests.e2e.kernel import items_vandals
 from tests.e2e.kernel.containers import HOST_ID, check
 from tests.e2e.kernel.item import Item, for_each_runtime, item
@@ -25,7 +25,7 @@ from tests.e2e.kernel.operations import (
     strictly_closed,
     usable,
 )
-from tests.e2e.kernel.world import BINDERFS, checked_binder_nodes, own
+from tests.e2e.kernel.world import checked_device_tool, own
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -36,16 +36,9 @@ FRESH: Final = 20
 
 async def ready(world: World) -> None:
     """The plugin with its default configuration advertises 100 binder devices."""
-    await checked_binder_nodes("create", "--count", str(COUNT))
+    await checked_device_tool("create", "--count", str(COUNT))
     await world.serve()
     await world.healthy(COUNT)
-
-
-async def advised(_: World) -> None:
-    """The status of a host with the Rust driver has the reports of it, that of one with Debian's C driver has none."""
-    report = await asyncio.to_thread(status.fetch, "http://127.0.0.1:9478")
-    reports = "".join(report.advisories)
-    assert ("waydroid#2422" in reports, "CVE-" in reports) == (binderfs.implementation(BINDERFS) == "rust", False)
 
 
 async def own_devices(world: World, runtime: str) -> None:
@@ -131,7 +124,7 @@ async def writable(world: World, runtime: str) -> None:
 
 async def strict(world: World) -> None:
     """With --isolation strict the plugin advertises a fresh pool of binder devices."""
-    await checked_binder_nodes("create", "--count", str(FRESH), "--prefix", "fresh_binder")
+    await checked_device_tool("create", "--count", str(FRESH), "--prefix", "fresh_binder")
     await world.serve("--isolation", "strict", "--device-prefix", "fresh_binder")
     await world.healthy(FRESH)
 
@@ -151,10 +144,10 @@ async def strict_user_namespace(world: World, runtime: str) -> None:
 
 
 async def ended(world: World) -> None:
-    """The plugin exits with 0, and ``aosp-plugin nodes delete`` removes all binder devices and the binderfs."""
+    """The plugin exits with 0, and hack/binder_devices.py deletes all binder devices and the binderfs."""
     await world.stop()
-    await checked_binder_nodes("delete")
-    assert binderfs.mount_at(BINDERFS) is None, "still mounted"
+    await checked_device_tool("delete")
+    assert not os.path.ismount(BINDERFS), "still mounted"
 
 
 async def _neighbour(world: World, name: str) -> str:
@@ -164,7 +157,6 @@ async def _neighbour(world: World, name: str) -> str:
 
 ITEMS: Final[list[Item[World]]] = [
     item(ready),
-    item(advised),
     *for_each_runtime(own_devices, others_devices, forged, control),
     *items_vandals.SHARED,
     *for_each_runtime(user_namespace, runtimes=["runc"]),

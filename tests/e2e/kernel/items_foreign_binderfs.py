@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 async def profiled(world: World, runtime: str) -> None:
-    """With the profile, redroid's capabilities mount tmpfs or overlay; no binderfs or debugfs, and write no sysctl."""
+    """With the profile, redroid's capabilities mount tmpfs or overlay, and nothing of the host, and write no sysctl."""
     await _check(world, runtime, phones.profiled(), PHONE_PROFILE)
 
 
 async def profiled_in_namespace(world: World, runtime: str) -> None:
-    """Nor does a user namespace of its own mount one of these three (EACCES)."""
+    """Nor does a user namespace of its own mount one of these file systems (EACCES)."""
     # Since Linux 5.12, a namespace with a root user of its own requires CAP_SETFCAP, which ADMIN has.
     await _check(world, runtime, phones.profiled_in_namespace(), PHONE_PROFILE, ADMIN)
 
@@ -49,6 +49,18 @@ async def detached(world: World, runtime: str) -> None:
 async def without_profile(world: World, runtime: str) -> None:
     """Counter-example: without a profile, the same container mounts both, and can write sysctls of the host."""
     await _check(world, runtime, phones.without_profile(), "")
+
+
+async def filter_detached(world: World, runtime: str) -> None:
+    """Counter-example: with the runtime's seccomp filter, bpf(2) removes the device filter, whatever the profile."""
+    await _check(world, runtime, phones.unfiltered(), PHONE_PROFILE)
+
+
+async def filter_kept(world: World, runtime: str) -> None:
+    """With the seccomp profile for phones, it does not; nor is there fsopen(2); the container mounts as without it."""
+    container = await world.started(f"mounting-{runtime}")
+    await check(runtime, container, phones.filtered(), probe=world.probe, capabilities=REDROID, filtered=True)
+    await world.finish()
 
 
 async def in_own_cgroup(world: World, runtime: str) -> None:
@@ -76,6 +88,7 @@ async def used_up(world: World) -> None:
     try:
         taken = (await taker.stdout.readline()).decode().strip()
         message = await _refused(world, "late")
+        sys.stdout.write(f"{taken}\n{message}\n")
         found = await _output(re.findall("on the host: (grep .* tail -3)", message)[0])
         running.release()
         await running.end()
@@ -83,7 +96,6 @@ async def used_up(world: World) -> None:
         with contextlib.suppress(ProcessLookupError):
             taker.terminate()
         await taker.wait()
-    sys.stdout.write(f"{taken}\n{message}\n")
     assert taken.count("[Errno 28]") == 2, taken
     text = f"all {binderfs.ALL_MINORS} minor numbers of the binderfs mounts are in use"
     assert text in message, message
@@ -121,7 +133,7 @@ async def _check(
 
 ITEMS: Final[list[Item[World]]] = [
     item(items_binderfs_phones.unprepared),
-    *for_each_runtime(profiled, profiled_in_namespace),
+    *for_each_runtime(profiled, profiled_in_namespace, filter_detached, filter_kept),
     *for_each_runtime(detached, in_own_cgroup, without_profile, runtimes=["runc"]),
     item(used_up),
     item(items_binderfs_phones.ended),

@@ -1,8 +1,9 @@
-"""Items: devices of the host besides binder: a slice of its loop devices for each phone, and those of Cuttlefish."""
+"""Items: devices of the host besides binder: loop devices and GPUs of phones, and the devices of Cuttlefish."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 LOOPS: Final = 40
 """The loop devices of a phone, of which the guest has twice as many."""
 IMAGES: Final = DIRECTORY / "images"
+GPU: Final = "/dev/gpu"
+BMC: Final = "/dev/dri/card0"
 
 
 async def claimed_loops(world: World, runtime: str) -> None:
@@ -89,4 +92,38 @@ async def cuttlefish(world: World, runtime: str) -> None:
     await world.healthy(0, unhealthy=16)
 
 
-ITEMS: Final[list[Item[World]]] = for_each_runtime(claimed_loops, loops, cuttlefish)
+async def gpus(world: World, runtime: str) -> None:
+    """A phone has card and render node of one GPU, and opens no other one; a lost GPU concerns its phones only."""
+    # The card of a BMC has no render node, so that the numbers of the GPUs' cards and render nodes differ.
+    keys = f"spread_devices: [/dev/dri/card*, {{path: /dev/dri/renderD*, container_path: {GPU}, env: GPU}}]\n"
+    await world.serve_with(f"phones: {{count: 4}}\n{keys}", resource=phones.RESOURCE)
+    await world.healthy(4)
+    allocations = [await world.started(f"gpu-{name}-{runtime}") for name in ("a", "b")]
+    given = [_gpu_of(allocation) for allocation in allocations]
+    for allocation, (own, others) in zip(allocations, (given, given[::-1]), strict=True):
+        assert allocation.envs["GPU"] == GPU
+        assert _hardware(own[0]) == _hardware(own[1]) != _hardware(others[0])
+        expected = {f"open {own[0]}": "ok", f"open {GPU}": "ok"}
+        for path in (*others, BMC):
+            copy = path.replace("/dri/", "/copy-")
+            expected |= {f"see {path}": "ENOENT", mknod(copy, path): "ok", f"open {copy}": "EPERM"}
+        await check(runtime, allocation, expected, probe=world.probe)
+    hardware = Path(_hardware(given[1][0]))  # a device of virtio, or that of PCI
+    next(each / "remove" for each in (hardware, hardware.parent) if (each / "remove").exists()).write_text("1")
+    await world.healthy(2, unhealthy=2)
+    Path("/sys/bus/pci/rescan").write_text("1")
+    await world.healthy(4)
+    await world.finish()
+
+
+def _gpu_of(allocation: ContainerAllocation) -> tuple[str, str]:
+    """Return card and render node of a container, as paths of the host."""
+    card, node = (device.host_path for device in allocation.devices if device.host_path.startswith("/dev/dri/"))
+    return card, node
+
+
+def _hardware(path: str) -> str:
+    return os.path.realpath(f"/sys/class/drm/{os.path.basename(path)}/device")
+
+
+ITEMS: Final[list[Item[World]]] = for_each_runtime(claimed_loops, loops, gpus, cuttlefish)

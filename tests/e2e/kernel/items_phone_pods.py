@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +20,13 @@ import yaml
 from tests.e2e.deploy.manifests import configurations, the
 from tests.e2e.deploy.parts import DEPLOY, run
 from tests.e2e.kernel import phones
-from tests.e2e.kernel.item import Item, sentence
+from tests.e2e.kernel.item import Item, item, sentence
 from tests.e2e.kernel.items_pods import WORK, PodWorld
 from tests.e2e.kernel.phones import RESOURCE, path
-from tests.e2e.kubelet import items_daemonset
+from tests.e2e.kubelet import items_daemonset, items_renamed
 from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.node import Node
-from tests.e2e.kubelet.plugins import AsPod
+from tests.e2e.kubelet.plugins import AsPod, AsProcess
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -42,8 +44,7 @@ def start(before: PodWorld, kustomize: Path, name: str) -> PodWorld:
     directory = WORK / name
     directory.mkdir()
     plugin = AsPod(directory, before.node.kubelet, before.node.runtime, the("DaemonSet", manifests))
-    # Seconds. The manifest has minutes.
-    plugin.configure(configurations(manifests)[0].replace("leak_scan_interval: 300", "leak_scan_interval: 5"))
+    plugin.configure(configurations(manifests)[0])
     node = Node(before.node.kubelet, before.node.runtime, plugin, resource=RESOURCE, devices=ALL, each=1)
     return PodWorld(node, plugin, before.probe)
 
@@ -73,21 +74,18 @@ def phones_apart(world: PodWorld) -> None:
     phones.require_whole(ALL)
 
 
-def phones_leaked(world: PodWorld) -> None:
-    """`aosp-plugin status` reports a process of the host that holds a device of a pod's phone, until it ends."""
-    # No other process holds a device: this kubelet has no cgroups for pods, so the pods of such ones are unknown.
+def phones_held(world: PodWorld) -> None:
+    """`aosp-plugin holders` shows a process of the host that holds a device of a pod's phone, until it ends."""
     pod, _ = world.node.phones
     file = path(phone_of(pod), "hwbinder")
-    words = ["probe", "keep", file, "wait"]  # the path of the program would exceed the 120 characters that are reported
+    words = ["probe", "keep", file, "wait"]
     with subprocess.Popen(words, executable=world.probe, stdout=subprocess.DEVNULL) as process:
-        command = " ".join(words)
-        expected = [{"binder_device": f"{phone_of(pod)}/hwbinder", "pid": process.pid, "command": command}]
+        row = re.compile(rf"^{phone_of(pod)}/hwbinder .* {process.pid} +{' '.join(words)}", re.MULTILINE)
         try:
-            until(lambda: _leaks(world) == expected, f"{expected} is reported")
-            assert _status(world)["leaks_problem"] == "", _status(world)["leaks_problem"]
+            until(lambda: row.search(_holders()), f"{row.pattern} is shown")
         finally:
             process.kill()
-    until(lambda: not _leaks(world), "the leak is no longer reported")
+    assert not row.search(_holders())
 
 
 def phones_fresh(world: PodWorld) -> None:
@@ -118,6 +116,31 @@ def phones_stay(world: PodWorld) -> None:
     assert phones.mounted() == before
     assert [pod.container_id() for pod in pods] == containers, "the pods have restarted"
     assert world.is_held(pods[1], "vndbinder"), "its context manager is gone"
+
+
+def phones_kept(world: PodWorld) -> None:
+    """A container restarts after the kubelet, without the plugin: its pod keeps the phone, fresh since it has it."""
+    world.node.clear()  # restarted containers may not survive a restart of the kubelet
+    pod, _ = world.node.phones
+    phone = phone_of(pod)
+    _managed_by_root(world, pod)
+    world.hold(pod, "hwbinder")
+    world.node.retire(pod)
+    pod, neighbour = world.node.phones
+    assert phone_of(pod) == phone
+    before, container = phones.mounted(), neighbour.container_id()
+    world.plugin.stop()
+    world.node.kubelet.stop()
+    world.node.kubelet.start()
+    pod.wait_phase("Running")
+    pod.restart_container()
+    pod.view()
+    world.tries(pod, phones.managed_by(1000))
+    assert phones.mounted() == before
+    assert neighbour.container_id() == container, "the other pod has restarted"
+    world.plugin.start()
+    world.node.wait_allocatable(ALL)
+    world.node.clear()
 
 
 def phones_spoiled(world: PodWorld) -> None:
@@ -161,6 +184,23 @@ def phones_ended(world: PodWorld) -> None:
     phones.unmount_all()
 
 
+def phones_renamed(world: PodWorld) -> None:
+    """The resource is renamed and the kubelet restarts: an old pod's container starts again on its own binderfs."""
+    wanted = phones.phones(3)
+    text = f"version: v1\nresource_name: {RESOURCE}\nphones: {{count: {len(wanted)}}}\n"
+    plugin = AsProcess(WORK / "renamed", text)
+    node = Node(world.node.kubelet, world.node.runtime, plugin, resource=RESOURCE, devices=set(wanted), each=1)
+    plugin.start()
+    node.wait_allocatable(node.devices)
+    with items_renamed.renamed_before_restart(node) as (old, new):
+        world.hold(new, "binder")
+        items_renamed.restart_container(old, new)
+        world.tries(old, {"manage /dev/binder": "ok"})
+        assert world.is_held(new, "binder"), "the other pod's manager has ended"
+    node.tear_down()
+    phones.unmount_all()
+
+
 def phone_of(pod: Placed) -> str:
     """Return the phone of a pod's container."""
     (phone,) = pod.held()
@@ -180,8 +220,10 @@ def _status(world: PodWorld) -> dict[str, Any]:
     return report
 
 
-def _leaks(world: PodWorld) -> list[dict[str, Any]]:
-    return [{name: leak[name] for name in ("binder_device", "pid", "command")} for leak in _status(world)["leaks"]]
+def _holders() -> str:
+    return run(
+        sys.executable, "-m", "aosp_plugin", "holders", "--config", str(WORK / PRIVILEGED / "plugin-config/config.yaml")
+    )
 
 
 def _provisioner(world: PodWorld) -> str:
@@ -192,10 +234,10 @@ def _provisioner(world: PodWorld) -> str:
 
 
 _FUNCTIONS: Final = {
-    PRIVILEGED: (phones_mounted, phones_leaked, phones_fresh, phones_stay, phones_ended),
+    PRIVILEGED: (phones_mounted, phones_held, phones_fresh, phones_stay, phones_ended),
     PROVISION: (
         *(phones_mounted, no_privileges, phones_apart, phones_fresh, phones_spoiled, phones_stay),
-        *(provisioner_killed, phones_ended),
+        *(provisioner_killed, phones_kept, phones_ended),
     ),
 }
 ITEMS: Final[dict[str, list[Item[PodWorld]]]] = {
@@ -203,3 +245,6 @@ ITEMS: Final[dict[str, list[Item[PodWorld]]]] = {
     for name, functions in _FUNCTIONS.items()
 }
 """By the directory in deploy/."""
+
+RENAMED: Final[Item[PodWorld]] = item(phones_renamed)
+"""With the plugin as a process of the host: no pod but static ones runs here, which a plugin does not believe."""

@@ -1,16 +1,17 @@
-"""Items: phones on a real binderfs: sets at Android's paths, recreation for each container, provisioning, and leaks."""
+"""Items: phones on a real binderfs: sets at Android's paths, recreation for each container, and leaks."""
 
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
 from kubelet_standin import AdmissionError
+from tests.e2e.common.device_tool import BINDERFS
+from tests.e2e.kernel import binderfs_mounts
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
-from tests.e2e.kernel.world import BINDERFS, RESOURCE, checked_binder_nodes, is_open, own, until
+from tests.e2e.kernel.world import RESOURCE, checked_device_tool, is_open, own, until
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -24,17 +25,11 @@ isolation: strict
 sets: {{size: 3}}
 container_paths: [{", ".join(PATHS)}]
 """
-_DIRECTORY: Final = "/run/test-binderfs"
-_PREFIX: Final = "test_binder"
-_PROVISION: Final = f"""\
-device_prefix: {_PREFIX}
-provision: {{count: 6, max: 64, directory: {_DIRECTORY}}}
-"""
 
 
 async def ready(world: World) -> None:
     """With sets of 3, container paths and recreate: on-start, 12 binder devices are 4 phones."""
-    await checked_binder_nodes("create", "--count", "12")
+    await checked_device_tool("create", "--count", "12")
     await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
 
@@ -102,58 +97,20 @@ async def full(world: World) -> None:
     """A device that cannot be recreated, because max= is reached, is Unhealthy, and its container does not start."""
     await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
-    binderfs.mount(BINDERFS, 12, remount=True)
+    binderfs_mounts.limit(BINDERFS, 12)
     refusal = await _refusal(world)
     assert "aosp_binder0" in refusal, refusal
-    assert "max=12" in refusal, refusal
+    assert "max=" in refusal, refusal
     await world.healthy(3, unhealthy=1)
     await world.finish()
 
 
 async def whole_again(world: World) -> None:
     """With a larger max= the plugin recreates the device, which is Healthy again."""
-    binderfs.mount(BINDERFS, 64, remount=True)
+    binderfs_mounts.limit(BINDERFS, 64)
     await world.reload()
     await world.healthy(4)
-    await checked_binder_nodes("delete")
-
-
-async def provisioned(world: World) -> None:
-    """With provision, serve mounts a binderfs and creates 6 binder devices of mode 0666 in it, and nothing in /dev."""
-    await world.serve_with(_PROVISION)
-    await world.healthy(6)
-    for number in range(6):
-        path = f"{_DIRECTORY}/{_PREFIX}{number}"
-        assert stat.S_IMODE(os.lstat(path).st_mode) == 0o666
-        assert binderfs.binder_version(path) == binderfs.PROTOCOL_VERSION
-    assert not [name for name in os.listdir("/dev") if name.startswith(_PREFIX)]
-    mounted = binderfs.mount_at(_DIRECTORY)
-    assert mounted is not None, "nothing is mounted"
-    assert mounted.max_devices == 64
-
-
-async def provisioned_in_containers(world: World, runtime: str) -> None:
-    """A container's provisioned binder device is at its name in /dev, answers 8 and accepts a context manager."""
-    container = await world.admit(f"provisioned-{runtime}", 1)
-    path = f"/dev/{own(container)[0]}"
-    expected = {f"open {path}": "ok", f"version {path}": "8", f"manage {path}": "ok"}
-    await check(runtime, container, expected, probe=world.probe)
-    await world.finish()
-
-
-async def restored(world: World) -> None:
-    """The plugin restores a removed binder device, a changed mode and an unmounted binderfs."""
-    removed, changed = (f"{_DIRECTORY}/{_PREFIX}{number}" for number in (1, 2))
-    os.unlink(removed)
-    os.chmod(changed, 0)
-    await until(lambda: os.path.exists(removed), "the device is created again")
-    await until(lambda: stat.S_IMODE(os.lstat(changed).st_mode) == 0o666, "the mode is restored")
-    await world.healthy(6)
-    binderfs.unmount(_DIRECTORY)
-    await until(lambda: os.path.exists(f"{_DIRECTORY}/{_PREFIX}5"), "the binderfs is mounted again")
-    await world.healthy(0, unhealthy=6)
-    await world.reload()
-    await world.healthy(6)
+    await checked_device_tool("delete")
 
 
 async def _leaked(world: World, outcome: str) -> None:
@@ -201,7 +158,5 @@ ITEMS: Final[list[Item[World]]] = [
     *for_each_runtime(phone, next_user, user_namespace),
     *(item(no_flap), item(leaked), item(never)),
     *for_each_runtime(another_user),
-    *(item(full), item(whole_again), item(provisioned)),
-    *for_each_runtime(provisioned_in_containers),
-    item(restored),
+    *(item(full), item(whole_again)),
 ]

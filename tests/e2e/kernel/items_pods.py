@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
+from tests.e2e.common.device_tool import BINDERFS
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.operations import (
     SHARED,
@@ -27,10 +28,9 @@ from tests.e2e.kernel.operations import (
     usable,
     words,
 )
-from tests.e2e.kernel.world import BINDERFS
 from tests.e2e.kubelet import items_daemonset, sandbox
 from tests.e2e.kubelet.archive import busybox_image
-from tests.e2e.kubelet.node import ALL, COUNT, Node, names, natural_sort, nodes
+from tests.e2e.kubelet.node import ALL, COUNT, Node, device_tool, names, natural_sort
 from tests.e2e.kubelet.plugins import AsPod, configuration
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
@@ -77,7 +77,7 @@ def start(probe: Path, kubelet_binary: Path, image: Path) -> PodWorld:
     busybox_image(WORK / "busybox.tar", WORK / "probe")
     runtime.load(WORK / "busybox.tar")
     runtime.load(image)
-    nodes("create", "--count", str(COUNT))
+    device_tool("create", "--count", str(COUNT))
     kubelet = Standalone(kubelet_binary, WORK / "kubelet", runtime.socket)
     kubelet.start()
     plugin = AsPod(WORK, kubelet, runtime)
@@ -153,13 +153,13 @@ def recreated(world: PodWorld) -> None:
 
 
 def ended(world: PodWorld) -> None:
-    """After the end of pods and plugin nothing is allocatable, and aosp-plugin nodes deletes devices and binderfs."""
+    """After the end of pods and plugin nothing is allocatable, and the command deletes devices and binderfs."""
     world.node.clear()
     world.plugin.stop()
     world.node.wait_allocatable(set())
-    nodes("delete")
+    device_tool("delete")
     left = [name for name in names(*range(COUNT)) if os.path.lexists(f"/dev/{name}")]
-    assert (left, binderfs.mount_at(BINDERFS)) == ([], None), f"left: {left}, {binderfs.mount_at(BINDERFS)}"
+    assert (left, os.path.ismount(BINDERFS)) == ([], False)
 
 
 ITEMS: Final[list[Item[PodWorld]]] = [

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver import binderfs, mounts
+from tests.e2e.common.device_tool import BINDERFS
+from tests.e2e.kernel import binderfs_mounts
 from tests.e2e.kernel.item import Item, item
-from tests.e2e.kernel.items_nodes import MANY
-from tests.e2e.kernel.world import BINDERFS, RESOURCE, binder_nodes, checked_binder_nodes, own, until
+from tests.e2e.kernel.items_device_tool import MANY
+from tests.e2e.kernel.world import RESOURCE, checked_device_tool, device_tool, own, until
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -21,7 +23,7 @@ _EXTRA: Final = f"aosp_binder{MANY}"
 
 async def advertised(world: World) -> None:
     """The plugin advertises 10,000 healthy devices, by number."""
-    await checked_binder_nodes("create", "--count", str(MANY))
+    await checked_device_tool("create", "--count", str(MANY))
     await world.serve()
     await world.healthy(MANY)
     names = list(world.kubelet.resource(RESOURCE).devices)
@@ -50,15 +52,15 @@ async def probed(world: World) -> None:
 
 
 async def stopped(world: World) -> None:
-    """SIGTERM ends the plugin with exit code 0, and aosp-plugin nodes deletes the devices that were allocated."""
+    """SIGTERM ends the plugin with exit code 0, and hack/binder_devices.py deletes the devices that were allocated."""
     await world.stop()
-    done = await binder_nodes("delete")
-    assert (done.code, done.out) == (0, f"/dev: {MANY} devices deleted\n"), done
+    done = await device_tool("delete")
+    assert (done.code, done.out) == (0, f"/dev: {MANY} deleted\n"), done
 
 
 async def dead_copy(world: World) -> None:
     """With --verify probe a copy of a device created by mknod, which never opens, is Unhealthy."""
-    await checked_binder_nodes("create", "--count", str(DEVICES))
+    await checked_device_tool("create", "--count", str(DEVICES))
     os.mknod(f"/dev/{_EXTRA}", 0o20666, os.stat(f"{BINDERFS}/aosp_binder0").st_rdev)
     await world.serve("--verify", "probe")
     await world.healthy(DEVICES, unhealthy=1)
@@ -69,10 +71,9 @@ async def replaced(world: World) -> None:
     """A new binderfs with devices of the same names makes all of them Unhealthy, with the reason replaced."""
     await world.serve()
     await world.healthy(DEVICES)
-    mounted = binderfs.mount_at(BINDERFS)
-    assert mounted is not None
+    (mounted,) = (mount for mount in mounts.parse(mounts.read_table()) if mount.directory == BINDERFS)
     binderfs.unmount(BINDERFS)
-    binderfs.mount(BINDERFS, source=mounted.source)
+    binderfs_mounts.mount(BINDERFS, mounted.source)
     for number in range(DEVICES):
         binderfs.add_device(BINDERFS, f"aosp_binder{number}")
     await until(lambda: f"replaced:{DEVICES}" in world.logged(), "the reason is logged")
@@ -84,7 +85,7 @@ async def healed(world: World) -> None:
     await world.reload()
     await world.healthy(DEVICES)
     await world.stop()
-    await checked_binder_nodes("delete")
+    await checked_device_tool("delete")
 
 
 ITEMS: Final[list[Item[World]]] = [

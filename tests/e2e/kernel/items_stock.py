@@ -9,7 +9,7 @@ from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check
 from tests.e2e.kernel.item import Item, for_each_runtime, item
 from tests.e2e.kernel.operations import mknod, usable
-from tests.e2e.kernel.world import RESOURCE, binder_nodes, own, until
+from tests.e2e.kernel.world import RESOURCE, device_tool, own, until
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -28,6 +28,14 @@ async def advertised(world: World) -> None:
     await world.serve("--verify", "probe")
     await world.healthy(COUNT)
     assert list(world.kubelet.resource(RESOURCE).devices) == NAMES
+
+
+async def restricted(world: World) -> None:
+    """The driver gives its devices mode 0600: they are healthy, and logged until all users may open them."""
+    assert "not all users may open binder devices" in world.logged(), world.logged()
+    for name in NAMES:
+        os.chmod(f"/dev/{name}", 0o666)
+    await until(lambda: "all users may open binder devices again" in world.logged(), "the end is logged")
 
 
 async def allocated(world: World) -> None:
@@ -66,29 +74,28 @@ async def foreign(world: World) -> None:
 
 
 async def no_binderfs(_: World) -> None:
-    """aosp-plugin nodes reports that the kernel has no binderfs and creates nothing; with --stand-ins, null devices."""
-    done = await binder_nodes("create", "--count", "2", "--prefix", "test")
+    """binder_devices.py reports a kernel without binderfs and creates nothing; with --stand-ins, null devices."""
+    done = await device_tool("create", "--count", "2", "--prefix", "test")
     assert (done.code, done.out) == (1, ""), done
-    assert "this kernel has no binderfs: modprobe" in done.err, done
+    assert "this kernel has no binderfs: its driver is loaded, and was built without" in done.err, done
     assert not [name for name in os.listdir("/dev") if name.startswith("test")]
-    done = await binder_nodes("create", "--count", "2", "--prefix", "test", "--stand-ins")
-    assert done.code == 0, done
-    assert done.out.endswith("(test0 to test1, null devices, not binder)\n"), done
-    done = await binder_nodes("delete", "--prefix", "test")
-    assert done == (0, "/dev: 2 devices deleted\n", ""), done
+    done = await device_tool("create", "--count", "2", "--prefix", "test", "--stand-ins")
+    assert done == (0, "/dev: 2 created, 0 already present (null devices, not binder)\n", ""), done
+    done = await device_tool("delete", "--prefix", "test")
+    assert done == (0, "/dev: 2 deleted\n", ""), done
 
 
 async def no_phones(world: World) -> None:
     """For phones, the plugin reports in one line that this kernel has no binderfs, and creates nothing."""
     await world.serve_with("phones: {count: 4}\n", resource=phones.RESOURCE)
-    await until(lambda: "this kernel has no binderfs" in world.logged(), "the reason is logged")
+    await until(lambda: "this kernel has no binderfs: its driver is loaded" in world.logged(), "the reason is logged")
     await world.stop()
     assert not phones.mounted(), f"mounted: {phones.mounted()}"
     assert not os.path.exists(phones.path("phone0")), "a directory is left"
 
 
 ITEMS: Final[list[Item[World]]] = [
-    *(item(advertised), item(allocated)),
+    *(item(advertised), item(restricted), item(allocated)),
     *for_each_runtime(own_devices),
     *(item(foreign), item(no_binderfs), item(no_phones)),
 ]

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
+from tests.e2e.common.device_tool import BINDERFS
 from tests.e2e.kernel.containers import check, start
 from tests.e2e.kernel.item import Item, for_each_runtime
 from tests.e2e.kernel.operations import fixed, inodes, own_binderfs_closed
-from tests.e2e.kernel.world import BINDERFS, PATIENCE, own
+from tests.e2e.kernel.world import PATIENCE, own
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World

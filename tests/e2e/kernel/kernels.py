@@ -47,8 +47,13 @@ class Bootable(NamedTuple):
     """For the kernel's command line."""
 
 
-def bootable(name: str, devices: Sequence[str] = (), architecture: Architecture = AMD64) -> Bootable:
-    """Return a kernel with binderfs that creates ``devices`` in each one. Raises MissingError and BrokenError."""
+def bootable(
+    name: str, devices: Sequence[str] = (), architecture: Architecture = AMD64, more: Sequence[str] = ()
+) -> Bootable:
+    """Return a kernel with binderfs that creates ``devices`` in each one. Raises MissingError and BrokenError.
+
+    ``more`` are names of further modules.
+    """
     if name == RUST:
         if not architecture.native:
             raise MissingError(f"the kernel with the Rust driver is not built for {architecture.debian}")
@@ -60,7 +65,7 @@ def bootable(name: str, devices: Sequence[str] = (), architecture: Architecture 
     else:
         kernel = _of_suite(name, architecture)
         module = kernel.directory / _BINDERFS / f"{BINDER}.ko"
-    return Bootable(kernel.image, kernel.modules(module, devices))
+    return Bootable(kernel.image, kernel.modules(module, devices, more))
 
 
 def stock(name: str, devices: Sequence[str], architecture: Architecture = AMD64) -> Bootable:
@@ -73,7 +78,7 @@ def stock(name: str, devices: Sequence[str], architecture: Architecture = AMD64)
 
 def _of_suite(name: str, architecture: Architecture) -> Kernel:
     """Return the kernel of a suite, and its module with binderfs."""
-    digest = key([BUILD, *_TOOLS, *architecture.build, *parts.MODULES])
+    digest = key([BUILD, *_TOOLS, *architecture.build, *parts.KEPT])
     return Kernel(
         cached(f"linux-{name}-{architecture.debian}-{digest}", lambda path: _build(_SUITES[name], architecture, path))
     )

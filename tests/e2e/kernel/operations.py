@@ -9,8 +9,8 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
+from tests.e2e.common.device_tool import BINDERFS
 from tests.e2e.kernel.confinement import CONFINED
-from tests.e2e.kernel.world import BINDERFS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

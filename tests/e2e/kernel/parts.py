@@ -48,6 +48,12 @@ _PARAMETERS: Final = {"loop": "max_loop=80"}
 """The module makes eight without it."""
 NODE_MODULES: Final = ("virtio_net", "virtio_blk")
 """The modules for a network device and a disk, which a node of a cluster has."""
+GPU_MODULES: Final = ("bochs", "bochs_drm", "virtio_gpu")
+"""The modules for a card without a render node, whose name has changed with Linux 5.14, and for GPUs."""
+DENIED_MODULES: Final = ("binfmt_misc",)
+"""The modules for file systems that the AppArmor profile for phones denies: it is asked only for those that exist."""
+KEPT: Final = (*MODULES, *NODE_MODULES, *GPU_MODULES, *DENIED_MODULES)
+"""The modules that a guest may need besides the binder module."""
 
 BINDER: Final = "binder_linux"
 
@@ -90,7 +96,7 @@ def install(architecture: Architecture = AMD64) -> None:
 def kernel() -> Kernel:
     """Return Debian's kernel. Raises MissingError."""
     release, version = _release()
-    name = f"linux-{release}-{version}-{key([*MODULES, *NODE_MODULES])}"
+    name = f"linux-{release}-{version}-{key(KEPT)}"
     return Kernel(cached(name, lambda path: _unpack(f"linux-image-{release}={version}", path)))
 
 
@@ -163,7 +169,7 @@ def keep(whole: Path, directory: Path) -> None:
     files = {path.name.partition(".")[0].replace("-", "_"): path for path in whole.rglob("*.ko*")}
     if BINDER not in files:
         raise MissingError(f"this kernel has no module {BINDER}")
-    for name in _order((*MODULES, *NODE_MODULES, BINDER), files):
+    for name in _order((*KEPT, BINDER), files):
         shutil.copy(files[name], directory / f"{name}.ko{'.xz' if files[name].suffix == '.xz' else ''}")
 
 

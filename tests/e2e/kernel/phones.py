@@ -42,7 +42,7 @@ ADMIN: Final = tuple({*CAPABILITIES, *REDROID})
 
 _MOVES_CHECKED_SINCE: Final = (6, 7)
 """The first Linux whose AppArmor checks the attachment of a detached mount (commit 157a3537d6bc, of October 2023)."""
-_DENIED: Final = ("binder", "debugfs", "tracefs")
+_DENIED: Final = ("binder", "debugfs", "tracefs", "devtmpfs", "binfmt_misc")
 """The file systems that the AppArmor profile for phones denies."""
 
 
@@ -86,7 +86,7 @@ def mounted(directory: str = DIRECTORY) -> dict[str, int]:
         found = [mount for mount in mounts.parse(table.read()) if mount.source == SOURCE]
     strays = [mount.directory for mount in found if os.path.dirname(mount.directory) != directory]
     assert not strays, f"mounted elsewhere: {strays}"
-    devices = {os.path.basename(mount.directory): mount.device for mount in found}
+    devices = {os.path.basename(mount.directory): mount.st_dev for mount in found}
     assert len(devices) == len(found), f"mounted twice: {[mount.directory for mount in found]}"
     return devices
 
@@ -318,6 +318,23 @@ def detached(release: str) -> dict[str, str]:
         # The device cgroup.
         "open /own/binder-control": "EPERM" if attached else "ENOENT",
     }
+
+
+def unfiltered() -> dict[str, str]:
+    """Return how CAP_SYS_ADMIN removes its container's device filter, and opens /dev/kmsg, which it was not given."""
+    return {
+        "mknod /before 1 11": "ok",
+        "open /before": "EPERM",
+        "detach-filter /sys/fs/cgroup": "ok",
+        "mknod /after 1 11": "ok",
+        "open /after": "ok",
+    }
+
+
+def filtered() -> dict[str, str]:
+    """Return that it cannot with both profiles for phones, under which it can mount what it needs."""
+    removed = {"detach-filter /sys/fs/cgroup": "ENOSYS", "detach binder": "ENOSYS", "detach cgroup2": "ENOSYS"}
+    return unfiltered() | removed | {"open /after": "EPERM"} | profiled()
 
 
 def _of_the_host() -> tuple[str, ...]:

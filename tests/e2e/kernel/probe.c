@@ -12,6 +12,7 @@
 #include <grp.h>
 #include <linux/android/binder.h>
 #include <linux/android/binderfs.h>
+#include <linux/bpf.h>
 #include <linux/if_tun.h>
 #include <linux/loop.h>
 #include <linux/vhost.h>
@@ -271,6 +272,28 @@ static int do_attach(char **operand)
 	return syscall(SYS_move_mount, detached, "", AT_FDCWD, operand[0], MOVE_MOUNT_F_EMPTY_PATH);
 }
 
+/* Detaches the programs that filter devices from a cgroup, by a descriptor of its directory. */
+static int do_detach_filter(char **operand)
+{
+	uint32_t ids[16];
+	int group = open(operand[0], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	union bpf_attr query = {.query = {.target_fd = group, .attach_type = BPF_CGROUP_DEVICE}};
+
+	query.query.prog_ids = (uintptr_t)ids;
+	query.query.prog_cnt = sizeof(ids) / sizeof(*ids);
+	if (group < 0 || syscall(SYS_bpf, BPF_PROG_QUERY, &query, sizeof(query)))
+		return -1;
+	for (uint32_t i = 0; i < query.query.prog_cnt; i++) {
+		union bpf_attr get = {.prog_id = ids[i]};
+		int program = syscall(SYS_bpf, BPF_PROG_GET_FD_BY_ID, &get, sizeof(get));
+		union bpf_attr detach = {.target_fd = group, .attach_bpf_fd = program, .attach_type = BPF_CGROUP_DEVICE};
+
+		if (program < 0 || syscall(SYS_bpf, BPF_PROG_DETACH, &detach, sizeof(detach)))
+			return -1;
+	}
+	return 0;
+}
+
 static int do_remount(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT | MS_BIND, NULL); }
 static int do_umount(char **operand) { return umount2(operand[0], MNT_DETACH); }
 
@@ -292,7 +315,8 @@ static const struct {
 	{"number", 1, do_number}, {"umount", 1, do_umount},   {"configure", 2, do_configure},
 	{"freeze", 1, do_freeze}, {"mount-logs", 1, do_mount_logs}, {"write", 2, do_write},
 	{"mount-as", 3, do_mount_as}, {"bind", 2, do_bind},   {"move", 2, do_move},
-	{"detach", 1, do_detach}, {"attach", 1, do_attach},   {"mknod-block", 3, do_mknod_block},
+	{"detach", 1, do_detach}, {"attach", 1, do_attach},   {"detach-filter", 1, do_detach_filter},
+	{"mknod-block", 3, do_mknod_block},
 	{"attach-image", 2, do_attach_image},                 {"mount-disk", 2, do_mount_disk},
 	{"take-cid", 1, do_take_cid}, {"own", 1, do_own},     {"tap", 1, do_tap},
 };

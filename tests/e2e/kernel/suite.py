@@ -9,9 +9,9 @@ from tests.e2e.kernel import (
     items_binderfs_phones,
     items_claims,
     items_containers,
+    items_device_tool,
     items_foreign_binderfs,
     items_host_devices,
-    items_nodes,
     items_phone_crashes,
     items_phone_escapes,
     items_phone_hosts,
@@ -22,6 +22,8 @@ from tests.e2e.kernel import (
     items_serve,
     items_simulation,
     items_stock,
+    items_systemd,
+    items_systemd_pods,
 )
 from tests.e2e.kernel.item import for_each_runtime, item
 
@@ -46,7 +48,6 @@ _BINDERFS_PHONES: Final[list[Item[World]]] = [
 
 _CORE: Final[list[Item[World]]] = [
     item(items_containers.ready),
-    item(items_containers.advised),
     *for_each_runtime(
         items_containers.own_devices,
         items_containers.others_devices,
@@ -62,8 +63,6 @@ _CORE: Final[list[Item[World]]] = [
     *for_each_runtime(items_phones.phone, items_phones.next_user, runtimes=["runc"]),
     item(items_phones.no_flap),
     item(items_phones.leaked),
-    item(items_phones.provisioned),
-    *for_each_runtime(items_phones.provisioned_in_containers, runtimes=["runc"]),
     *_BINDERFS_PHONES,
     *items_aosp.QUICK,
     item(items_simulation.same_steps),
@@ -71,7 +70,7 @@ _CORE: Final[list[Item[World]]] = [
 
 SUITES: Final[dict[str, list[Item[World]]]] = {
     "core": _CORE,
-    "binderfs": [*items_nodes.ITEMS, *items_serve.ITEMS, *items_containers.ITEMS],
+    "binderfs": [*items_device_tool.ITEMS, *items_serve.ITEMS, *items_containers.ITEMS],
     "phones": items_phones.ITEMS,
     "binderfs-phones": [
         *items_binderfs_phones.ITEMS,
@@ -87,13 +86,20 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
     "android-apparmor": items_aosp.WITHOUT_SELINUX,
     "other-names": _BINDERFS_PHONES,
     "stock": items_stock.ITEMS,
+    "systemd-core": items_systemd.CORE,
+    "systemd": items_systemd.ITEMS,
 }
 """The items with the stand-in kubelet, by boot."""
 
-PODS: Final = [*items_pods.ITEMS, *(item for items in items_phone_pods.ITEMS.values() for item in items)]
+PODS: Final = [
+    *items_pods.ITEMS,
+    *(item for items in items_phone_pods.ITEMS.values() for item in items),
+    items_phone_pods.RENAMED,
+]
 """The items of the boot with a real kubelet."""
 
 TITLES: Final = {boot: [each.title for each in items] for boot, items in SUITES.items()} | {
-    "pods": [each.title for each in PODS]
+    "pods": [each.title for each in PODS],
+    "systemd-pods": [each.title for each in items_systemd_pods.ITEMS],
 }
 """The titles of each boot's items."""

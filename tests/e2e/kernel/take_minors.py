@@ -13,6 +13,7 @@ import sys
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.host_errors import DevicesExhaustedError
+from tests.e2e.kernel import binderfs_mounts
 
 MOUNTS = 300
 """To save time: a container takes all by mounts, as the device cgroup denies it each binder-control. Here, devices in
@@ -24,10 +25,10 @@ def main(directory: str) -> None:
     paths = [f"{directory}/{number}" for number in range(MOUNTS)]
     for path in paths:
         os.makedirs(path)
-        binderfs.mount(path)
+        binderfs_mounts.mount(path)
     devices, refusal = _fill(paths[0])
     try:
-        binderfs.mount(paths[0])
+        binderfs_mounts.mount(paths[0])
         refused = "ok"
     except DevicesExhaustedError as error:
         refused = str(error.__cause__)

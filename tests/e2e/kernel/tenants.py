@@ -12,7 +12,7 @@ from aosp_plugin.config.keys import Phones
 from tests.e2e.kernel.aosp_parts import VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
 from tests.e2e.kernel.parts import HERE
-from tests.e2e.kubelet.node import nodes
+from tests.e2e.kubelet.node import device_tool
 
 CLIENT: Final = 4242
 """The user of the clients."""
@@ -30,7 +30,7 @@ FOUND: Final = Kind(
     "found devices",
     "resource_name: aosp.io/phone\nsets: {size: 3}\ncontainer_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]\n",
 )
-"""12 devices of a binderfs that ``aosp-plugin nodes`` mounted."""
+"""12 devices of a binderfs that hack/binder_devices.py mounted."""
 BINDERFS: Final = Kind("a binderfs each", "phones: {count: 4}\n")
 
 
@@ -61,12 +61,12 @@ def new_devices(kind: Kind) -> None:
     """Make devices of which no process was service manager; the plugin mounts those of its own phones."""
     remove_devices()
     if kind is FOUND:
-        nodes("create", "--count", "12")
+        device_tool("create", "--count", "12")
 
 
 def remove_devices() -> None:
     """Remove the devices of both kinds. The plugin has ended."""
-    nodes("delete")
+    device_tool("delete")
     for directory in Path(Phones(count=1).directory).glob("*"):
         binderfs.unmount(str(directory))
         directory.rmdir()

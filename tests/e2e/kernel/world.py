@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kubelet_standin import Container, Kubelet, Pod
+from tests.e2e.common.device_tool import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,10 +22,6 @@ if TYPE_CHECKING:
 
 RESOURCE: Final = "aosp.io/binder"
 PROJECT: Final = Path(__file__).resolve().parents[3]
-NODES: Final = ("env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", "aosp_plugin", "nodes")
-"""The command that creates, lists and deletes binder devices, with the checkout's files."""
-BINDERFS: Final = "/run/aosp-binderfs/nodes"
-"""Where it mounts its binderfs."""
 DIRECTORY: Final = Path("/run/e2e")
 CONFIGURATION: Final = DIRECTORY / "config.yaml"
 PATIENCE: Final = 180.0
@@ -47,15 +45,15 @@ async def run(*command: str) -> Result:
     return Result(process.returncode or 0, out.decode(), err.decode())
 
 
-async def binder_nodes(*arguments: str) -> Result:
-    """Run ``aosp-plugin nodes``."""
-    return await run(*NODES, *arguments)
+async def device_tool(*arguments: str) -> Result:
+    """Run hack/binder_devices.py."""
+    return await run(*COMMAND, *arguments)
 
 
-async def checked_binder_nodes(*arguments: str) -> None:
-    """Run ``aosp-plugin nodes``. Raises AssertionError if it fails."""
-    result = await binder_nodes(*arguments)
-    assert result.code == 0, f"aosp-plugin nodes {' '.join(arguments)}: {result}"
+async def checked_device_tool(*arguments: str) -> None:
+    """Run hack/binder_devices.py. Raises AssertionError if it fails."""
+    result = await device_tool(*arguments)
+    assert result.code == 0, f"binder_devices.py {' '.join(arguments)}: {result}"
 
 
 @dataclass
@@ -97,11 +95,15 @@ class World:
         await self._start("--config", str(CONFIGURATION), wrapper=wrapper)
 
     async def stop(self) -> None:
-        """End all pods, and stop the plugin, which must exit with 0."""
+        """End all pods, and stop the plugin, which must exit with 0.
+
+        Its records go as well, as when it is uninstalled: nobody answers here which devices pods have.
+        """
         for pod in self.admitted:
             await self.kubelet.finish(pod)
         self.admitted.clear()
         await self.stop_plugin()
+        await asyncio.to_thread(shutil.rmtree, Path(self.kubelet.directory) / "aosp-plugin", ignore_errors=True)
 
     async def stop_plugin(self) -> None:
         """Stop the plugin, which must exit with 0. Pods keep running."""

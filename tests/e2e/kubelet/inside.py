@@ -160,7 +160,7 @@ def _node(chapter: Chapter, machine: Machine, options: argparse.Namespace) -> No
         plugin = AsPod(directory, kubelet, runtime)
         plugin.configure(chapter.configuration)
     else:
-        plugin = AsProcess(directory / chapter.name, chapter.configuration)
+        plugin = AsProcess(directory / chapter.name, chapter.configuration, chapter.program)
     return Node(kubelet, runtime, plugin, resource=chapter.resource, devices=chapter.devices, each=chapter.each)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
-from tests.e2e.kubelet.node import COUNT, nodes
+from tests.e2e.kubelet.node import COUNT, device_tool
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.processes import run
 from tests.e2e.kubelet.waiting import until
@@ -105,7 +105,7 @@ def _mount_ramfs(node: Node) -> None:
     if not os.path.ismount(_RAMFS):
         os.mkdir(_RAMFS)
         run("mount", "-t", "ramfs", "ramfs", _RAMFS)
-        nodes("create", "--stand-ins", "--count", str(COUNT), "--device-dir", _RAMFS)
+        device_tool("create", "--stand-ins", "--count", str(COUNT), "--device-dir", _RAMFS)
     if not node.plugin.running():
         node.plugin.start()
     node.wait_allocatable(PHONES)

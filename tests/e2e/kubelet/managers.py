@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import signal
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kubelet_standin import AdmissionError, Container, DraKubelet, DraVersion, Kubelet, Pod
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.scenarios import Admitted, Rejected
 from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.versions import DRA, behaviour
+from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,6 +32,7 @@ class StandIn:
         self._kubelet = kubelet
         self._dra_kubelet = dra_kubelet
         self._numbers = itertools.count()
+        self._pods: dict[str, Pod] = {}
 
     @property
     def behaviour(self) -> Behaviour:
@@ -53,13 +56,40 @@ class StandIn:
 
     async def admit(self, resource: str, count: int) -> Admitted | Rejected:
         """Admit a pod, and start its container."""
-        pod = Pod(f"pod-{next(self._numbers)}", [Container("main", {resource: count})])
+        pod = self._new_pod(resource, count)
         try:
             allocation = (await self._kubelet.admit(pod)).containers["main"]
             await self._kubelet.start_container(pod, "main")
         except AdmissionError as error:
             return Rejected(error.reason, error.message)
         return Admitted(pod.name, frozenset(allocation.device_ids[resource]), dict(allocation.envs))
+
+    def _new_pod(self, resource: str, count: int) -> Pod:
+        pod = Pod(f"pod-{next(self._numbers)}", [Container("main", {resource: count})])
+        self._pods[pod.name] = pod
+        return pod
+
+    async def admit_waiting(self, resource: str, count: int) -> str:
+        """Admit a pod whose container does not start yet; return its name."""
+        pod = self._new_pod(resource, count)
+        await self._kubelet.admit(pod)
+        return pod.name
+
+    async def start_again(self, pod: str) -> str:
+        """Start a pod's container again; return the kubelet's error or ""."""
+        try:
+            await self._kubelet.start_container(self._pods[pod], "main")
+        except AdmissionError as error:
+            return error.message
+        return ""
+
+    async def rejection(self, pod: str) -> Rejected:
+        """Return how a pod is rejected that was admitted before."""
+        try:
+            await self._kubelet.start_container(self._pods[pod], "main")
+        except AdmissionError as error:
+            return Rejected(error.reason, error.message)
+        raise AssertionError(f"{pod} runs")
 
     async def held(self, pod: str, resource: str) -> frozenset[str]:
         """Return a pod's devices."""
@@ -82,7 +112,7 @@ class Real:
     def __init__(self, node: Node) -> None:
         """Use a node whose kubelet runs."""
         self._node = node
-        self._placed: list[Placed] = []
+        self._placed: dict[str, Placed] = {}
 
     @property
     def behaviour(self) -> Behaviour:
@@ -108,12 +138,37 @@ class Real:
         return await asyncio.to_thread(self._admit, resource, count)
 
     def _admit(self, resource: str, count: int) -> Admitted | Rejected:
-        placed = self._node.place(container("main", count, resource=resource))
-        self._placed.append(placed)
+        placed = self._place(resource, count)
         if (phase := placed.settled()) == "Failed":
             return Rejected(placed.status["reason"], placed.status["message"])
         assert phase == "Running", phase
         return Admitted(placed.name, frozenset(placed.held(resource=resource)), placed.view().environment)
+
+    def _place(self, resource: str, count: int, **more: Any) -> Placed:
+        placed = self._node.place(container("main", count, resource=resource), **more)
+        self._placed[placed.name] = placed
+        return placed
+
+    async def admit_waiting(self, resource: str, count: int) -> str:
+        """Create a pod whose container waits for another one, and wait until it is admitted; return its name."""
+        placed = await asyncio.to_thread(self._place, resource, count, init=(container("wait"),))
+        await asyncio.to_thread(until, lambda: placed.held(resource=resource), f"{placed.name} has its devices")
+        await asyncio.to_thread(until, lambda: placed.container_id("wait"), f"{placed.name} waits")
+        return placed.name
+
+    async def start_again(self, pod: str) -> str:
+        """Kill a pod's container; return why the kubelet cannot start it again, or ""."""
+        placed = self._placed[pod]
+        before = await asyncio.to_thread(until, placed.container_id, f"the container of {pod} runs")
+        self._node.runtime.signal(before, signal.SIGKILL)
+        (error,) = await asyncio.to_thread(until, lambda: _outcome(placed, before), f"{pod} starts again, or cannot")
+        return error
+
+    async def rejection(self, pod: str) -> Rejected:
+        """Wait until a pod is rejected that was admitted before."""
+        placed = self._placed[pod]
+        await asyncio.to_thread(placed.wait_phase, "Failed")
+        return Rejected(placed.status["reason"], placed.status["message"])
 
     async def held(self, pod: str, resource: str) -> frozenset[str]:
         """Return a pod's devices."""
@@ -130,7 +185,16 @@ class Real:
 
     def clear(self) -> None:
         """Delete the pods."""
-        self._node.remove(*self._placed)
+        self._node.remove(*self._placed.values())
+
+
+def _outcome(placed: Placed, before: str) -> tuple[str]:
+    """Return why the kubelet cannot create the container; "" if another one than ``before`` runs."""
+    waiting = placed.container()["state"].get("waiting", {})
+    if waiting.get("reason") == "CreateContainerConfigError":
+        return (waiting["message"],)
+    assert placed.container_id() != before, f"the container of {placed.name} still runs"
+    return ("",)
 
 
 @contextlib.asynccontextmanager

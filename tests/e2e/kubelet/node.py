@@ -6,15 +6,17 @@ import contextlib
 import itertools
 import os
 import re
-import sys
+import shutil
 from typing import TYPE_CHECKING, Any, Final
 
+from aosp_plugin.daemon import device_records
+from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.kubelet import pods
 from tests.e2e.kubelet.container_runtime import without_scheme
-from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.placed import Placed
 from tests.e2e.kubelet.pods import PREFIX, RESOURCE
 from tests.e2e.kubelet.processes import run
+from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet.plugins import AsPod, AsProcess
     from tests.e2e.kubelet.standalone import Standalone
 
-__all__ = ["ALL", "COUNT", "Node", "Placed", "create_devices", "names", "natural_sort", "nodes", "remove_devices"]
+__all__ = ["ALL", "COUNT", "Node", "Placed", "create_devices", "device_tool", "names", "natural_sort", "remove_devices"]
 
 COUNT: Final = 12
 _NUMBERS = itertools.count(1)
@@ -82,10 +84,11 @@ class Node:
             self.wait_allocatable(self.devices)
 
     def tear_down(self) -> None:
-        """Remove the pods and stop the plugin, after the last item."""
+        """Remove the pods and the plugin with its records, as docs/deploy.md says, after the last item."""
         self.clear()
         if self.plugin.running():
             self.plugin.stop()
+        shutil.rmtree(PLUGINS / device_records.DIRECTORY, ignore_errors=True)
 
     def stop_plugin(self) -> None:
         """Stop the plugin, and wait until nothing is allocatable."""
@@ -121,9 +124,9 @@ class Node:
         finally:
             self.remove(placed)
 
-    def assert_rejected(self, count: int, text: str) -> None:
+    def assert_rejected(self, count: int, text: str, resource: str = "") -> None:
         """Check that the kubelet rejects a pod that requests ``count`` devices, with exactly this error."""
-        pod = self.place(pods.container("main", count, resource=self.resource))
+        pod = self.place(pods.container("main", count, resource=resource or self.resource))
         try:
             pod.wait_phase("Failed")
             pod.assert_rejected(text)
@@ -195,14 +198,14 @@ class Node:
         return {}
 
 
-def nodes(*words: str) -> str:
-    """Run ``aosp-plugin nodes``."""
-    return run("env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", "aosp_plugin", "nodes", *words)
+def device_tool(*words: str) -> str:
+    """Run hack/binder_devices.py."""
+    return run(*COMMAND, *words)
 
 
 def create_devices(count: int = COUNT, prefix: str = PREFIX) -> None:
     """Create the missing stand-ins of the first ``count`` binder devices."""
-    nodes("create", "--stand-ins", "--count", str(count), "--prefix", prefix)
+    device_tool("create", "--stand-ins", "--count", str(count), "--prefix", prefix)
 
 
 def remove_devices(*numbers: int) -> None:

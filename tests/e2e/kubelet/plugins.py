@@ -19,7 +19,7 @@ from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tests.e2e.kubelet.container_runtime import ContainerRuntime
     from tests.e2e.kubelet.standalone import Standalone
@@ -28,11 +28,14 @@ SHARED: Final = "/dev/aosp_shared"
 """A directory of the host that every container gets, because stand-ins have no binderfs to share."""
 SHARING: Final = f"shared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']\n"
 POD: Final = "aosp-device-plugin"
+PROGRAM: Final = (str(Path(sys.executable).with_name("aosp-plugin")),)
+WITH_TMPFS: Final = (sys.executable, "-m", "tests.tmpfs_phones")
+"""The plugin with a tmpfs in place of each phone's binderfs."""
 
 
 def sockets() -> list[str]:
     """Return the plugin's sockets."""
-    return [name for name in os.listdir(PLUGINS) if name.startswith("aosp")]
+    return [name for name in os.listdir(PLUGINS) if name.startswith("aosp-") and name.endswith(".sock")]
 
 
 def configuration(more: str = SHARING, *, verify: str = "char") -> str:
@@ -55,33 +58,45 @@ def unhealthy_by_reason(resource: str) -> dict[str, int]:
 class AsProcess:
     """``aosp-plugin serve`` as a process of the host."""
 
-    def __init__(self, directory: Path, text: str) -> None:
+    def __init__(self, directory: Path, text: str, program: Sequence[str] = PROGRAM) -> None:
         """Write the configuration to a directory, which gets the log too."""
         directory.mkdir()
         self._config = directory / "config.yaml"
+        self.program = program
         self.configure(text)
-        program = Path(sys.executable).with_name("aosp-plugin")
-        command = [str(program), "serve", f"--config={self._config}"]
+        command = [*program, "serve", f"--config={self._config}"]
         self._daemon = Daemon("plugin", command, directory / "plugin.log")
 
     def configure(self, text: str) -> None:
-        """Write the configuration for the next start."""
+        """Write the configuration for the next start or reload."""
         self._config.write_text(text)
+
+    def configured(self) -> str:
+        """Return the configuration that was written last."""
+        return self._config.read_text()
 
     def start(self) -> None:
         """Start the plugin."""
         self._daemon.start()
 
+    def reload(self) -> None:
+        """Let the plugin read its configuration again."""
+        os.kill(self._daemon.pid, signal.SIGHUP)
+
     def stop(self) -> None:
         """Stop the plugin, and check that it exits with 0 and removes its socket."""
         code = self._daemon.end()
         assert code == 0, f"the plugin's exit code is {code}"
-        assert not sockets(), f"the plugin left {sockets()}"
+        assert not self.sockets(), f"the plugin left {self.sockets()}"
 
     def interrupt(self, number: signal.Signals) -> None:
         """End the process with the signal, and start another process."""
         self._daemon.end(number)
         self._daemon.start()
+
+    def sockets(self) -> list[str]:
+        """Return the sockets of the process, which may have ended."""
+        return [name for name in sockets() if f"-{self._daemon.pid}-" in name]
 
     def running(self) -> bool:
         """Return whether the process runs."""

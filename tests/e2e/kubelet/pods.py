@@ -58,6 +58,8 @@ class ContainerView:
     """Mount point to its options."""
     bound: dict[str, str]
     """Mount point to the name of the binder device that is bound there."""
+    file_systems: dict[str, str]
+    """Mount point to the device number of its file system, as in ``0:68``."""
     opened: set[str]
     """The files in /dev with binder in their names that the container could open for reading and writing."""
 
@@ -107,6 +109,7 @@ def parse(lines: list[str]) -> ContainerView:
         environment=dict(line.split("=", 1) for line in sections["env"] if "=" in line),
         devices={re.split(r" -> ", line)[0].split()[-1]: line for line in sections["dev"] if line[0] != "t"},
         mounts={fields[4]: fields[5] for fields in mounts},
+        file_systems={fields[4]: fields[2] for fields in mounts},
         bound={fields[4]: fields[3][1:] for fields in mounts if fields[3].startswith(f"/{PREFIX}")},
         opened={line.removeprefix("/dev/") for line in sections["opened"]},
     )

@@ -44,7 +44,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = "{oci_runtime}"
-        SystemdCgroup = false
+        SystemdCgroup = {systemd}
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{directory}/cni"
@@ -82,21 +82,22 @@ class Runtime(ContainerRuntime):
         oci_runtime: str = "runc",
         enter: Sequence[str] = (),
         subnet: str = "198.51.100.0/24",
+        systemd: bool = False,
     ) -> None:
         """Write the configuration. ``programs`` is the directory of containerd, its shim and ctr; default: Debian's.
 
         ``oci_runtime`` is the program that runs containers, a path or a name. ``enter`` are the words that run
         containerd in other namespaces, in which the directory has the same path. ``subnet`` is the range of the pods'
-        addresses.
+        addresses. ``systemd`` is whether systemd makes the cgroups of containers.
         """
         (directory / "cni").mkdir(parents=True, exist_ok=True)
         (directory / "cni/pods.conflist").write_text(json.dumps(network(subnet)))
-        config = directory / "config.toml"
+        config = self._config = directory / "config.toml"
         snapshotter = "overlayfs" if can_overlay(directory) else "native"
-        values = {"directory": directory, "snapshotter": snapshotter, "pause": BUSYBOX, "oci_runtime": oci_runtime}
-        config.write_text(_CONFIG.format(**values))
+        values = {"directory": directory, "snapshotter": snapshotter, "pause": BUSYBOX}
+        self._values = values | {"systemd": str(systemd).lower()}
+        self.configure(oci_runtime)
         self.socket = f"{directory}/containerd.sock"
-        self._oci_runtime = oci_runtime
         prefix = f"{programs}/" if programs else ""
         self._client = f"{prefix}ctr"
         # containerd searches the path for its shim.
@@ -104,6 +105,11 @@ class Runtime(ContainerRuntime):
         command = [*enter, f"{prefix}containerd", "--config", str(config)]
         kind = EnteredDaemon if enter else Daemon
         self.daemon = kind("containerd", command, directory / "containerd.log", environment)
+
+    def configure(self, oci_runtime: str) -> None:
+        """Write the configuration for the next start, with this program that runs containers."""
+        self._oci_runtime = oci_runtime
+        self._config.write_text(_CONFIG.format(**self._values, oci_runtime=oci_runtime))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -144,6 +150,14 @@ class Runtime(ContainerRuntime):
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
         self._ctr("tasks", "kill", "--signal", number.name, container_id)
+
+    def set_cpu_shares(self, container_id: str) -> None:
+        """Give a container 512 CPU shares, as the kubelet does when a pod is resized in place (crictl update)."""
+        shares = b"\x18\x80\x04"  # LinuxContainerResources.cpu_shares
+        request = b"\x0a" + bytes([len(container_id)]) + container_id.encode() + b"\x12" + bytes([len(shares)]) + shares
+        with _cri(self.socket) as channel:
+            method = "/runtime.v1.RuntimeService/UpdateContainerResources"
+            channel.unary_unary(method, None, None)(request, timeout=PATIENCE)
 
     def process_status(self, container_id: str) -> dict[str, str]:
         """Return /proc/PID/status of a container's first process."""
@@ -187,9 +201,13 @@ class Runtime(ContainerRuntime):
 
 def serves_cri(address: str) -> bool:
     """Return whether a containerd answers requests of a kubelet; ``address`` is its socket's path."""
-    with grpc.insecure_channel(f"unix:{address}", [("grpc.default_authority", "localhost")]) as channel:
+    with _cri(address) as channel:
         try:
             channel.unary_unary("/runtime.v1.RuntimeService/Version", None, None)(b"", timeout=5)
         except grpc.RpcError:
             return False
     return True
+
+
+def _cri(address: str) -> grpc.Channel:
+    return grpc.insecure_channel(f"unix:{address}", [("grpc.default_authority", "localhost")])

@@ -78,7 +78,7 @@ def crun() -> Path:
     return cached(name, download) / "crun"
 
 
-def _runc() -> Path:
+def runc() -> Path:
     """Return runc, built from its Go module."""
     packages.install(_CGO)
     return golang.build("runc", parts.HERE / "runc", "tool", tags=("seccomp",), cgo=True) / "runc"
@@ -101,7 +101,7 @@ def _crio() -> Path:
 
 _OF_DEBIAN_12: Final = ("containerd-1.6+runc", "containerd-1.6+crun", "containerd-1.7+runc")
 """The combinations with an OCI runtime of Debian 12. Its crun refuses the runtime specs of containerd 1.7."""
-_NEWER: Final = {"runc": _runc, "crun": crun}
+_NEWER: Final = {"runc": runc, "crun": crun}
 _CONTAINER_RUNTIMES: Final = {
     "containerd-1.6": None,
     "containerd-1.7": _containerd_of_debian_13,

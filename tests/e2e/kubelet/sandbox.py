@@ -104,12 +104,15 @@ def _container_cgroups() -> Iterator[Path]:
         yield from (Path(path, name) for name in {"k8s.io", "crio"}.intersection(names))
 
 
-def set_up(*, devices: bool = True) -> None:
-    """Mount the sandbox's file systems and set up its network; called in it. ``devices``: also a /dev of its own."""
+def set_up(*, devices: bool = True, own: Sequence[str] = OWN) -> None:
+    """Mount the sandbox's file systems and set up its network; called in it.
+
+    ``devices``: also a /dev of its own. ``own`` are the directories that are new file systems in memory.
+    """
     run("mount", "--make-rshared", "/")
     if devices:
         replace_dev()
-    for path in OWN:
+    for path in own:
         os.makedirs(path, exist_ok=True)
         run("mount", "-t", "tmpfs", "tmpfs", path)
     _network()

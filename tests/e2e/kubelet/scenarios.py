@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import stat
 import time
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 LARGEST = 4 * 1024 * 1024
 """The largest message that the kubelet accepts, in bytes."""
 RESOURCE = "scenario.test/{}"
+PRE_START_FAILED = r"device plugin PreStartContainer rpc failed with err: endpoint &\{.*\} has been stopped"
 
 
 class Rejected(NamedTuple):
@@ -206,6 +208,55 @@ async def kubelet_restarts(kubelet: DeviceManager, resource: str) -> None:
         assert not plugin.allocated, f"{plugin.allocated}"
         error = f"requested number of devices unavailable for {resource}. Requested: 2, Available: 1"
         await _rejected(kubelet, resource, 2, error)
+
+
+@scenario("The plugin has ended: a container does not start again, because PreStartContainer cannot be called")
+async def ended_plugin(kubelet: DeviceManager, resource: str) -> None:
+    async with Probe(kubelet.directory, resource, healthy("a")) as plugin:
+        pod = await _with_pre_start(kubelet, resource, plugin)
+        plugin.end_streams()
+        await _counts(kubelet, resource, (1, 0))
+        error = await kubelet.start_again(pod)
+        assert re.fullmatch(PRE_START_FAILED, error), error
+
+
+@scenario("The kubelet has restarted: a container starts again without PreStartContainer until the plugin registers")
+async def forgotten_options(kubelet: DeviceManager, resource: str) -> None:
+    async with Probe(kubelet.directory, resource, healthy("a")) as plugin:
+        pod = await _with_pre_start(kubelet, resource, plugin)
+        await restart(kubelet)
+        before = list(plugin.calls)
+        assert await kubelet.start_again(pod) == ""
+        assert plugin.calls == before, f"{plugin.calls}"
+    async with Probe(kubelet.directory, resource, healthy("a"), socket="probe-2.sock") as plugin:
+        plugin.options = pb.DevicePluginOptions(pre_start_required=True)
+        assert not await plugin.register()
+        await _counts(kubelet, resource, (1, 1))
+        assert await kubelet.start_again(pod) == ""
+        assert plugin.calls[-1] == "PreStartContainer a", f"{plugin.calls}"
+
+
+@scenario("The kubelet has restarted, and the plugin has not registered: a pod whose container never ran is rejected")
+async def readmission(kubelet: DeviceManager, resource: str) -> None:
+    async with Probe(kubelet.directory, resource, healthy("a")) as plugin:
+        plugin.options = pb.DevicePluginOptions(pre_start_required=True)
+        assert not await plugin.register()
+        await _counts(kubelet, resource, (1, 1))
+        pod = await kubelet.admit_waiting(resource, 1)
+        await restart(kubelet)
+        error = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
+        answer = await kubelet.rejection(pod)
+        assert answer == Rejected("UnexpectedAdmissionError", kubelet.behaviour.rejection(error)), f"{answer}"
+
+
+async def _with_pre_start(kubelet: DeviceManager, resource: str, plugin: Probe) -> str:
+    """Register a plugin that requires PreStartContainer, and run a pod with its device; return the pod's name."""
+    plugin.options = pb.DevicePluginOptions(pre_start_required=True)
+    assert not await plugin.register()
+    await _counts(kubelet, resource, (1, 1))
+    pod = (await _admitted(kubelet, resource, 1)).pod
+    assert plugin.calls[-1] == "PreStartContainer a", f"{plugin.calls}"
+    return pod
 
 
 @scenario("A kubelet that starts removes sockets, and before 1.33 files (not 1.31.0), but not directories")

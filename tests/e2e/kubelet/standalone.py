@@ -80,15 +80,15 @@ def _configuration(manifests: Path, runtime_socket: str, minor: int) -> dict[str
 class Standalone:
     """A kubelet that runs static pods."""
 
-    def __init__(self, binary: Path, directory: Path, runtime_socket: str) -> None:
-        """Write the configuration."""
+    def __init__(self, binary: Path, directory: Path, runtime_socket: str, **settings: Any) -> None:
+        """Write the configuration, in which ``settings`` replace others."""
         self.manifests = directory / "manifests"
         self.manifests.mkdir(parents=True)
         self._binary = binary
         self.minor = versions.minor(self.version)
         self.behaviour = versions.behaviour(self.minor)
         config = directory / "kubelet.yaml"
-        config.write_text(yaml.safe_dump(_configuration(self.manifests, runtime_socket, self.minor)))
+        config.write_text(yaml.safe_dump(_configuration(self.manifests, runtime_socket, self.minor) | settings))
         # The DaemonSet's nodeSelector requires the label. Without the address the kubelet resolves the node's name.
         node = (f"--hostname-override={NODE}", f"--node-ip={NODE_ADDRESS}", "--node-labels=aosp.io/binder=true")
         command = [str(binary), f"--config={config}", f"--cert-dir={directory}/pki", *node, "--v=2"]

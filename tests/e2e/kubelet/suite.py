@@ -16,13 +16,14 @@ from tests.e2e.kubelet import (
     items_image,
     items_phones,
     items_pods,
+    items_renamed,
     items_restarts,
     items_users,
     items_variants,
     versions,
 )
 from tests.e2e.kubelet.node import ALL
-from tests.e2e.kubelet.plugins import configuration
+from tests.e2e.kubelet.plugins import PROGRAM, WITH_TMPFS, configuration
 from tests.e2e.kubelet.pods import RESOURCE
 from tests.e2e.kubelet.versions import ANY
 
@@ -60,6 +61,8 @@ class Chapter:
     """The number of devices that each of the two shared pods requests."""
     as_pod: bool = False
     """Whether the plugin runs as the DaemonSet's pod, instead of a process."""
+    program: Sequence[str] = PROGRAM
+    """The words that run the plugin as a process."""
     containerd: Containerd = Containerd.DEBIAN
     requires: Condition = ANY
     """The kubelets that it is about."""
@@ -75,7 +78,11 @@ CORE: Final[dict[str, AbstractSet[str]]] = {
         *("content", "programs"),
     },
     "phones": {"registers", "three_paths", "second_phone", "incomplete", "ends"},
-    "scenarios": {"order", "refusals", "flips", "allocate", "pre_start", "kubelet_restarts", "stream_ends"},
+    "renamed-phones": {"registers", "restarted_kubelet", "ends"},
+    "scenarios": {
+        *("order", "refusals", "flips", "allocate", "pre_start", "kubelet_restarts", "stream_ends"),
+        *("ended_plugin", "forgotten_options", "readmission"),
+    },
 }
 """The core set: the names of items by chapter."""
 
@@ -121,6 +128,20 @@ CHAPTERS: Final = (
         [_FIRST, *items_variants.replicas.all, *_END],
         items_variants.REPLICAS,
         devices=items_variants.REPLICATED,
+    ),
+    Chapter(
+        "renamed",
+        "phones whose resource is renamed",
+        [_FIRST, *items_renamed.item.all, *_END],
+        items_phones.CONFIGURATION,
+    ),
+    Chapter(
+        "renamed-phones",
+        "phones that the plugin mounts, and whose resource is renamed",
+        [_FIRST, *items_renamed.item.all, *_END],
+        items_renamed.ON_TMPFS,
+        devices=items_renamed.MOUNTED,
+        program=WITH_TMPFS,
     ),
     Chapter("numa", "phones on two NUMA nodes", [_FIRST, *items_variants.numa.all, *_END], items_variants.NUMA),
     Chapter(

@@ -43,4 +43,4 @@ def test_an_object_or_list_of_another_kind_is_refused() -> None:
     for body in (b'{"kind":"NodeList","metadata":{}}', json.dumps(NODE).encode()):
         with pytest.raises(ApiUnavailableError):
             protocol.decode_list(REQUEST, body)
-    assert protocol.decode_list(REQUEST, b'{"kind":"NodeList","metadata":{"resourceVersion":"1"}}').items == []
+    assert protocol.decode_list(REQUEST, b'{"kind":"NodeList","metadata":{"resourceVersion":"1"}}') == []

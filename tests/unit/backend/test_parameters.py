@@ -32,7 +32,7 @@ def of_claim(**content: Any) -> ClaimParameters:
 
 def error_of(*parameters: ClaimParameters) -> str:
     with pytest.raises(InvalidRequestError) as caught:
-        effective_parameters(parameters, VISIBLE)
+        effective_parameters(parameters, [VISIBLE])
     return str(caught.value)
 
 

@@ -7,25 +7,54 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.backend.shared_paths import Spread, known
+from aosp_plugin.backend.shared_paths import Spread, SpreadItem, paired
 from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, PhoneLayout, Single
+from aosp_plugin.config.keys import SpreadDevice
 
 GPUS = ("/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130")
+BMC, FIRST, SECOND, THIRD = (f"/sys/devices/pci0000:00/0000:{bus:02x}:00.0" for bus in (3, 4, 0x41, 0x42))
+CARDS = {"/dev/dri/card0": BMC, "/dev/dri/card1": FIRST, "/dev/dri/card2": SECOND, "/dev/dri/card3": THIRD}
+RENDER_NODES = {"/dev/dri/renderD128": SECOND, "/dev/dri/renderD129": THIRD, "/dev/dri/renderD130": FIRST}
+"""Render nodes in another order than the cards, as after drivers that were loaded in another order."""
 
 
-def test_restart_spreads_over_those_that_exist() -> None:
-    """Those without wildcards always count, so that they select the same devices before and after they appear."""
-    assert known((), GPUS[::2], ()) == GPUS[::2]
-    assert known((), GPUS[:1], GPUS[1:2]) == GPUS[:2]
+def spread_of(*paths: str, numa_nodes: dict[str, int] | None = None) -> Spread:
+    item = SpreadItem(SpreadDevice(path="/dev/gpu*"), dict.fromkeys(paths, ""), paths)
+    return Spread((item,), numa_nodes=numa_nodes or {})
 
 
-def test_order_is_natural_and_each_counts_once() -> None:
-    paths = ["/dev/dri/renderD1000", "/dev/a/x", "/dev/dri/renderD999"]
-    assert known(paths[:1], paths, paths[1:]) == ("/dev/a/x", "/dev/dri/renderD999", "/dev/dri/renderD1000")
+def test_devices_of_one_item_are_in_natural_order() -> None:
+    """Whatever hardware they have, also several of the same one."""
+    paths = {"/dev/dri/renderD1000": FIRST, "/dev/a/x": "", "/dev/dri/renderD999": FIRST}
+    assert paired([paths]) == [("/dev/a/x", "/dev/dri/renderD999", "/dev/dri/renderD1000")]
+    assert paired([]) == []
+
+
+def test_card_and_render_node_are_paired_by_their_hardware() -> None:
+    """Not by their order; the card of a BMC, which has no render node, is not used."""
+    cards = ("/dev/dri/card1", "/dev/dri/card2", "/dev/dri/card3")
+    nodes = ("/dev/dri/renderD130", "/dev/dri/renderD128", "/dev/dri/renderD129")
+    assert paired([CARDS, RENDER_NODES]) == [cards, nodes]
+    assert paired([RENDER_NODES, CARDS]) == [tuple(sorted(nodes)), ("/dev/dri/card2", "/dev/dri/card3", cards[0])]
+
+
+def test_items_without_common_hardware_are_spread_each_for_itself() -> None:
+    tuners = {"/dev/dvb0": "", "/dev/dvb1": ""}
+    assert paired([tuners, CARDS, RENDER_NODES])[0] == ("/dev/dvb0", "/dev/dvb1")
+    assert paired([CARDS, {}]) == [(*CARDS,), ()]
+
+
+def test_third_item_belongs_to_the_others_by_way_of_one() -> None:
+    encoders = {"/dev/video0": THIRD, "/dev/video1": THIRD}
+    assert paired([encoders, CARDS, RENDER_NODES]) == [
+        ("/dev/video0",),
+        ("/dev/dri/card3",),
+        ("/dev/dri/renderD129",),
+    ]
 
 
 def test_numa_node_is_that_of_the_spread_device() -> None:
-    spread = Spread(GPUS, numa_nodes={GPUS[0]: 0, GPUS[2]: 1})
+    spread = spread_of(*GPUS, numa_nodes={GPUS[0]: 0, GPUS[2]: 1})
     assert [spread.numa_node(number) for number in range(4)] == [(0,), (), (1,), (0,)]
     assert Spread().numa_node(0) == ()
 
@@ -55,6 +84,6 @@ def test_any_sets_are_spread_evenly(size: int, count: int, first: int, strided: 
     phones = 4 * count
     layout = Numbered("n", size, phones if strided else None, first)
     groups = [*map(layout.set_of, layout.ids([f"n{number}" for number in range(first, first + size * phones)]))]
-    spread = Spread(tuple(f"/dev/gpu{number}" for number in range(count)))
+    spread = spread_of(*(f"/dev/gpu{number}" for number in range(count)))
     assert len(groups) == phones
-    assert set(Counter(spread.device(group.number) for group in groups).values()) == {4}
+    assert set(Counter(spread.of(group.number)[0].path for group in groups).values()) == {4}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from aosp_plugin.backend.scanned import aggregate, first
+from aosp_plugin.backend.found_devices import aggregate, first
 from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, FileSystem, Kind
 from aosp_plugin.binder.devices.store import evaluate

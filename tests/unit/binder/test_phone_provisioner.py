@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, detached
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import BinderfsError, BinderMissingError
+from aosp_plugin.binder.host_errors import BinderfsError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from tests.tmpfs_binderfs import Mounts
 
@@ -50,7 +50,7 @@ def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_ar
     for phone in ("phone0", "phone1"):
         directory.make_read_only(phone)
     assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone0", "phone1"]
-    assert keeper.problem == ""
+    assert keeper.error_text == ""
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
     for phone in ("phone0", "phone1", "phone2"):
         assert sorted(binderfs.device_names(f"{directory.path}/{phone}")) == TRIPLE
@@ -78,7 +78,7 @@ def test_phone_whose_directory_is_in_use_does_not_affect_the_others(directory: M
     (directory.path / "phone1").symlink_to("/run")
     keeper = provisioner(directory)
     assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone0", "phone2"]
-    assert "phone1 is not a directory" in keeper.problem
+    assert "phone1 is not a directory" in keeper.error_text
     assert keeper.foreign == {"phone1"}, "a link may lead to binder devices of others"
 
 
@@ -112,16 +112,16 @@ def test_failed_mount_leaves_no_directory_and_other_mounts_are_not_attempted(
 
     def refuse(path: str, _source: str) -> None:
         attempts.append(path)
-        raise BinderMissingError("this kernel has no binderfs")
+        raise BinderfsError("this kernel has no binderfs")
 
     with monkeypatch.context() as patch:
-        patch.setattr(detached, "create_mount", refuse)
+        patch.setattr(binderfs, "create_mount", refuse)
         assert keeper.provision(["phone0", "phone1"]) == []
-        assert keeper.problem == "this kernel has no binderfs"
+        assert keeper.error_text == "this kernel has no binderfs"
     assert attempts == [f"{directory.path}/phone0"]
     assert not directory.path.exists()
     assert keeper.provision(["phone0", "phone1"]) == ["phone0", "phone1"]
-    assert keeper.problem == ""
+    assert keeper.error_text == ""
 
 
 def test_mounts_must_propagate_from_a_container_to_the_host(directory: Mounts) -> None:
@@ -131,12 +131,12 @@ def test_mounts_must_propagate_from_a_container_to_the_host(directory: Mounts) -
     with pytest.raises(BinderfsError, match=r"mounts in .*/phones do not propagate to the host: .* Bidirectional"):
         keeper.check()
     assert keeper.provision(["phone0"]) == []
-    assert "do not propagate to the host" in keeper.problem
+    assert "do not propagate to the host" in keeper.error_text
     directory.share("..")
     assert keeper.provision(["phone0"]) == ["phone0"]
     directory.mount_other("..", shared=False)
     assert keeper.provision(["phone0"]) == []
-    assert "do not propagate to the host" in keeper.problem, "the mount that is covered was checked"
+    assert "do not propagate to the host" in keeper.error_text, "the mount that is covered was checked"
     directory.unmount("..")
 
 
@@ -153,3 +153,48 @@ def test_phone_is_not_replaced_where_the_host_would_keep_the_old_one(directory: 
     with pytest.raises(BinderfsError, match="do not propagate to the host"):
         keeper.replace("phone0")
     assert os.path.samestat(os.stat(directory.path / "phone0"), before)
+
+
+def test_links_to_binder_devices_come_and_go_with_phones(directory: Mounts) -> None:
+    """Each fresh binderfs has other numbers."""
+    directory.number_devices()
+    keeper = provisioner(directory)
+    keeper.provision(["phone0", "phone1"])
+    first = directory.linked()
+    assert first == directory.expected_links("phone0", "phone1")
+    assert len(first) == 6
+    keeper.replace("phone0")
+    assert directory.linked() == directory.expected_links("phone0", "phone1")
+    assert directory.linked() != first
+    assert keeper.remove(["phone0"], 1) == ["phone0"]
+    assert directory.linked() == directory.expected_links("phone1")
+    keeper.mount("phone0")
+    assert directory.linked() == directory.expected_links("phone0", "phone1")
+    for phone in ("phone0", "phone1"):
+        keeper.unmount(phone)
+    assert directory.linked() == {}
+
+
+def test_links_to_binder_devices_are_restored(directory: Mounts) -> None:
+    """After a lost link, after a process that was killed between unmount and removal, and for a mount of the host."""
+    directory.number_devices()
+    provisioner(directory).provision(["phone0", "phone1", "phone2"])
+    for link in directory.expected_links("phone0"):
+        (directory.links / link).unlink()
+    directory.unmount("phone1")
+    directory.unmount("phone2")
+    keeper = provisioner(directory)
+    keeper.provision(["phone0", "phone1"])
+    assert directory.linked() == directory.expected_links("phone0", "phone1")
+    directory.unmount("phone0")
+    directory.unmount("phone1")
+    keeper.provision([])
+    assert directory.linked() == {}
+
+
+def test_what_a_survey_finds_is_immutable(directory: Mounts) -> None:
+    """It is read in other threads, and replaced by a single assignment."""
+    keeper = provisioner(directory)
+    keeper.provision(["phone0"])
+    keeper.survey()
+    assert isinstance(keeper.other_api, frozenset)

@@ -12,7 +12,7 @@ import pytest
 from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind, Scan, kind_of
-from aosp_plugin.binder.devices.sets import Layout, Named, Single, natural_sort
+from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, Single, natural_sort
 from aosp_plugin.binder.devices.store import track
 from aosp_plugin.binder.driver.host import Driver, Host
 
@@ -69,7 +69,7 @@ class Tree(Host):
             raise FileNotFoundError(errno.ENOENT, "No such file", path)
         file = self.files[path]
         inode = sorted(self.files).index(path) + 100
-        values = (file.mode | 0o600, inode, file.device, 1, 0, 0, 0, 0, 0, 0)
+        values = (file.mode | 0o666, inode, file.device, 1, 0, 0, 0, 0, 0, 0)
         return os.stat_result(values, {"st_rdev": file.number, "st_mtime_ns": MOUNTED})
 
     def resolve(self, path: str, links: set[str] | None = None) -> str:
@@ -85,6 +85,17 @@ class Tree(Host):
 
 def scan(tree: Tree, layout: Layout = FLAT, directory: str = "/dev") -> Scan:
     return scanner.scan_devices(tree, DRIVER, directory, layout)
+
+
+def test_name_without_a_number_is_in_no_set_with_a_size() -> None:
+    """As /dev/binder with the prefix binder: Android's own names do not form a numbered set."""
+    tree = Tree()
+    for name in ("binder", "binder0", "hwbinder"):
+        tree.char(f"/dev/{name}", DEV, MISC_BINDER)
+    result = scan(tree, Numbered("binder", 1))
+    assert result.skipped == {"binder": "its name has no number"}
+    assert "binder" not in result.devices
+    assert scan(tree, Single("binder")).skipped == {}
 
 
 def scan_phones(tree: Tree, layout: Named = NESTED) -> Scan:
@@ -123,7 +134,7 @@ def phones(tree: Tree) -> Tree:
 
 
 def test_devices_are_those_with_the_prefix(tree: Tree) -> None:
-    """Neither directories nor the control file are devices. Names that are no valid IDs are skipped with the reason."""
+    """Neither directories nor the control file are devices. Names that are not valid IDs are skipped with a reason."""
     for name in ("binder10", "binder2", "binder", "binder-control", "binder-control2", "null", "my_binder", "binder 3"):
         tree.char(f"/dev/{name}", DEV, NULL)
     tree.directory("/dev/binder3", OTHER_BINDERFS)
@@ -142,7 +153,7 @@ def test_link_has_the_identity_of_its_target(tree: Tree) -> None:
     identity = FileIdentity(BINDERFS, BINDER, tree.lstat("/run/binderfs/a").st_ino, MOUNTED)
     result = scan(tree)
     assert devices(result) == [
-        BinderDevice("aosp_binder7", "/dev/aosp_binder7", Kind.BINDERFS, identity, "/run/binderfs")
+        BinderDevice("aosp_binder7", "/dev/aosp_binder7", Kind.BINDERFS, identity, "/run/binderfs", "/run/binderfs/a")
     ]
     assert result.directories == {"/dev", "/run/binderfs"}
     assert result.skipped == {}
@@ -157,7 +168,7 @@ def test_device_directory_may_be_a_link(tree: Tree) -> None:
     (device,) = devices(result)
     assert (device.path, device.directory) == ("/binders/current/aosp_binder1", "/run/binderfs")
     assert device.identity is not None
-    assert device.identity.inode == tree.lstat("/run/binderfs/aosp_binder1").st_ino
+    assert device.identity.st_ino == tree.lstat("/run/binderfs/aosp_binder1").st_ino
     assert result.directories == {"/run/binderfs", "/binders"}
 
 

@@ -32,18 +32,21 @@ INVALID: dict[str, list[Any]] = {
     "log_format": ["xml"],
     "require_devices": ["perhaps", 1],
     "permissions": ["", "rr", "rwx"],
-    "shared_mounts": [["a"], ["/a:"], ["a:/b"], ["/a:/b:rw"], ["binderfs"], ["binderfs/x:/b"], "/a", [1]],
+    "shared_mounts": [
+        *(["a"], ["/a:"], ["a:/b"], ["/a:/b:rw"], ["binderfs"], ["binderfs/x:/b"], "/a", [1]),
+        *(["/{id}/a"], ["/a/{Number}"], ["/a/{id"], ["/a/{id}:/b/{id}"], ["/a/{id}/../b"], ["/a:/{id}"]),
+        ["binderfs:/{id}"],
+    ],
     "shared_devices": [["dev/ashmem"], ["/dev/fuse:/dev/fuse:rwm"], ["binderfs:/dev/x"], {"/a": "/b"}, None, [1]],
     "spread_devices": [["dri"], "/dev/dri/renderD*", ["/dev/x", "/dev//x"], ["/dev/x\n"], [1]],
     "slice_devices": [["/dev/loop*"], {}, [{"path": path, "count": 1} for path in ("/dev/loop*", "/dev//loop*")]],
-    "visible_devices_env": ["1A", "A=B", "A\n"],
+    "visible_devices_env": ["1A", "A=B", "A\n", "PATH", "LD_PRELOAD"],
     "path_env": ["/bin\0", "/bin\x85", "/bin\udcff", ["/bin"]],
     "missing_device_ttl": ["5m", -0.1, float("inf"), float("nan"), True],
     "container_paths": [["dev/binder"], ["/dev/binder", "//dev/./binder/"], "/dev/binder"],
     "device_list": [[], ["envvar"], ["cdi"], ["cdi-cri", "cdi-cri"], None],
     "sets": [3, [], {}, {"names": ["binder"], "size": 3}],
-    "phones": [120, ["count"]],
-    "provision": [100, {}],
+    "phones": [120, ["count"], {}],
     "numa": [
         *(None, [], {"7": 0, 7: 0}, {True: 0}, {"1": "0"}, {"1": -1}, {"1": 1024}),
         *({text: 0} for text in ("a", "1-", "1-2-3", "1\n", "\uff11", "5-4")),
@@ -60,11 +63,6 @@ INVALID: dict[str, list[Any]] = {
         *(None, "a b", "a/", "A.io/a", "a/b/c", "x" * 64, "a\n"),
         *("node.kubernetes.io/not-ready", "node-role.kubernetes.io/control-plane"),
     ],
-    "feature_file": [
-        *("features.d/a", "/etc/shadow", "/features.d", "/features.d/a/b", "/features.d/.hidden", "/features.d/a\n"),
-        *("/features.d/../shadow", None),
-    ],
-    "leak_scan_interval": [-1, 0.001, float("inf"), "never"],
 }
 
 INVALID_PAIRS = [(name, value) for name, values in INVALID.items() for value in values]

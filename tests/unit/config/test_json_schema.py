@@ -25,7 +25,7 @@ log_level: debug
 verify: file
 sets: {size: 3, stride: 120, first: 1}
 resources:
-- {resource_name: a.io/x, device_prefix: x, provision: {count: 360, max: 400}, numa: {0-179: 0, "180": 1}}
+- {resource_name: a.io/x, sets: null, phones: {count: 360, directory: /srv/p}, numa: {0-179: 0, "180": 1}}
 - {device_prefix: y, sets: {names: [binder, hwbinder], pattern: "{set}-{name}"}, device_list: [cdi-cri]}
 - {resource_name: a.io/z, device_prefix: z, sets: null, recreate: on-start}
 """
@@ -37,7 +37,7 @@ REJECTED = [
         for text in ("[]", "[5]", "[{verfy: file}]", "[{log_level: debug}]", "[{resources: [{}]}]", "[{version: v1}]")
     ),
     *(f"version: v1\nsets: {text}" for text in ("{size: 3, sice: 3}", "{size: 3, names: [binder]}", "{stride: 3}")),
-    "version: v1\nprovision: {count: 3, directory: run}",
+    "version: v1\nphones: {count: 3, directory: run}",
     "version: v1\nshared_devices: [{path: /dev/fuse, requird: true}]",
     "version: v1\nshared_devices: [{required: true}]",
     "version: v1\nspread_devices: [{per_device: 3}]",

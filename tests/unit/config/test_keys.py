@@ -54,7 +54,7 @@ def test_invalid_value_is_rejected_with_the_allowed_values() -> None:
 
 
 def test_variable_of_a_mapping_refers_to_the_file() -> None:
-    for name in ("phones", "sets", "provision", "numa", "resources"):
+    for name in ("phones", "sets", "numa", "resources"):
         variable = sources.variable(name)
         error = f"^variable {variable}: {name} can only be set in the configuration file$"
         with pytest.raises(ConfigError, match=error):

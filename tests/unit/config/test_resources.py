@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.config.keys import PROCESS_KEYS, RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
+from aosp_plugin.config.keys import PROCESS_KEYS, RESOURCE_KEYS, NamedSets, NumberedSets, Resource
 from aosp_plugin.config.sources import load
 from aosp_plugin.config.values import is_set_pattern
 from tests.unit.config.tables import error_of, loaded, write
@@ -30,11 +30,10 @@ ERRORS = [
     ("sets: {names: [a, a]}", "sets.names: ['a', 'a'] is not allowed"),
     ("sets: {names: [a, binder-control]}", "sets.names: ['a', 'binder-control'] is not allowed"),
     ("sets: {names: [a], pattern: x}", "sets.pattern: 'x' is not allowed; allowed: a file name with {set} and"),
-    ("provision: {count: 1048577}", "provision.count: 1048577 is not allowed; allowed: a number from 1 to 1048576"),
-    ("provision: {count: 1, directory: run}", "provision.directory: 'run' is not allowed; allowed: an absolute"),
-    ('provision: {count: 1, directory: "/\\n"}', "provision.directory: '/\\n' is not allowed"),
+    ("phones: {count: 1, directory: run}", "phones.directory: 'run' is not allowed; allowed: an absolute"),
+    ('phones: {count: 1, directory: "/\\n"}', "phones.directory: '/\\n' is not allowed"),
     ("phones: {count: 262145}", "phones.count: 262145 is not allowed; allowed: a number from 1 to 262144"),
-    ("provision: {ensure: 5}", "provision.ensure: unknown key; the keys are count, directory, first, max"),
+    ("phones: {ensure: 5}", "phones.ensure: unknown key; the keys are count, directory"),
 ]
 
 
@@ -88,15 +87,6 @@ def test_sets_have_numbers_or_names(file: Path) -> None:
         assert loaded(file, f"sets: {text}").resources[0].sets == sets
 
 
-def test_provision_has_a_count(file: Path) -> None:
-    for text, provision in (
-        ("{count: 1048576}", Provision(count=1048576)),
-        ("{count: 2, max: null, directory: /x, first: 7}", Provision(count=2, directory="/x", first=7)),
-        ("null", None),
-    ):
-        assert loaded(file, f"provision: {text}").resources[0].provision == provision
-
-
 def test_error_names_the_place_in_the_file(file: Path) -> None:
     for text, error in ERRORS:
         message = error_of(file, f"version: v1\n{text}\n")
@@ -106,7 +96,7 @@ def test_error_names_the_place_in_the_file(file: Path) -> None:
 def test_scanned_files_name_their_keys(file: Path) -> None:
     for text, scanned_files in (
         ("device_dir: /a", "/a/aosp_binder* (device_dir, device_prefix)"),
-        ("provision: {count: 1, directory: /b}", "/b/aosp_binder* (provision.directory, device_prefix)"),
+        ("phones: {count: 1, directory: /b}", "/b/phone* (phones.directory)"),
         ("sets: {names: [binder]}", "/dev/{set}/{name} (device_dir, sets.pattern)"),
     ):
         assert loaded(file, text).resources[0].scanned_files == scanned_files

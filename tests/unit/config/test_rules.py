@@ -1,5 +1,6 @@
-"""Rules across keys: conflicts within a resource, between resources, and what is no conflict."""
+"""Rules across keys: conflicts within a resource and between resources, and their absence."""
 
+import json
 import re
 from pathlib import Path
 
@@ -14,12 +15,8 @@ from tests.unit.config.tables import error_of, loaded, write
 
 PHONES = "phones: {count: 1, directory: /srv/phones}\n"
 LEAKED = "is not allowed: all containers would get the binder devices of all phones, which are in "
-ANYWHERE = (
-    "is not allowed with phones (F: phones): it can lead to any directory of the host, also to that of the phones"
-)
 OWN_DEVICES = "is not allowed: containers have their binder devices at"
 RESERVED = "is not allowed: a container has its binder devices at the host's path, too, where the container runtime or"
-TWO = "resources:\n- {resource_name: a.io/x, device_prefix: x, provision: %s}\n- {device_prefix: y, provision: %s}"
 PAIR = "resources: [{resource_name: a.io/xx, %s}, {resource_name: a.io/yy, %s}]"
 STATUS_ADDRESS = ": the page and /status cannot have the address … beside … (listen): set status_listen to another port"
 
@@ -36,11 +33,7 @@ CONFLICTS = [
         (f"listen: '{listen}'\nstatus_listen: '{status}'", f"listen; F: status_listen{STATUS_ADDRESS}")
         for listen, status in (("0.0.0.0:80", "10.1.2.3:80"), ("[fd00::1]:80", "[::]:80"))
     ),
-    # Provisioned devices
-    (
-        "sets: {names: [binder]}\nresources: [{provision: {count: 3}}]",
-        "resources[0].provision: provisioned binder devices have numbers, and the device sets have names (F: sets)",
-    ),
+    # Directories of phones
     *(
         (
             f"phones: {{count: 3, directory: {path}}}",
@@ -49,25 +42,8 @@ CONFLICTS = [
         for path in ("/dev", "/dev/binderfs", "/run/../dev/x", "/")
     ),
     (
-        "provision: {count: 1, directory: /etc}",
-        f"provision.directory: '/etc' {RESERVED} the kubelet provides /etc/hostname",
-    ),
-    (
-        "device_dir: /srv\nprovision: {count: 3}",
-        "device_dir: device_dir has no effect with provision (F: provision), …: remove one of the two keys, or set it",
-    ),
-    (
-        f"device_prefix: {'x' * 61}\nprovision: {{count: 91, first: 10}}",
-        "provision: 'x…x100' is not a valid device name (F: device_prefix): …at most 63",
-    ),
-    ("provision: {count: 9, max: 9}", "provision: max 9 is too small …; allowed: 10 or more, or no max"),
-    (
-        TWO % ("{count: 5, max: 10}", "{count: 5, max: 10}"),
-        "resources[0].provision; F: resources[1].provision: max 10 is too small for the binderfs /run/aosp-binderfs",
-    ),
-    (
-        TWO % ("{count: 5, max: 10}", "{count: 4, max: 99, directory: //run/aosp-binderfs/devices/}"),
-        "…the binderfs /run/aosp-binderfs/devices has one max; set it in each",
+        "phones: {count: 1, directory: /etc}",
+        f"phones.directory: '/etc' {RESERVED} the kubelet provides /etc/hostname",
     ),
     # Names
     ("sets: {names: [binder, hwbinder], pattern: '{set}{name}'}", "sets: the pattern is ambiguous for the names"),
@@ -114,7 +90,6 @@ CONFLICTS = [
             ("device_dir", "/srv"),
             ("device_prefix", "x"),
             ("sets", "{size: 3}"),
-            ("provision", "{count: 3}"),
         )
     ),
     *(
@@ -125,23 +100,12 @@ CONFLICTS = [
             ("spread_devices", "[/srv/phones/phone*/binder]"),
         )
     ),
-    *(  # through a link that hosts have
+    *(  # through the link /var/run
         (f"phones: {{count: 1, directory: {directory}}}\n{shared}", f"…{LEAKED}")
         for directory, shared in (
             ("/run/aosp-binderfs/phones", "shared_mounts: ['/var//run/./aosp-binderfs/phones/phone1:/host']"),
-            ("/run/aosp-binderfs/phones", "shared_devices: ['/var/r?n/aosp-binderfs/phones/*/binder']"),
+            ("/run/aosp-binderfs/phones", "shared_devices: ['/var/run/aosp-binderfs/phones/*/binder']"),
             ("/var/run/phones", "shared_mounts: ['/run:/host']"),
-        )
-    ),
-    *(
-        (
-            f"phones: {{count: 1}}\n{key}: ['{path}']",
-            f"{key}: '/… {ANYWHERE}; allowed: a path without .., outside /proc",
-        )
-        for key, path in (
-            ("shared_mounts", "/dev/fd/7:/host"),
-            ("shared_mounts", "/var/lock/../aosp-binderfs:/host"),
-            ("spread_devices", "/pro?/1/root/run/aosp-binderfs/phones/*/binder"),
         )
     ),
     # Container paths that the runtime or the kubelet provides
@@ -175,6 +139,13 @@ CONFLICTS = [
                 "shared_devices: [/dev/dri/*]\nspread_devices: [/dev/dri/renderD*]",
                 *("shared_devices; F: spread_devices", "/dev/dri/*", "/dev/dri/renderD*", "overlap"),
             ),
+            *(
+                (f"spread_devices: [{items}]", "spread_devices", first, second, relation)
+                for items, first, second, relation in (
+                    ("/dev/dri/renderD*, /dev/dri/renderD128", "/dev/dri/renderD*", "/dev/dri/renderD128", "overlap"),
+                    ("{path: /dev/a*, container_path: /dev/x}, /dev/x", "/dev/x", "/dev/x", "are the same"),
+                )
+            ),
             (
                 "shared_devices: [{path: /dev/a, container_path: /dev/b}, /dev/b]",
                 *("shared_devices", "/dev/b", "/dev/b", "are the same"),
@@ -188,7 +159,7 @@ CONFLICTS = [
             ("container_paths: [//dev/./aosp_binder007]", "/dev/aosp_binderN"),
             ("device_prefix: binder\nsets: {size: 3}\ncontainer_paths: [/dev/binder0]", "/dev/binderN"),
             ("sets: {names: [binder]}\ncontainer_paths: [/dev/phone1/binder/x]", "/dev/{set}/{name}"),
-            ("provision: {count: 3}\nshared_mounts: [/x:/run/aosp-binderfs]", "/run/aosp-binderfs/devices"),
+            ("phones: {count: 3}\nshared_mounts: [/x:/run/aosp-binderfs]", "/run/aosp-binderfs/phones"),
             ("device_dir: /srv/binders\ncontainer_paths: [/srv/binders/a]", "/srv/binders"),
         )
     ),
@@ -198,8 +169,7 @@ CONFLICTS = [
         for key, pattern, error in (
             ("shared_devices", "/dev/*", "…the kubelet provides /dev/console"),
             ("shared_devices", "/*", "…the kubelet provides /proc"),
-            ("spread_devices", "/sys/class/*", " is not allowed: no devices are below /sys"),
-            ("shared_devices", "/dev/dri/**", " is not allowed: ** is not supported; use * per part"),
+            ("shared_devices", "/dev/dri/**", " is not allowed: braces and ** are not supported; use *"),
             ("spread_devices", "/dev/aosp_*", f" {OWN_DEVICES} /dev/aosp_binderN"),
             ("shared_devices", "/dev/binderfs/*", " and '/dev/binderfs' lie in each other"),
             ("spread_devices", "/dev/hwbin?er", " overlap"),
@@ -209,6 +179,28 @@ CONFLICTS = [
         "shared_devices: ['/dev/a?:/dev/x']",
         "shared_devices: the pattern '/dev/a?' cannot have the container path '/dev/x': each",
     ),
+    # Variables
+    *(
+        (f"visible_devices_env: A\nspread_devices: [{items}]", "spread_devices; F: visible_devices_env: the variable …")
+        for items in ("{path: /dev/x, env: A}", "{path: /dev/x, env: B}, {path: /dev/y, env: B}")
+    ),
+    *(
+        (
+            f"phones: {{count: 1}}\n{key}: [{item}]",
+            f"{key}: '{path}' is not allowed: braces and ** are not supported; use *",
+        )
+        for key, item, path in (
+            ("shared_devices", "'/dev/input/event{number}'", "/dev/input/event{number}"),
+            ("spread_devices", "'/dev/dri/{card,renderD}*'", "/dev/dri/{card,renderD}*"),
+            ("slice_devices", "{path: '/dev/loop{x}*', count: 1}", "/dev/loop{x}*"),
+        )
+    ),
+    # Mounts of single devices
+    *(
+        (f"{keys}shared_mounts: ['/srv/{{number}}:/a']", "shared_mounts: '/srv/{number}:/a' … (default); use {id}")
+        for keys in ("", "device_prefix: x\n")
+    ),
+    ("phones: {count: 1, directory: /srv/p}\nshared_mounts: ['/srv/{id}/x:/a']", "shared_mounts: '/srv/*/x' is not"),
     # Slices
     ("sets: {names: [binder]}\nslice_devices: [{path: /dev/loop*, count: 2}]", "slice_devices: a slice is … (F: sets)"),
     ("sets: {size: 1}\nreplicas: 3\nslice_devices: [{path: /dev/loop*, count: 2}]", "replicas: 3 … (F: slice_devices)"),
@@ -238,7 +230,6 @@ CONFLICTS = [
             ("api: dra", "api: device-plugin", "aosp_binder* in /dev"),
             ("device_prefix: x", "device_prefix: x_", "x_* in /dev"),
             ("device_dir: /a/b", "device_dir: //a/./c/../b/", "aosp_binder* in /a/b"),
-            ("provision: {count: 1, directory: /d}", "device_dir: /d", "aosp_binder* in /d"),
         )
         for pair in ((first, second), (second, first))
     ),
@@ -266,11 +257,6 @@ CONFLICTS = [
 
 ALLOWED = [
     "phones: {count: 1}\nreplicas: 2\nrecreate: never",
-    "device_dir: /dev/\nprovision: {count: 3}",
-    f"device_prefix: {'x' * 61}\nprovision: {{count: 91, first: 9}}",
-    "provision: {count: 9, max: 10}",
-    TWO % ("{count: 4, max: 10}", "{count: 5, max: 10}"),
-    TWO % ("{count: 5, max: 6}", "{count: 5, directory: /x}"),
     "provisioned_by: command\nrecreate: on-start",
     "provisioned_by: command\napi: dra",
     f"{PHONES}shared_mounts: [/srv/phones2:/srv/phones2, binderfs:/dev/binderfs, /var/lib/x:/x, /var/runs:/y]",
@@ -284,11 +270,12 @@ ALLOWED = [
     "sets: {names: [binder, hwbinder], pattern: '{name}{set}'}\ncontainer_paths: [/dev/binder, /dev/hwbinder]",
     "device_dir: /dev/binderfs\ndevice_prefix: binder\ncontainer_paths: [/dev/binder]",
     "isolation: strict\ncontainer_paths: [/dev/binderfs/binder]",
-    "shared_mounts: [/a:/x, /b:/xy]",
+    "shared_mounts: [/a:/x, /b:/xy, '/a/{id}']",
+    "sets: {size: 2}\nshared_mounts: ['/a/{number}/{id}.socket:/y']",
     "shared_devices: [/dev/null:/dev/dri/card0, /dev/null:/dev/dri/card1]",
     # One of the matches may be required, or come first.
     "shared_devices: [/dev/dma_heap/*, {path: /dev/dma_heap/system, required: true}]",
-    "spread_devices: [/dev/dri/renderD*, /dev/dri/renderD128, '/dev/dri/render[A-Z]*']",
+    "spread_devices: [/dev/dri/card*, {path: /dev/dri/renderD*, container_path: /dev/dri/renderD128, env: GPU}]",
     "phones: {count: 1}\nshared_devices: [/dev/loop-control]\nslice_devices: [{path: /dev/loop*, count: 2}]",
     PAIR % ("device_prefix: x, container_paths: [/dev/x]", "device_prefix: b, container_paths: [/dev/x]"),
     PAIR % ("phones: {count: 1, directory: /srv/x}", "phones: {count: 1, directory: /srv/xy}"),
@@ -296,6 +283,13 @@ ALLOWED = [
     *(PAIR % ("verify: char", second) for second in ("device_prefix: aosp_bindex", "sets: {names: [binder]}")),
     "api: dra\nresources: [{resource_name: bb.io/aa, device_prefix: x}, {resource_name: io/aa.bb, api: device-plugin}]",
 ]
+
+
+def test_number_of_container_paths_is_limited(file: Path) -> None:
+    """Each is compared with each other one."""
+    lists = {key: [f"/dev/{key}{number}" for number in range(66)] for key in ("shared_devices", "spread_devices")}
+    error = error_of(file, json.dumps({"version": "v1", **lists}))
+    assert error.endswith("133 container paths; allowed: at most 128 in all")
 
 
 def test_conflict_names_the_keys(file: Path) -> None:
@@ -316,7 +310,7 @@ def test_effective_values_are_compared(file: Path) -> None:
     assert load({}, {"AOSP_PLUGIN_RECREATE": "never"}, recreated)[0].resources[0].replicas == 2
     for flags, environment, text, error in (
         ({}, {"AOSP_PLUGIN_REPLICAS": "2"}, "recreate: on-start", "variable AOSP_PLUGIN_REPLICAS: 2 replicas require"),
-        ({"device_dir": "/srv"}, {}, "provision: {count: 3}", "flag --device-dir: device_dir has no effect with prov"),
+        ({"device_dir": "/srv"}, {}, "phones: {count: 3}", "flag --device-dir: device_dir has no effect with phones"),
         (
             {},
             {"AOSP_PLUGIN_API": "dra"},
@@ -369,7 +363,7 @@ def test_values_that_are_set_take_precedence_over_the_defaults_with_phones(file:
 
 
 def test_phones_of_the_command_are_not_recreated_by_default(file: Path) -> None:
-    text = "provisioned_by: command\nresources: [{phones: {count: 1}}, {device_prefix: x, provision: {count: 1}}]"
+    text = "provisioned_by: command\nresources: [{phones: {count: 1}}, {device_prefix: x}]"
     first, second = loaded(file, text).resources
     assert (first.provisioned_by, first.recreate, first.verify) == (
         ProvisionedBy.COMMAND,
@@ -381,9 +375,8 @@ def test_phones_of_the_command_are_not_recreated_by_default(file: Path) -> None:
     assert settings["recreate"].source == "default with provisioned_by: command"
 
 
-def test_phones_found_and_provisioned_devices_may_be_served_by_dra(file: Path) -> None:
-    others = "{device_prefix: x}, {resource_name: example.com/other, provision: {count: 1}}"
-    path = write(file, f"version: v1\nresources: [{{phones: {{count: 1}}}}, {others}]\n")
+def test_phones_and_found_devices_may_be_served_by_dra(file: Path) -> None:
+    path = write(file, "version: v1\nresources: [{phones: {count: 1}}, {device_prefix: x}]\n")
     config, settings = load({}, {"AOSP_PLUGIN_API": "dra"}, path)
     assert {resource.api for resource in config.resources} == {Api.DRA}
     assert load({}, {}, write(file, as_yaml(settings)))[0] == config

@@ -139,7 +139,7 @@ def test_printed_resources_are_a_list_with_all_keys(file: Path, tmp_path: Path) 
     path = write(
         file,
         "version: v1\nverify: file\nsets: {size: 3}\nnuma: {0-9: 1}\nresources:\n"
-        "- {resource_name: a.io/x, device_prefix: x, provision: {count: 5, first: 2}}\n"
+        "- {resource_name: a.io/x, sets: null, phones: {count: 5, directory: /srv/p}}\n"
         "- {device_prefix: 'y', sets: {names: [binder]}, recreate: on-start, device_list: [cdi-cri]}\n",
     )
     current, effective = load({"isolation": "strict"}, {"AOSP_PLUGIN_PERMISSIONS": "rwm"}, path)
@@ -160,7 +160,7 @@ def test_printed_resources_are_a_list_with_all_keys(file: Path, tmp_path: Path) 
 def test_printed_configuration_loads_as_the_same(tmp_path: Path) -> None:
     """A list of one resource stays a list; a line break in the name of the file stays in the comment."""
     for name, text in (
-        ("list-of-one", "resources: [{provision: {count: 5}}]"),
+        ("list-of-one", "resources: [{phones: {count: 5}}]"),
         ("a\nverify: b", "verify: file"),
         ("quotes", "missing_device_ttl: 0.0000001\nshared_mounts: []\npath_env: 'a\"b\\c: #d'"),
     ):
@@ -182,6 +182,19 @@ def test_duplicate_key_is_an_error(file: Path) -> None:
         ("version: v1", "version: duplicate key; lines 1 and 2"),
     ):
         assert error_of(file, f"version: v1\n{text}\n") == error
+
+
+def test_number_that_yaml_does_not_read_as_decimal_is_an_error(file: Path) -> None:
+    """YAML 1.1 takes 0120 for 80, and 1:30 for 90."""
+    for text, error in (
+        ("phones: {count: 0120}", "line 2: 0120 is octal in YAML: write the number in decimal"),
+        ("numa: {017: 0}", "line 2: 017 is octal"),
+        ("missing_device_ttl: 1:30", "line 2: 1:30 is of base 60"),
+        ("missing_device_ttl: 1:30.5", "line 2: 1:30.5 is of base 60"),
+    ):
+        assert error_of(file, f"version: v1\n{text}\n").startswith(error)
+    for text in ("missing_device_ttl: 0.5", "missing_device_ttl: 0", "phones: {count: 0x78}", "device_prefix: 'b0120'"):
+        assert error_of(file, f"version: v1\n{text}\n") == ""
 
 
 def test_merged_key_may_be_overridden(file: Path) -> None:
@@ -211,12 +224,26 @@ HOSTILE = [
     f"replicas: {'9' * 5000}",
     f"numa: {{0x{'f' * 5000}: 1}}",
     "device_dir: " + "x" * 100_000,
-    "shared_mounts: [" + "x, " * 10_000 + "]",
+    "shared_mounts: [" + "x, " * 256 + "]",
     f"resources:\n- &l0 [x]\n{LAUGHS}",
     "resources: [!!binary aGVsbG8=]",
     "resources: [2024-01-01, 2024-01-01T00:00:00Z]",
     *("? [a, b]\n: c", "<<: [1]"),
 ]
+
+
+MERGED = "\n".join(f"- &m{i} {{<<: [*m{i - 1}, *m{i - 2}], device_prefix: p{i}}}" for i in range(2, 40))
+
+
+def test_large_file_is_an_error(file: Path) -> None:
+    """Its checks would take minutes, and more memory than the container has."""
+    for text, error in (
+        (f"# {'x' * 300_000}", "it has more than 256 KiB"),
+        (f"resources:\n- &m0 {{verify: char}}\n- &m1 {{<<: *m0}}\n{MERGED}", "more than 10,000 keys are merged by <<"),
+        (f"spread_devices: [{', '.join(f'/dev/x{i}' for i in range(257))}]", "a list in line 2 has 257 items"),
+        (f"resources: [{'{}, ' * 257}]", "a list in line 2 has 257 items; allowed: at most 256"),
+    ):
+        assert error in error_of(file, f"version: v1\n{text}\n")
 
 
 def test_hostile_document_is_an_error(file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from aosp_plugin.framework.timings import Backoff
+from aosp_plugin.framework.clock import Backoff
 
 
 def test_pauses_double_up_to_the_cap_and_are_random_in_the_upper_half() -> None:

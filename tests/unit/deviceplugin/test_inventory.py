@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
+from aosp_plugin.framework.backend import Found
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Inventory, Snapshot, valid_devices
 
@@ -96,10 +97,10 @@ def test_equal_list_is_not_published_again() -> None:
         *([Device("b1", *why)] for why in (["missing"], ["replaced"], ["replaced", (0,)])),
     )
     for revision, devices in enumerate(lists, start=1):
-        assert inventory.publish(devices)
+        assert inventory.publish(Found(devices))
         snapshot = inventory.snapshot
         assert snapshot.revision == revision
-        assert not inventory.publish(tuple(devices))
+        assert not inventory.publish(Found(tuple(devices)))
         assert inventory.snapshot is snapshot
 
 
@@ -108,7 +109,7 @@ def test_devices_are_published_again_without_a_change() -> None:
     inventory = Inventory()
     inventory.republish()
     assert inventory.snapshot.revision == 0
-    inventory.publish(ids(1, 2))
+    inventory.publish(Found(ids(1, 2)))
     waiting = inventory.superseded(1)
     inventory.republish()
     assert waiting.is_set()
@@ -118,11 +119,11 @@ def test_devices_are_published_again_without_a_change() -> None:
 async def test_current_readers_wait_for_the_next_revision() -> None:
     """Outdated ones do not wait."""
     inventory = Inventory()
-    inventory.publish(ids(1))
+    inventory.publish(Found(ids(1)))
     waiting = [inventory.superseded(1), inventory.superseded(1)]
-    inventory.publish(ids(1))
+    inventory.publish(Found(ids(1)))
     assert [event.is_set() for event in waiting] == [False, False]
-    inventory.publish(ids(1, 2))
+    inventory.publish(Found(ids(1, 2)))
     assert [event.is_set() for event in waiting] == [True, True]
     assert [inventory.superseded(revision).is_set() for revision in (0, 1, 0, 1, 2, 9)] == [True] * 4 + [False] * 2
 
@@ -140,3 +141,10 @@ def test_device_with_an_invalid_id_is_skipped() -> None:
         found, problems = valid_devices([*ids(1), Device(device_id, "second"), *ids(2)])
         assert [*found.values()] == ids(1, 2)
         assert problems == {device_id: problem}
+
+
+def test_a_change_counts_from_its_first_event_until_a_stream_has_sent_it() -> None:
+    inventory = Inventory()
+    for number, since in enumerate((None, 99.0, 100.0, None)):
+        inventory.publish(Found([Device(f"a{number}")]), since)
+    assert inventory.changed_since == 99.0

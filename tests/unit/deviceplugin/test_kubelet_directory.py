@@ -16,7 +16,7 @@ from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, REGISTERED_MODE, Othe
 from tests.support import run_without_rights
 
 RESOURCE = "aosp.io/binder"
-STEM = "aosp-aosp.io_binder"
+STEM = "aosp.io_binder"
 
 
 @contextlib.contextmanager
@@ -59,13 +59,13 @@ def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
 
 def test_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
     """The length is counted in bytes."""
-    room = MAX_SOCKET_PATH - len(kubelet_dir) - 2 - len(f".{STEM}-4194304-10000000000000.sock")
+    room = MAX_SOCKET_PATH - len(kubelet_dir) - 2 - len(f".{STEM}-{os.getpid()}-1000000000000.sock")
     fits, too_long = f"{kubelet_dir}/{'d' * room}", f"{kubelet_dir}/{'d' * (room + 1)}ü"
     os.mkdir(fits)
     os.mkdir(too_long)
     PluginDirectory(fits, RESOURCE).check()
     assert os.listdir(fits) == []
-    with pytest.raises(KubeletDirectoryError, match=f"{too_long} is 3 bytes too long: .* at most 107"):
+    with pytest.raises(KubeletDirectoryError, match=f"{too_long} would have a path of 110 bytes, .* limit is 107: "):
         PluginDirectory(too_long, RESOURCE).check()
 
 
@@ -79,6 +79,19 @@ def test_directory_that_is_being_removed_is_no_removed_mount(kubelet_dir: str) -
         for path in paths:
             while os.path.exists(path):
                 assert not is_removed_mount(path)
+
+
+def test_directory_without_links_that_is_no_mount_is_no_removed_mount(kubelet_dir: str) -> None:
+    """Some file systems count no links of any directory."""
+    path = f"{kubelet_dir}/removed"
+    os.mkdir(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    os.rmdir(path)
+    try:
+        assert os.stat(f"/proc/self/fd/{descriptor}").st_nlink == 0
+        assert not is_removed_mount(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def test_endpoints_are_unique_if_the_clock_stands_still_or_steps_back() -> None:

@@ -4,12 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from aosp_plugin.framework.conditions import KUBELET_DISAGREES, Conditions
+from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import Confirmation
+from tests.support import RESOURCE, causes
 
 
 @pytest.fixture
 def confirmation() -> Confirmation:
-    return Confirmation()
+    return Confirmation(RESOURCE, Conditions(), Metrics())
+
+
+def disagreement(confirmation: Confirmation) -> str:
+    """Return the cause of the condition; empty if there is none."""
+    return causes(confirmation, KUBELET_DISAGREES)
 
 
 def bad(confirmation: Confirmation, now: float) -> bool:
@@ -21,19 +29,19 @@ def test_one_round_with_fewer_devices_is_not_enough(confirmation: Confirmation) 
     """The kubelet may not have processed a new list yet. A good round in between starts the count again."""
     for start in (0.0, 100.0):
         assert not bad(confirmation, start)
-        assert (confirmation.problem, confirmation.in_doubt) == ("", True)
+        assert (disagreement(confirmation), confirmation.in_doubt) == ("", True)
         assert not confirmation.compare(3, 3, start + 5)
         assert not confirmation.in_doubt
     assert not bad(confirmation, 200)
     assert bad(confirmation, 205)
-    assert confirmation.problem == "the kubelet has 0 of 3 healthy devices"
+    assert disagreement(confirmation) == "the kubelet has 0 of 3 healthy devices"
     assert str(confirmation) == "0 of 3 healthy devices allocatable"
 
 
 def test_more_devices_than_published_are_no_problem(confirmation: Confirmation) -> None:
     """Another plugin may have published more."""
     assert not any(confirmation.compare(4, 3, now) for now in range(10))
-    assert (confirmation.problem, confirmation.allocatable, confirmation.published) == ("", 4, 3)
+    assert (disagreement(confirmation), confirmation.allocatable, confirmation.published) == ("", 4, 3)
 
 
 def test_problem_lasts_until_the_kubelet_has_all_devices(confirmation: Confirmation) -> None:
@@ -41,9 +49,39 @@ def test_problem_lasts_until_the_kubelet_has_all_devices(confirmation: Confirmat
     bad(confirmation, 0)
     assert bad(confirmation, 5)
     assert not bad(confirmation, 7)
-    assert confirmation.problem
+    assert disagreement(confirmation)
     assert not confirmation.compare(3, 3, 12)
-    assert (confirmation.problem, str(confirmation)) == ("", "3 of 3 healthy devices allocatable")
+    assert (disagreement(confirmation), str(confirmation)) == ("", "3 of 3 healthy devices allocatable")
+
+
+def test_the_kubelet_lacks_devices_until_it_has_all_although_the_number_is_unknown_meanwhile(
+    confirmation: Confirmation,
+) -> None:
+    for now in range(3):
+        bad(confirmation, now)
+    for _ in range(2):
+        confirmation.unavailable("no answer within 2 s")
+        assert disagreement(confirmation)
+        bad(confirmation, 3)
+    confirmation.compare(3, 3, 4)
+    assert not disagreement(confirmation)
+
+
+def test_a_later_plugin_whose_devices_the_kubelet_has_ends_the_disagreement(confirmation: Confirmation) -> None:
+    bad(confirmation, 0)
+    bad(confirmation, 5)
+    confirmation.agree()
+    assert not disagreement(confirmation)
+
+
+def test_the_number_of_devices_is_a_metric_while_it_is_known() -> None:
+    metrics = Metrics()
+    confirmation = Confirmation(RESOURCE, Conditions(), metrics)
+    confirmation.record(2, 3)
+    series = ("device_plugin_kubelet_allocatable", {"resource": RESOURCE})
+    assert metrics.registry.get_sample_value(*series) == 2
+    confirmation.unavailable("no answer within 2 s")
+    assert metrics.registry.get_sample_value(*series) is None
 
 
 def attempts(confirmation: Confirmation, until: float) -> Iterator[float]:
@@ -56,7 +94,6 @@ def attempts(confirmation: Confirmation, until: float) -> Iterator[float]:
 def test_pause_between_registrations(confirmation: Confirmation) -> None:
     """It also lasts if the kubelet has all devices meanwhile: two plugins may take turns."""
     assert list(attempts(confirmation, 300)) == [5, 125, 245]
-    assert "next registration in" in confirmation.problem
     assert not confirmation.compare(3, 3, 300)
     assert not bad(confirmation, 305)
     assert not bad(confirmation, 310)
@@ -64,9 +101,10 @@ def test_pause_between_registrations(confirmation: Confirmation) -> None:
 
 
 def test_kubelet_that_does_not_answer_is_no_problem(confirmation: Confirmation) -> None:
-    """The state before is forgotten, and the reason is shown."""
+    """The round before no longer counts, and the reason is shown."""
     bad(confirmation, 0)
-    bad(confirmation, 5)
     confirmation.unavailable("it is too old")
-    assert (confirmation.allocatable, confirmation.problem, confirmation.in_doubt) == (None, "", False)
+    assert not bad(confirmation, 5)
+    confirmation.unavailable("it is too old")
+    assert (confirmation.allocatable, disagreement(confirmation), confirmation.in_doubt) == (None, "", False)
     assert str(confirmation) == "the kubelet's number of devices is unknown: it is too old"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
+from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.devices import is_extended_resource_name
-from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, socket_stem
+from aosp_plugin.framework.sockets import MAX_SOCKET_PATH
 
 LABEL = "a" * 63
 DOMAIN_244 = ".".join([LABEL, LABEL, LABEL, "b" * 52])
@@ -28,8 +28,10 @@ def test_name_in_another_domain_than_those_of_kubernetes_is_valid() -> None:
 
 def test_socket_name_contains_the_resource_name() -> None:
     """The path of the longest one leaves room for the largest process ID and a number, and is unique."""
-    assert socket_stem("aosp.io/binder", "aosp-") == "aosp-aosp.io_binder"
-    longest = f"{DOMAIN_244}/{'n' * 63}"
-    path = os.path.join(KUBELET_DIRECTORY, f"{socket_stem(longest, 'aosp-')}-4194304-1795243435980.sock")
-    assert len(path) <= MAX_SOCKET_PATH
-    assert socket_stem(longest) != socket_stem(longest + "m")
+    binder, longest, other = (
+        PluginDirectory(KUBELET_DIRECTORY, name, SOCKET_PREFIX)
+        for name in ("aosp.io/binder", f"{DOMAIN_244}/{'n' * 63}", f"{DOMAIN_244}/{'n' * 62}m")
+    )
+    assert binder.stem == "aosp-aosp.io_binder"
+    assert len(f"{longest.path}/.{longest.stem}-4194304-1795243435980.sock") <= MAX_SOCKET_PATH
+    assert longest.stem != other.stem

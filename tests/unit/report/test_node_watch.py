@@ -1,15 +1,19 @@
 """Which conditions and which devices of a resource an Event on the Node reports, and when their end."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.conditions import OVERRIDDEN, SECOND_PLUGIN, WAITING_FOR_KUBELET, Condition
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.timings import DEFAULT
-from aosp_plugin.report.node_events import Occurrence, ResourceWatch
+from aosp_plugin.report.node_events import DELAY, Occurrence, ResourceWatch
 from tests.backends import binder_backend
+from tests.reports import kinds
 from tests.support import Clock
 
 RESOURCE = "aosp.io/binder"
@@ -18,10 +22,9 @@ RESOURCE = "aosp.io/binder"
 class Plugin(DevicePlugin):
     """A plugin in the state that a test sets."""
 
-    registered = True
-    unready = ""
-    notice = ""
-    overridden = False
+    def set(self, *found: Condition) -> None:
+        """Set what is wrong with the plugin."""
+        self._conditions.replace("registration", RESOURCE, found)
 
 
 class Watch:
@@ -41,46 +44,65 @@ class Watch:
 
 
 async def test_a_registration_that_is_lost_for_long_is_reported_with_its_reason_and_its_end(tmp_path: Path) -> None:
-    plugin = Plugin(binder_backend(tmp_path))
+    plugin = Plugin(binder_backend(tmp_path).backend)
     watch = Watch(plugin)
+    plugin.set()
     assert watch.at(0.0, 100.0) == []
-    plugin.registered, plugin.unready = False, "waiting for kubelet"
+    plugin.set(Condition(WAITING_FOR_KUBELET, "waiting for kubelet", since=100.0))
     assert watch.at(100.0, 114.9) == []
     message = f"{RESOURCE}: the kubelet has not registered the plugin: waiting for kubelet"
     assert watch.at(115.0, 116.0) == [Occurrence("Warning", "PluginNotRegistered", message)]
-    plugin.registered = True
+    plugin.set()
     message = f"the kubelet has registered the plugin of {RESOURCE} again"
     assert watch.at(117.0, 118.0) == [Occurrence("Normal", "PluginRegistered", message)]
-    await plugin.discard()
+    plugin.stop()
+    await plugin.run()
 
 
 async def test_a_kubelet_with_fewer_devices_is_reported_at_once(tmp_path: Path) -> None:
-    plugin = Plugin(binder_backend(tmp_path))
+    plugin = Plugin(binder_backend(tmp_path).backend)
     watch = Watch(plugin)
-    plugin.confirmation.record(3, 12)
-    assert watch.at(0.0) == [], "one answer is no disagreement yet"
-    plugin.confirmation.problem = "the kubelet has 3 of 12 healthy devices, next registration in 15 s"
+    plugin.set()
+    plugin.confirmation.compare(3, 12, 0.0)
+    assert watch.at(time.time()) == [], "one answer is no disagreement yet"
+    plugin.confirmation.compare(3, 12, 0.0)
     message = f"{RESOURCE}: the kubelet has 3 of 12 healthy devices"
-    assert watch.at(5.0, 6.0) == [Occurrence("Warning", "KubeletLostDevices", message)]
-    plugin.confirmation.problem = ""
-    (end,) = watch.at(7.0, 8.0)
+    assert watch.at(*[time.time()] * 2) == [Occurrence("Warning", "KubeletLostDevices", message)]
+    plugin.confirmation.compare(12, 12, 0.0)
+    (end,) = watch.at(*[time.time()] * 2)
     assert (end.type, end.reason) == ("Normal", "KubeletHasDevices")
-    await plugin.discard()
+    plugin.stop()
+    await plugin.run()
 
 
 async def test_a_second_plugin_is_reported_by_the_later_one_if_it_stays(tmp_path: Path) -> None:
-    plugin = Plugin(binder_backend(tmp_path))
+    plugin = Plugin(binder_backend(tmp_path).backend)
     watch = Watch(plugin)
-    plugin.notice = "another plugin of this resource runs on this node: other.sock"
-    assert watch.at(0.0, 59.0) == [], "as in a rolling update"
-    (begin,) = watch.at(60.0, 61.0)
-    assert begin == Occurrence("Warning", "SecondPlugin", f"{RESOURCE}: {plugin.notice}")
-    plugin.notice = ""
-    (end,) = watch.at(62.0)
+    second = Condition(SECOND_PLUGIN, "another plugin of this resource runs on this node: other.sock", since=1.0)
+    plugin.set(second)
+    assert watch.at(1.0, 60.0) == [], "as in a rolling update"
+    (begin,) = watch.at(61.0, 62.0)
+    assert begin == Occurrence("Warning", "SecondPlugin", f"{RESOURCE}: {second.detail}")
+    plugin.set()
+    (end,) = watch.at(63.0)
     assert (end.type, end.reason) == ("Normal", "SecondPluginEnded")
-    plugin.notice, plugin.overridden = "another plugin, and has taken over", True
+    plugin.set(second, Condition(OVERRIDDEN, "it has taken over"))
     assert watch.at(100.0, 200.0) == []
-    await plugin.discard()
+    plugin.stop()
+    await plugin.run()
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_only_what_costs_pods_their_devices_through_the_kubelet_is_an_event(name: str) -> None:
+    condition = Condition(kinds()[name], "broken")
+    inventory = SimpleNamespace(snapshot=Snapshot(0, []))
+    watch = Watch(SimpleNamespace(resource_name=RESOURCE, conditions=lambda: [condition], inventory=inventory))
+    reasons = {
+        "not-registered": ["PluginNotRegistered"],
+        "kubelet-disagrees": ["KubeletLostDevices"],
+        "second-plugin": ["SecondPlugin"],
+    }
+    assert [each.reason for each in watch.at(0.0, 100.0)] == reasons.get(condition.kind.name, [])
 
 
 class Devices:
@@ -89,9 +111,7 @@ class Devices:
     def __init__(self, **reasons: str) -> None:
         """Create devices by their reasons, which are empty for healthy ones, and observe them for the first time."""
         self._inventory = SimpleNamespace(snapshot=Snapshot(0, []))
-        server = SimpleNamespace(
-            resource_name=RESOURCE, registered=True, driver=object(), notice="", inventory=self._inventory
-        )
+        server = SimpleNamespace(resource_name=RESOURCE, conditions=list, inventory=self._inventory)
         self._watch, self._now = Watch(server), 0.0
         assert self.become(**reasons) == []
 
@@ -103,8 +123,8 @@ class Devices:
     def become(self, **reasons: str) -> list[str]:
         """Publish other devices, and return the messages about them."""
         self.replace(**reasons)
-        self._now += DEFAULT.event_delay
-        return [occurrence.message for occurrence in self._watch.at(self._now, self._now + DEFAULT.event_delay)]
+        self._now += DELAY
+        return [occurrence.message for occurrence in self._watch.at(self._now, self._now + DELAY)]
 
 
 def test_devices_that_become_unhealthy_or_vanish_are_lost_once() -> None:

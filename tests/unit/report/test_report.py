@@ -1,27 +1,19 @@
-"""The status report: device states, counts, allocations and leaks."""
+"""The status report: device states, counts and allocations."""
 
 from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.report.document import Counts, ResourceReport
 from aosp_plugin.report.history import Since
-from aosp_plugin.report.leaks import Gap, Holder, Leaks
-from aosp_plugin.report.resource_report import LeakScans, leak_detection_state, resource_report
+from aosp_plugin.report.resource_report import resource_report
 from tests.reports import resource_status
 from tests.support import RESOURCE
 
 PHONE = Owner("games", "phone-1", "android")
 OTHER = Owner("games", "phone-2", "android")
-HOLDER = Holder("n1", 4711, "adbd --root", 1700000000.5, 12.25, 2000, "c" * 64, "uid-1")
-
-
-def leaks(*leaked: Holder, undecided: tuple[Holder, ...] = (), gaps: tuple[Gap, ...] = ()) -> Leaks:
-    return Leaks(leaked, undecided, frozenset(), gaps)
 
 
 def reported(
@@ -36,9 +28,8 @@ def reported(
 ) -> ResourceReport:
     """Return the report of a resource whose devices are binder devices of the same name."""
     names = binder_devices if binder_devices is not None else {device.id: (device.id,) for device in devices}
-    fields = {"leaks": LeakScans(leaks(), 2.0)} | status
     return resource_report(
-        resource_status(Snapshot(revision, devices, limit), binder_devices=names, **fields),
+        resource_status(Snapshot(revision, devices, limit), binder_devices=names, **status),
         allocations or Allocations("", {RESOURCE: owners or {}}),
     )
 
@@ -48,24 +39,14 @@ def states(resource: ResourceReport) -> dict[str, str]:
 
 
 def test_device_reports_the_first_state_that_applies() -> None:
-    """Leaks come before health, health before allocation. Pods are reported, and counted, in every state."""
+    """Health comes before allocation. Pods are reported, and counted, in every state."""
     owners = {"n1": (PHONE,), "n2": (PHONE, OTHER), "n3": (PHONE,)}
     devices = [Device("n1", "missing"), Device("n2", "missing"), Device("n3"), Device("n4")]
-    resource = reported(devices, owners=owners, leaks=LeakScans(leaks(HOLDER)))
-    assert states(resource) == {"n1": "leaked", "n2": "unhealthy", "n3": "allocated", "n4": "free"}
-    assert resource.counts == Counts(total=4, healthy=2, unhealthy=2, allocated=3, free=1, unknown=0, leaked=1, gone=0)
+    resource = reported(devices, owners=owners)
+    assert states(resource) == {"n1": "unhealthy", "n2": "unhealthy", "n3": "allocated", "n4": "free"}
+    assert resource.counts == Counts(total=4, healthy=2, unhealthy=2, allocated=3, free=1, unknown=0, gone=0)
     pods = [[pod.name for pod in device.pods] for device in resource.devices]
     assert pods == [["phone-1"], ["phone-1", "phone-2"], ["phone-1"], []]
-
-
-def test_device_set_is_leaked_if_one_of_its_binder_devices_is() -> None:
-    """All replicas of the device set are leaked then; other device sets are not."""
-    names = {"a::0": ("n0", "n1"), "a::1": ("n0", "n1"), "b": ("n2",)}
-    resource = reported(
-        [Device(device_id) for device_id in names], binder_devices=names, leaks=LeakScans(leaks(HOLDER))
-    )
-    assert states(resource) == {"a::0": "leaked", "a::1": "leaked", "b": "free"}
-    assert resource.devices[0].binder_devices == ("n0", "n1")
 
 
 def test_healthy_device_is_free_only_if_allocations_are_known() -> None:
@@ -102,45 +83,18 @@ def test_device_beyond_the_message_limit_is_truncated() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("scans", "state", "problem"),
-    [
-        (LeakScans(leaks()), "complete", ""),
-        (
-            LeakScans(leaks(gaps=(Gap("invisible"), Gap("Permission denied", "1 process such as 7 (sh)")))),
-            "incomplete",
-            "leak detection is incomplete: invisible; Permission denied: 1 process such as 7 (sh)",
-        ),
-        (
-            LeakScans(leaks(undecided=(HOLDER,))),
-            "incomplete",
-            "leak detection is incomplete: the pods of 1 process are unknown",
-        ),
-        (LeakScans(), "pending", "no leak scan has completed yet"),
-        (LeakScans(leaks(), problem="leak scan failed: EIO"), "failing", "leak scan failed: EIO"),
-        (None, "off", "leak detection is off (leak_scan_interval: 0)"),
-    ],
-)
-def test_state_of_leak_detection_is_reported(scans: LeakScans | None, state: str, problem: str) -> None:
-    resource = reported([], leaks=scans)
-    known = scans is not None and scans.latest is not None
-    assert (leak_detection_state(scans), resource.leaks_known, resource.leaks_problem) == (state, known, problem)
-
-
-def test_ages_and_the_spread_device_are_those_of_the_device() -> None:
-    since = Since(registered=True, registration=1.0, unhealthy={"n1": 3.0}, allocated={"n1": 4.0}, leaked={"n9": 5.0})
+def test_ages_and_the_spread_devices_are_those_of_the_device() -> None:
+    since = Since(unhealthy={"n1": 3.0}, allocated={"n1": 4.0})
     report = reported(
         [Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")],
         owners={"n1": (PHONE,)},
-        leaks=LeakScans(leaks(HOLDER._replace(binder_device="n9")), 8.0),
         since=since,
         spread_devices={"/dev/dri/renderD128": ["n1"]},
     )
-    (device,), (leak,) = report.devices, report.leaks
-    assert (report.registered, report.since, report.leaks_scanned) == (True, 1.0, 8.0)
-    assert (device.since, device.allocated_since, device.spread_device) == (3.0, 4.0, "/dev/dri/renderD128")
+    (device,) = report.devices
+    assert (report.registered, report.since) == (True, 1.0)
+    assert (device.since, device.allocated_since, device.spread_devices) == (3.0, 4.0, ("/dev/dri/renderD128",))
     assert (device.numa, device.detail) == ((0, 1), "not-binder: n1 is a disk")
-    assert (leak.pid, leak.command, leak.pod_uid, leak.since) == (4711, "adbd --root", "uid-1", 5.0)
 
 
 def test_owners_are_those_of_the_same_resource() -> None:

@@ -109,7 +109,7 @@ def test_json_has_one_object_per_line() -> None:
 @pytest.mark.usefixtures("logging_state")
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_events_are_written_to_standard_error(capsys: pytest.CaptureFixture[str], style: str) -> None:
-    """Events below the level are not written. Another set-up, as after a reload, replaces the previous one."""
+    """Events below the level are not written. Another set-up replaces the previous one."""
     logs.set_up("debug", "json" if style == "text" else "text")
     logs.set_up("warning", style)
     logging.getLogger("aosp_plugin.x").info("below")

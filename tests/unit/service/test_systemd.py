@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,13 +55,13 @@ class State:
 
     def __init__(self) -> None:
         self.unready = ["not registered yet"]
-        self.stop = asyncio.Event()
+        self.stop, self.reloading = asyncio.Event(), asyncio.Event()
         self.checks = 0
         self.before_check: Callable[[], None] = lambda: None
 
     async def notify(self, environment: dict[str, str], interval: float = SHORT) -> None:
         """Run the notifications until they are stopped."""
-        await notify(self._check, self.stop, environment, interval)
+        await notify(self._check, self.stop, self.reloading, environment, interval)
 
     def _check(self) -> list[str]:
         self.checks += 1
@@ -71,10 +72,10 @@ class State:
 async def test_ready_is_sent_once_all_resources_are_registered(systemd: Systemd) -> None:
     """Until then the status names the problems in one line. Later problems change the status only."""
     state = State()
-    state.unready = ["", "no\nkubelet", "no socket"]
+    state.unready = ["no\nkubelet", "no socket"]
     async with background_task(state.notify(systemd.environment)):
         assert await systemd.receive() == "STATUS=no kubelet; no socket"
-        state.unready = ["", "", ""]
+        state.unready = []
         assert await systemd.receive() == "READY=1\nSTATUS=registered"
         state.unready = ["waiting for kubelet"]
         assert await systemd.receive() == "STATUS=waiting for kubelet"
@@ -92,6 +93,21 @@ async def test_stopping_is_sent_last(systemd: Systemd, *, cancel: bool) -> None:
             state.stop.set()
             await task
     assert systemd.pending() == ["STOPPING=1"]
+
+
+async def test_reload_is_the_last_message_with_its_time(systemd: Systemd) -> None:
+    """Systemd compares the time with that of its request. A plugin that is ready by then does not say so any more."""
+    state = State()
+    before = time.monotonic_ns() // 1000
+    async with background_task(state.notify(systemd.environment)) as task:
+        await systemd.receive()
+        state.unready = []
+        state.reloading.set()
+        await task
+    (message,) = systemd.pending()
+    kind, _, began = message.partition("\nMONOTONIC_USEC=")
+    assert kind == "RELOADING=1"
+    assert before <= int(began) <= time.monotonic_ns() // 1000
 
 
 async def test_watchdog_is_fed_whatever_the_problems_are(systemd: Systemd) -> None:

@@ -38,7 +38,7 @@ def _inside(work: Path, cgroups: str, found: Parts, options: Namespace) -> int:
     """Run the scenes in turn, and return the exit code."""
     cluster = Cluster(found, work, cgroups)
     cluster.start()
-    cluster.machine.nodes("create", "--stand-ins", "--count", str(options.phones))
+    cluster.machine.device_tool("create", "--stand-ins", "--count", str(options.phones))
     stages = [Stage(cluster, name, max(options.phones, DEVICES)) for name in SCENES]
     failed = sum(_storm(cluster, stage, options.phones) for stage in stages)
     cluster.stop()

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 DEVICE_PLUGIN: Final = "device-plugin"
 DRA: Final = "dra"
 _START: Final = 4 * PATIENCE
-_MODULE: Final = "tests.e2e.cluster.storm.tmpfs_phones"
+_MODULE: Final = "tests.tmpfs_phones"
 _RIGHTS: Final = (
-    ("resource.k8s.io", "resourceslices", "get list watch create update patch delete"),
+    ("resource.k8s.io", "resourceslices", "list watch create update delete"),
     ("resource.k8s.io", "resourceclaims", "get"),
     ("", "nodes", "get"),
 )

@@ -1,0 +1,301 @@
+"""The devices of a resource as of one scan, and the health of each device.
+
+The reasons of the binder devices come from ``binder.devices.store``. Other reasons come from recreation, the CDI spec,
+phones, shared devices, and pods that have devices through another API.
+"""
+
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from aosp_plugin.backend.container_edits import AllocatedDevice
+from aosp_plugin.backend.shared_paths import SharedFiles, Spread
+from aosp_plugin.binder.devices.health import HealthProblem, Reason, requirement_missing
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
+from aosp_plugin.binder.devices.sets import DeviceSet, is_phone, last_number
+from aosp_plugin.framework.backend import Found
+
+NOT_PROVISIONED: Final = (
+    "no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision on the host"
+)
+
+NOT_ANSWERED: Final = "the kubelet has not answered yet which pods have it"
+
+_SUSPECT = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}: {NOT_ANSWERED}")
+
+_RECREATABLE = (Kind.BINDERFS, Kind.ABSENT)
+
+
+class Allocated(NamedTuple):
+    """The devices that pods have, according to the kubelet."""
+
+    ids: frozenset[str]
+    """As the plugin advertises them, so with the number of a replica if there are several; and those of all claims."""
+    asked: float
+    """When the question began: with the records of claims. In seconds of ``time.monotonic``."""
+
+
+class ScanInput(NamedTuple):
+    """The input of scans that the daemon passes to the backend of one resource."""
+
+    held: Mapping[str, HealthProblem] = {}
+    """Why devices are held, by ID: no further pod gets them until they are free."""
+    claimed: Mapping[str, HealthProblem] = {}
+    """Why a DRA driver does not offer devices that claims of other drivers have, by ID. It reads their records itself
+    before it prepares or releases a device."""
+    known: bool = False
+    """Whether the kubelet has answered which devices pods have."""
+    allocated: Allocated | None = None
+    """The devices that pods have, for the removal of phones; None if they are unknown."""
+    former: frozenset[str] = frozenset()
+    """The IDs, without replicas, of devices that pods may have, of this configuration or of an earlier one."""
+    resets: int = 0
+    """A scan after each increase forgets the history: it accepts the devices that it finds, and drops the others."""
+
+
+class PhoneState(NamedTuple):
+    """The phones of a resource at one moment."""
+
+    configured: frozenset[str]
+    """The phones that the configuration has; others are surplus."""
+    foreign: Container[str] = ()
+    """The phones with another file system, or a file, in their places."""
+    mounted: Container[str] | None = None
+    """The phones that ``aosp-plugin provision`` has mounted; None if the plugin mounts them."""
+    prepared: Container[str] | None = None
+    """The phones of prepared claims; None if phones exist without a claim. Those of others need not exist."""
+    unclaimed: frozenset[str] = frozenset()
+    """Those that have a binderfs although no prepared claim has them."""
+    unavailable: str = ""
+    """Why no binderfs can be mounted for a claim; empty if one can."""
+
+
+class HostState(NamedTuple):
+    """The state that decides on the health of devices, besides the files of the last scan, at one moment."""
+
+    held: Mapping[str, HealthProblem] = {}
+    """Why devices are held, by ID; see ``HeldDevices``."""
+    lacking: frozenset[str] = frozenset()
+    """Binder devices that are not in the CDI spec, where containers get devices by the spec alone."""
+    not_recreated: Container[str] | None = None
+    """Binder devices that could not be recreated; None if the resource has no recreation."""
+    phones: PhoneState | None = None
+    """None if the resource has no phones."""
+
+
+@dataclass(frozen=True)
+class FoundDevices(Found):
+    """The devices of a resource as of one scan. IDs are without replicas."""
+
+    sets: Mapping[str, DeviceSet] = field(default_factory=dict)
+    """The device sets by ID, in natural order."""
+    binder_devices: Mapping[str, BinderDevice] = field(default_factory=dict)
+    """The binder devices by name, missing ones included."""
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    """The reasons of the unhealthy binder devices, by name."""
+    shared: SharedFiles = field(default_factory=SharedFiles)
+    """What containers get besides binder devices."""
+    crowded: Mapping[str, str] = field(default_factory=dict)
+    """The devices for which a spread device has no room, by ID, with the path of the spread device."""
+    state: HostState = field(default_factory=HostState)
+    """The other state that decides on the health of the devices."""
+    problems: Mapping[str, HealthProblem] = field(default_factory=dict)
+    """Why the unhealthy devices are so, by ID."""
+    numa_nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The NUMA nodes of devices that have any, by ID."""
+    directory: str = ""
+    """The device directory of the host without links."""
+
+    def existing(self, group: DeviceSet) -> list[BinderDevice]:
+        """Return the existing binder devices of a device."""
+        found = map(self.binder_devices.get, group.members)
+        return [device for device in found if device is not None and device.identity is not None]
+
+    @property
+    def paths(self) -> dict[str, list[str]]:
+        """The paths on the host, links resolved, that belong to one device alone, by ID.
+
+        They are the paths of its binder devices, or of the phone even before it is mounted, and of its slices.
+        """
+        sliced_of = self.shared.sliced_of
+        if self.state.phones is None:
+            return {
+                group.id: [*(device.real_path for device in self.existing(group)), *sliced_of(group.number)]
+                for group in self.sets.values()
+            }
+        return {
+            phone: [posixpath.join(self.directory, phone), *sliced_of(last_number(phone) or 0)]
+            for phone in {*self.sets, *self.state.phones.configured}
+        }
+
+    @cached_property
+    def _by_path(self) -> Mapping[str, str]:
+        return {path: device_id for device_id, paths in self.paths.items() for path in paths}
+
+    def device_at(self, path: str) -> str | None:
+        """Return the ID of the device to which a path of the host belongs; None if there is none.
+
+        A phone need not be listed.
+        """
+        directory, _, name = path.rpartition("/")
+        if self.state.phones is not None and directory == self.directory:
+            return name if is_phone(name) else None
+        return self._by_path.get(path)
+
+    @property
+    def members(self) -> Mapping[str, Sequence[BinderDevice]]:
+        """The existing binder devices of each device, by ID."""
+        return {device_id: self.existing(group) for device_id, group in self.sets.items()}
+
+    @cached_property
+    def restricted(self) -> Mapping[str, Sequence[str]]:
+        """The binder devices that not all users may open, of healthy devices with any, by ID."""
+        names = {name for name, device in self.binder_devices.items() if device.restricted}
+        groups = self.sets.values() if names else ()
+        own = {group.id: [name for name in group.members if name in names] for group in groups}
+        return {device_id: found for device_id, found in own.items() if found and device_id not in self.problems}
+
+    @property
+    def by_spread_device(self) -> dict[str, list[str]]:
+        """The IDs of the devices of each spread device, by the path of the spread device."""
+        ids: dict[str, list[str]] = {path: [] for path in self.shared.spread.paths}
+        for group in self.sets.values() if ids else ():
+            for selected in self.shared.spread.of(group.number):
+                ids[selected.path].append(group.id)
+        return ids
+
+    @property
+    def has_surplus(self) -> bool:
+        """Whether phones are beyond the configured count or of no claim: the plugin removes those that are free."""
+        phones = self.state.phones
+        if phones is None or phones.mounted is not None:
+            return False
+        return bool(phones.unclaimed) if phones.prepared is not None else not phones.configured.issuperset(self.sets)
+
+    def allocated(self, group: DeviceSet) -> AllocatedDevice:
+        """Return what a container gets with a device."""
+        return AllocatedDevice(group.id, self.existing(group), self.shared.of(group.number), group.number)
+
+
+def crowded(groups: Iterable[DeviceSet], spread: Spread) -> dict[str, str]:
+    """Return the devices beyond the ``per_device`` of a spread device, by ID, with the path of the spread device."""
+    counts, full = Counter[str](), dict[str, str]()
+    limited = any(item.device.per_device is not None for item in spread.items)
+    for group in groups if limited else ():
+        limits = spread.limits(group.number)
+        path = next((path for path, limit in limits.items() if counts[path] >= limit), "")
+        if path:
+            full[group.id] = path
+        else:
+            counts.update([*limits])
+    return full
+
+
+def device_problems(groups: Collection[DeviceSet], found: FoundDevices, state: HostState) -> dict[str, HealthProblem]:
+    """Return why the unhealthy devices are so, by ID."""
+    shared = found.shared
+    general = shared.missing or shared.spread.lost or found.crowded
+    if not (state.phones or state.not_recreated is not None or general):
+        healthy = found.binder_devices.keys() - found.reasons.keys() - state.lacking
+        others = {*state.held, *(group.id for group in groups if shared.slices and shared.missing_of(group.number))}
+        groups = [group for group in groups if group.id in others or not healthy.issuperset(group.members)]
+    problems = {group.id: problem(group, found, state) for group in groups}
+    return {device_id: cause for device_id, cause in problems.items() if cause is not None}
+
+
+def problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthProblem | None:
+    """Return why a device is unhealthy; None if it is healthy."""
+    own = general_problem(group, found, state)
+    if state.phones is not None and state.phones.prepared is not None and group.id not in state.phones.prepared:
+        return own  # its binder devices are made when a claim is prepared
+    members = [(name, _reason(name, found, state)) for name in group.members]
+    return first(aggregate(group.id, members), own)
+
+
+def general_problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthProblem | None:
+    """Return why a device is unhealthy apart from its binder devices; None if it is not."""
+    phones = None if state.phones is None else _phone_problem(group.id, state.phones)
+    missing = requirement_missing([*found.shared.missing, *found.shared.missing_of(group.number)])
+    crowded = None
+    if group.id in found.crowded:
+        reason, path = Reason.BEYOND_PER_DEVICE, found.crowded[group.id]
+        crowded = HealthProblem(reason, f"{reason}: no room on {path} (spread_devices, per_device)")
+    return first(missing, state.held.get(group.id), crowded, phones)
+
+
+def _phone_problem(phone: str, phones: PhoneState) -> HealthProblem | None:
+    reason, cause = None, ""
+    if phone in phones.foreign:
+        reason = Reason.FOREIGN_MOUNT
+    elif phone not in phones.configured:
+        reason = Reason.SURPLUS
+    elif phones.mounted is not None and phone not in phones.mounted:
+        reason, cause = Reason.NOT_PROVISIONED, f": {NOT_PROVISIONED}"
+    elif phones.unavailable and (phones.prepared is None or phone not in phones.prepared):
+        reason, cause = Reason.BINDERFS_UNAVAILABLE, f": {phones.unavailable}"
+    return None if reason is None else HealthProblem(reason, f"{reason}{cause}")
+
+
+def _reason(name: str, found: FoundDevices, state: HostState) -> Reason | None:
+    """Return why a binder device is unhealthy; None if it is healthy."""
+    device = found.binder_devices.get(name)
+    if device is None:
+        return Reason.MISSING
+    reason = found.reasons.get(name)
+    if reason is None and state.not_recreated is not None:
+        failed = name in state.not_recreated or device.kind not in _RECREATABLE
+        reason = Reason.NOT_RECREATED if failed else None
+    if reason is None and name in state.lacking:
+        reason = Reason.NOT_IN_CDI_SPEC
+    return reason
+
+
+def first(*problems: HealthProblem | None) -> HealthProblem | None:
+    """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
+    found = [problem for problem in problems if problem is not None]
+    return min(found, key=lambda problem: list(Reason).index(problem.reason)) if found else None
+
+
+def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> HealthProblem | None:
+    """Return why a device set is unhealthy, or None if all of its members are healthy.
+
+    ``members`` are the names of its binder devices, each with its reason; MISSING also if no scan has found it. The
+    earliest reason in ``Reason`` wins, because a check implies that those before it passed. If some members are
+    missing, the set is incomplete; if all are, it is missing.
+    """
+    reasons = {reason for _, reason in members if reason is not None}
+    if not reasons:
+        return None
+    reason = min(reasons, key=list(Reason).index)
+    if [name for name, _ in members] == [set_id]:
+        return HealthProblem(reason, str(reason))
+    names = [name for name, cause in members if cause is reason]
+    if reason is Reason.MISSING and len(names) < len(members):
+        return HealthProblem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
+    return HealthProblem(reason, f"{reason}: {', '.join(names)}")
+
+
+class HeldDevices:
+    """The held devices of one resource: pods have them by another name or API, or another process offers them.
+
+    A pod that has a held device keeps it, and may restart its containers. Until the kubelet has reported which devices
+    pods have, the phones that were mounted for the other API count as held. For the worker thread.
+    """
+
+    def __init__(self, told: Callable[[], ScanInput], suspects: Callable[[], Iterable[str]]) -> None:
+        """``told`` returns the present input from the daemon.
+
+        ``suspects`` returns the phones that were mounted for the other API.
+        """
+        self.told = told
+        self._suspects = suspects
+
+    @property
+    def problems(self) -> Mapping[str, HealthProblem]:
+        """Why devices are held, by ID."""
+        told = self.told()
+        suspects = () if told.known else self._suspects()
+        return {**dict.fromkeys(suspects, _SUSPECT), **told.held}

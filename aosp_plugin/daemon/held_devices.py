@@ -1,0 +1,137 @@
+"""Finds the devices of a backend that pods have under another name, or that another process offers.
+
+The files of the host identify a device, because its name may differ: a resource was renamed, the API or the size of the
+sets has changed, or two releases use the same directory. ``found`` is the result of the last scan of the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.found_devices import FoundDevices
+from aosp_plugin.binder.devices.health import HealthProblem, Reason
+from aosp_plugin.binder.devices.sets import unreplicated
+from aosp_plugin.config.values import Api
+from aosp_plugin.daemon.device_records import DeviceRecord, OtherRecord
+from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.record_store import Content
+from aosp_plugin.framework.podresources_client import Allocations
+
+
+class _Use(NamedTuple):
+    """A device that a pod has, by the names in its allocation."""
+
+    api: Api
+    id: str
+    """The ID without the number of a replica."""
+    pod: str
+
+
+def used_elsewhere(
+    backend: BinderBackend, found: FoundDevices, records: Iterable[DeviceRecord], allocations: Allocations
+) -> dict[str, HealthProblem]:
+    """Return the devices that pods have under another name or through another API, by ID.
+
+    ``records`` are those of all resources on this host.
+    """
+    held: dict[str, HealthProblem] = {}
+    for record in records:
+        for use in _uses(record.resource, allocations):
+            ids = {*filter(None, map(found.device_at, record.devices.get(use.id, ())))}
+            if record.resource == backend.resource_name:
+                ids.discard(use.id)
+                if use.api is not backend.api:  # also a device that is not listed any more
+                    held[use.id] = HealthProblem(Reason.IN_USE_BY_OTHER_API, str(Reason.IN_USE_BY_OTHER_API))
+            held.update(dict.fromkeys(ids, _in_use(f"pod {use.pod} has it as {use.id} of {record.resource}")))
+    return held
+
+
+def used_unrecorded(
+    found: FoundDevices, former: Iterable[DeviceRecord], allocations: Allocations
+) -> dict[str, HealthProblem]:
+    """Return all devices, by ID, if a pod has a device of a former resource whose files are not in its record.
+
+    ``former`` are the records of resources that nobody serves. A record that could not be written lacks devices.
+    """
+    return {
+        device_id: _in_use(f"pod {use.pod} has {use.id} of {record.resource}, and no record says which file that is")
+        for record in former
+        for use in _uses(record.resource, allocations)
+        if not record.devices.get(use.id)
+        for device_id in found.paths
+    }
+
+
+def used_perhaps(
+    backend: BinderBackend, found: FoundDevices, records: Iterable[DeviceRecord], unknown: str
+) -> dict[str, HealthProblem]:
+    """Return the devices that were offered under another name, by ID: pods may have them.
+
+    ``records`` are those of all resources on this host. ``unknown`` is why it is not known which pods have devices.
+    """
+    return {
+        device_id: _in_use(f"it was offered as {former_id} of {record.resource}, and {unknown}")
+        for record in records
+        for former_id, paths in record.devices.items()
+        for device_id in filter(None, map(found.device_at, paths))
+        if (record.resource, former_id) != (backend.resource_name, device_id)
+    }
+
+
+def used_by_claims(backend: BinderBackend, found: FoundDevices, claims: Iterable[Content]) -> dict[str, HealthProblem]:
+    """Return the devices that claims of other drivers have, by ID. ``claims`` are the records of all drivers.
+
+    A claim keeps its device while its mount is lost, and before the kubelet reports it.
+    """
+    is_driver = backend.api is Api.DRA
+    reason = Reason.IN_USE_BY_OTHER_RESOURCE if is_driver else Reason.IN_USE_BY_OTHER_API
+    return {
+        device_id: HealthProblem(reason, f"{reason}: claim {content.claim.label} of {content.claim.driver} has it")
+        for content in claims
+        if not (is_driver and content.claim.driver == driver_name(backend.resource_name))
+        for device_id in filter(None, map(found.device_at, content.places))
+    }
+
+
+def all_held(found: FoundDevices, error: str) -> dict[str, HealthProblem]:
+    """Return all devices as held, by ID: the records of this host cannot be read."""
+    return dict.fromkeys(found.paths, _in_use(f"the records of devices cannot be read: {error}"))
+
+
+def offered_elsewhere(
+    found: FoundDevices, own: DeviceRecord, others: Iterable[OtherRecord]
+) -> dict[str, HealthProblem]:
+    """Return the devices that another process has offered for longer, for another resource, by ID."""
+    reason = Reason.OFFERED_BY_OTHER_RESOURCE
+    return {
+        device_id: HealthProblem(reason, f"{reason}: a plugin on this node offers it as one of {record.resource}")
+        for record, is_served in others
+        if is_served and record.since < own.since
+        for device_id in devices_of(found, record)
+    }
+
+
+def devices_of(found: FoundDevices, record: DeviceRecord) -> set[str]:
+    """Return the IDs of the found devices that have a file in the record."""
+    return {*filter(None, (found.device_at(path) for paths in record.devices.values() for path in paths))}
+
+
+def used_ids(resource: str, allocations: Allocations | None) -> set[str] | None:
+    """Return the IDs of the devices of a resource that pods have, through either API; None if they are unknown."""
+    owners = None if allocations is None else allocations.owners.get(resource)
+    return None if owners is None else {*map(unreplicated, owners)}
+
+
+def _uses(resource: str, allocations: Allocations) -> Iterator[_Use]:
+    owners = allocations.owners.get(resource, {})
+    for api, ids in ((Api.DEVICE_PLUGIN, allocations.by_plugin), (Api.DRA, allocations.by_claim)):
+        for device_id in ids.get(resource, ()):
+            owner = owners[device_id][0]
+            yield _Use(api, unreplicated(device_id), f"{owner.namespace}/{owner.name}")
+
+
+def _in_use(detail: str) -> HealthProblem:
+    reason = Reason.IN_USE_BY_OTHER_RESOURCE
+    return HealthProblem(reason, f"{reason}: {detail}")

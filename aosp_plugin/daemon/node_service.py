@@ -1,0 +1,192 @@
+"""Everything that serves the configuration on this node: HTTP servers, device plugins and DRA drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Sequence
+from functools import partial
+
+from aosp_plugin import PROGRAM, __version__
+from aosp_plugin.backend.catalog import SPECS_NOT_REMOVED
+from aosp_plugin.backend.found_devices import FoundDevices
+from aosp_plugin.config.keys import Config
+from aosp_plugin.config.sources import node_name
+from aosp_plugin.daemon import assembly
+from aosp_plugin.daemon.allocations import AllocationWatch, yield_to_device_plugins
+from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords
+from aosp_plugin.daemon.former_names import FormerNames
+from aosp_plugin.daemon.removed_mounts import end_with_removed_mounts
+from aosp_plugin.daemon.stale_specs import remove_stale_specs
+from aosp_plugin.framework.conditions import Conditions
+from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
+from aosp_plugin.framework.dra.record_store import claims_on_host
+from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.service import http, logs
+from aosp_plugin.framework.service.address import listen
+from aosp_plugin.framework.service.serving import Running
+from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.worker import Worker
+from aosp_plugin.report import endpoints
+from aosp_plugin.report.history import History
+from aosp_plugin.report.node_reporter import NodeReporter
+from aosp_plugin.report.observation import Observation
+
+LOG = logging.getLogger(__name__)
+
+
+class NodeService:
+    """The servers of a configuration. To be used in one event loop: ``start``, then ``stop``."""
+
+    def __init__(self, config: Config, history: History) -> None:
+        """Listen at the addresses of the configuration, without any other effect on the host.
+
+        ``history`` is the history of the process. Raises PluginError if an address is not available, or the
+        configuration requires an API server that is missing.
+        """
+        self.config = config
+        self.resources = [resource.resource_name for resource in config.resources]
+        self._worker = Worker("node service")
+        self._running: Running | None = None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._worker.close)
+            self._conditions = conditions = Conditions()
+            files = stack.enter_context(contextlib.closing(FileEvents(conditions=conditions)))
+            self._backends = assembly.create_backends(config, conditions)
+            self._pod_resources = pod_resources = PodResources(
+                config.pod_resources_socket,
+                self._backends,
+                ids=lambda name: [*self._found(name).sets],
+                node_name=node_name(),
+                conditions=conditions,
+            )
+            stack.callback(pod_resources.close)
+            unreported = Runtime(files=files)  # nobody reads conditions and metrics of former names
+            self._former = FormerNames(
+                config,
+                self._found,
+                partial(assembly.create_former_driver, config, unreported),
+                partial(assembly.create_former_plugin, config, unreported),
+                conditions,
+                self._worker,
+            )
+            self._allocation_watch = AllocationWatch(
+                self._backends,
+                self._found,
+                pod_resources,
+                DeviceRecords(config.kubelet_dir, config.cdi_dir, self.resources[0]),
+                self._rescan_one,
+                partial(claims_on_host, config.driver_directory("")),
+                self._former.serve,
+                self._remove_stale_specs,
+                conditions,
+            )
+            stack.callback(self._allocation_watch.close)
+            self._observation = observation = Observation(
+                self._backends,
+                self._found,
+                pod_resources,
+                conditions,
+                polling=lambda: files.polling,
+                history=history,
+            )
+            runtime = Runtime(observation.metrics, conditions, files)
+            self.servers = [
+                assembly.create_server(config, resource, backend, runtime)
+                for resource, backend in zip(config.resources, self._backends.values(), strict=True)
+            ]
+            self._node_reporter = NodeReporter(config, self.servers, conditions, observation.metrics)
+            self._kubelet_view = KubeletView(assembly.device_plugins(self.servers), pod_resources, runtime)
+            self._files = files
+            routes = endpoints.routes_by_address(config, self.servers, files, observation)
+            for address, served in routes.items():
+                names = {address[0], *config.allowed_hosts}
+                stack.enter_context(http.serving(listen(address), served, names, program=PROGRAM))
+            self._stack = stack.pop_all()
+
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Scan all resources, then start the servers and other work in ``tasks``, where their errors are raised.
+
+        Raises the errors that keep the devices from being served: PluginError, HostError and OSError, as a group.
+        """
+        logs.set_up(self.config.log_level, self.config.log_format)
+        try:
+            await self._prepare()
+        except BaseException:
+            await self._close()
+            raise
+        LOG.info("starting", extra={"version": __version__, "resources": ",".join(self.resources)})
+        drivers = assembly.dra_drivers(self.servers)
+        beside: list[Coroutine[None, None, None]] = [
+            self._kubelet_view.run(),
+            self._observation.run(self.servers),
+            *map(self._observation.follow, self.servers),
+            self._allocation_watch.run(self.servers),
+            yield_to_device_plugins(drivers, self._pod_resources),
+            end_with_removed_mounts(self.config, self._conditions, self._worker),
+            *self._node_reporter.work(),
+        ]
+        self._running = Running(tasks, self.servers, beside, self._run)
+
+    async def _prepare(self) -> None:
+        """Scan all resources side by side, and check that they share no device. A scan that hangs is no error."""
+        with contextlib.suppress(WorkerTimeoutError):
+            check = partial(assembly.check_phone_directories, self.config)
+            await self._worker.run(check, DEFAULT.hang, label="check of the directories of phones")
+        scans = [server.prepare(require_devices=self.config.require_devices) for server in self.servers]
+        results = await asyncio.gather(*scans, return_exceptions=True)
+        errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]
+        if errors:
+            raise ExceptionGroup("the configuration cannot be served", errors)
+        assembly.check_overlap({name: self._found(name) for name in self.resources})
+        await self._allocation_watch.begin()
+
+    async def _run(self, server: ResourceServer) -> None:
+        if server.driver is not None:  # publish no device that a pod has through the device plugin API
+            await self._allocation_watch.ask()
+        await server.run(require_devices=self.config.require_devices)
+
+    async def _remove_stale_specs(self, records: Sequence[DeviceRecord]) -> bool:
+        """Remove the stale CDI specs of the resources with these records; return whether that succeeded."""
+        remove = partial(remove_stale_specs, self.config, records)
+        try:
+            removed = await self._worker.run(remove, DEFAULT.hang, label="removal of CDI specs")
+        except (OSError, WorkerTimeoutError) as error:
+            self._conditions.set(SPECS_NOT_REMOVED, str(error))
+            return False
+        self._conditions.set(SPECS_NOT_REMOVED, "")
+        for path in removed:
+            LOG.info("former CDI spec removed", extra={"path": path})
+        return True
+
+    def rescan(self) -> None:
+        """Forget the history of all devices, and scan them."""
+        for backend, server in zip(self._backends.values(), self.servers, strict=True):
+            backend.input = backend.input._replace(resets=backend.input.resets + 1)
+            server.rescan()
+
+    def _found(self, name: str) -> FoundDevices:
+        """Return what the last scan of a resource has found; nothing before the first one. For any thread."""
+        found: FoundDevices | None = self.servers[self.resources.index(name)].inventory.found
+        return found or FoundDevices()
+
+    def _rescan_one(self, name: str) -> None:
+        for server in self.servers:
+            if server.resource_name == name:
+                server.rescan()
+
+    async def stop(self, within: float | None = None) -> None:
+        """End all tasks and servers; see ``ResourceServer.stop``."""
+        if self._running is not None:
+            await asyncio.gather(self._running.stop(within), self._former.close(within))
+        await self._close()
+        LOG.info("stopped", extra={"resources": ",".join(self.resources)})
+
+    async def _close(self) -> None:
+        await self._node_reporter.close()
+        self._stack.close()

@@ -1,0 +1,343 @@
+"""What was not read, or not asked after it was read, counts as in use: device records and answers of the kubelet."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config.keys import NumberedSets, Resource
+from aosp_plugin.config.values import Api
+from aosp_plugin.daemon import allocations
+from aosp_plugin.daemon.allocations import AllocationWatch
+from aosp_plugin.daemon.assembly import create_backend
+from aosp_plugin.daemon.device_records import DIRECTORY, DeviceRecord, DeviceRecords
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.conditions import Conditions
+from aosp_plugin.framework.dra.claim_records import ClaimRecord
+from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.record_store import Content, Others
+from aosp_plugin.framework.podresources_client import Allocations, Owner, PodResources
+from tests.backends import Served
+from tests.support import PATIENCE, until
+
+OLD, NEW = "aosp.io/binder", "example.com/binder"
+TENANT = {OLD: {"aosp_binder0"}}
+
+
+class Pods:
+    """A podresources API with the pods of a test."""
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self.problem = ""
+        self.devices: Mapping[str, Collection[str]] = {}
+        """The devices of pods by resource."""
+
+    async def query(self, others: Mapping[str, Collection[str]]) -> Allocations:
+        """Return which pods have which devices."""
+        if self.problem:
+            return Allocations(self.problem)
+        by_plugin = {name: frozenset(self.devices.get(name, ())) for name in (OLD, NEW, *others)}
+        pod = (Owner("games", "tenant", "android"),)
+        owners = {name: dict.fromkeys(ids, pod) for name, ids in by_plugin.items()}
+        return Allocations(owners=owners, by_plugin=by_plugin)
+
+
+class Release:
+    """A plugin of a resource whose devices are all files of the node."""
+
+    def __init__(self, node: "Node", name: str, main: str = "", **keys: Any) -> None:
+        resource = Resource(**{"resource_name": name, "device_dir": str(node.devices), "verify": Verify.FILE, **keys})
+        self.backend = Served(create_backend(Host(), resource, cdi_dir=str(node.directory / "cdi")))
+        self.backend.scan()
+        pods, records = cast("PodResources", node.pods), DeviceRecords(str(node.directory), "/run/cdi", main)
+        self.stands_in_for: Collection[str] = ()
+        """The former resources that it serves."""
+        self.specs_removed: list[set[str]] = []
+        """The resources whose stale CDI specs it has removed at each question."""
+        self.can_remove_specs = True
+        self.watch = AllocationWatch(
+            {name: self.backend.backend},
+            lambda _: self.backend.found,
+            pods,
+            records,
+            lambda _: None,
+            lambda: node.claims,
+            self._serve_former,
+            self._remove_specs,
+            Conditions(),
+        )
+
+    def offered(self) -> set[str]:
+        """Return the devices that new pods get."""
+        return {device_id for device_id, reason in self.backend.scan().items() if not reason}
+
+    async def _serve_former(self, resources: Collection[str], _claims: Others) -> None:
+        self.stands_in_for = resources
+
+    async def _remove_specs(self, records: Sequence[DeviceRecord]) -> bool:
+        self.specs_removed.append({record.resource for record in records})
+        return self.can_remove_specs
+
+
+class Node:
+    """A node with devices, pods and releases."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.devices = directory / "dev"
+        self.devices.mkdir()
+        self.pods = Pods()
+        self.claims = Others((), ())
+        """The records of claims."""
+        self._watches: list[AllocationWatch] = []
+
+    def add(self, *numbers: int) -> None:
+        """Create devices."""
+        for number in numbers:
+            (self.devices / f"aosp_binder{number}").touch()
+
+    async def begin(self, name: str, main: str = "", **keys: Any) -> Release:
+        """Start a release; ``main`` is the first resource of its configuration, if that is another one."""
+        release = Release(self, name, main or name, **keys)
+        self._watches.append(release.watch)
+        await release.watch.begin()
+        return release
+
+    async def end(self, release: Release, name: str) -> None:
+        """End a release, and wait until others can see that."""
+        release.watch.close()
+        self._watches.remove(release.watch)
+        others = DeviceRecords(str(self.directory), "", "")
+        await until(lambda: not any(served for record, served in others.others() if record.resource == name))
+
+    def close(self) -> None:
+        """End all releases."""
+        for watch in self._watches:
+            watch.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with contextlib.closing(Node(tmp_path)) as node:
+        node.add(0, 1)
+        yield node
+
+
+@pytest.mark.parametrize("problem", ["", "no answer"])
+async def test_release_that_ends_leaves_what_it_gave_since_the_last_answer(node: Node, problem: str) -> None:
+    old = await node.begin(OLD)
+    new = await node.begin(NEW)
+    assert await new.watch.ask()
+    node.pods.devices = TENANT
+    await node.end(old, OLD)
+    node.pods.problem = problem
+    for _ in range(2):
+        assert await new.watch.ask() is not bool(problem)
+        assert "aosp_binder0" not in new.offered()
+    node.pods.problem = ""
+    assert await new.watch.ask()
+    assert new.offered() == {"aosp_binder1"}
+
+
+async def test_no_device_is_offered_while_the_records_cannot_be_read(node: Node) -> None:
+    await node.end(await node.begin(OLD), OLD)
+    node.pods.devices = TENANT
+    directory = node.directory / DIRECTORY
+    directory.rename(node.directory / "moved")
+    directory.touch()  # no directory, which is read even by root
+    new = await node.begin(NEW)
+    assert new.offered() == set()
+    await new.watch.ask()
+    assert new.offered() == set()
+    directory.unlink()
+    (node.directory / "moved").rename(directory)
+    await new.watch.ask()
+    assert new.offered() == {"aosp_binder1"}
+
+
+async def test_all_devices_are_held_while_a_pod_has_one_that_no_record_of_its_former_resource_has(node: Node) -> None:
+    old = await node.begin(OLD)
+    node.pods.devices = {OLD: {"aosp_binder7"}}
+    new = await node.begin(NEW)
+    assert await new.watch.ask()
+    assert new.offered() == set()
+    assert {device.reason for device in new.backend.found.devices} == {"offered-by-other-resource"}
+    await node.end(old, OLD)
+    assert await new.watch.ask()
+    assert new.offered() == set()
+    why = {device.detail for device in new.backend.found.devices}
+    text = "pod games/tenant has aosp_binder7 of aosp.io/binder, and no record says which file that is"
+    assert why == {f"in-use-by-other-resource: {text}"}
+    node.pods.devices = {}
+    assert await new.watch.ask()
+    assert new.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
+async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_the_record_is_gone(node: Node) -> None:
+    claim = ClaimRecord("phone.example.com", "uid-1", "games", "tenant", ())
+    node.claims = Others([Content("boot", "/var/run/cdi", (str(node.devices / "aosp_binder0"),), claim)], ())
+    node.pods.problem = "no answer"
+    release = await node.begin(OLD)
+    assert release.offered() == {"aosp_binder1"}
+    (held,) = (device for device in release.backend.found.devices if not device.healthy)
+    assert held.detail == "in-use-by-other-api: claim games/tenant (UID uid-1) of phone.example.com has it"
+    node.claims = Others((), ())
+    node.pods.problem = ""
+    assert await release.watch.ask()
+    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
+async def test_a_driver_does_not_offer_what_claims_of_other_drivers_have(node: Node) -> None:
+    places = [str(node.devices / f"aosp_binder{number}") for number in range(2)]
+    claims = [
+        Content("boot", "/var/run/cdi", (place,), ClaimRecord(driver, "uid-1", "games", "tenant", ()))
+        for place, driver in zip(places, ("former.example.com", driver_name(OLD)), strict=True)
+    ]
+    node.claims = Others(claims, ())
+    release = await node.begin(OLD, api=Api.DRA)
+    assert release.offered() == {"aosp_binder1"}
+    (held,) = (device for device in release.backend.found.devices if not device.healthy)
+    text = "in-use-by-other-resource: claim games/tenant (UID uid-1) of former.example.com has it"
+    assert (held.id, held.detail) == ("aosp_binder0", text)
+    release.backend.prepare(["aosp_binder0"])  # the caller has read the records: that claim has ended
+    node.claims = Others((), ())
+    assert await release.watch.ask()
+    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
+@pytest.mark.parametrize("damaged", [(), ("/plugins/phone.example.com/claim_a_b_c.json",)])
+async def test_claims_count_as_users_of_their_devices(node: Node, damaged: Sequence[str]) -> None:
+    claim = ClaimRecord(driver_name(OLD), "uid-1", "games", "tenant", ())
+    content = Content("boot", "/var/run/cdi", (str(node.devices / "aosp_binder0"),), claim)
+    node.claims = Others([content], damaged)
+    release = await node.begin(OLD, api=Api.DRA)
+    assert await release.watch.ask()
+    allocated = release.backend.backend.input.allocated
+    assert (None if allocated is None else allocated.ids) == (None if damaged else {"aosp_binder0"})
+
+
+async def test_device_that_an_id_meant_before_is_held_until_the_kubelet_answers(node: Node) -> None:
+    """The pod has two files: its ID meant a set of two."""
+    node.add(2, 3)
+    await node.end(await node.begin(OLD, sets=NumberedSets(size=2)), OLD)
+    node.pods.devices = TENANT
+    node.pods.problem = "no answer"
+    release = await node.begin(OLD)
+    assert not await release.watch.ask()
+    assert release.offered() == {"aosp_binder0", "aosp_binder2"}
+    node.pods.problem = ""
+    assert await release.watch.ask()
+    assert release.offered() == {"aosp_binder0", "aosp_binder2", "aosp_binder3"}
+
+
+async def test_file_of_a_pod_is_held_when_its_link_leads_elsewhere(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    link = node.devices / "aosp_binder2"
+    link.symlink_to(tmp_path / "file")
+    release = await node.begin(OLD)
+    assert await release.watch.ask()
+    node.pods.devices = {OLD: {"aosp_binder2"}}
+    link.unlink()
+    link.symlink_to(node.directory / "other")
+    (node.directory / "other").touch()
+    (node.devices / "aosp_binder3").symlink_to(tmp_path / "file")
+    release.offered()
+    assert await release.watch.ask()
+    assert "aosp_binder3" not in release.offered()
+
+
+async def test_removed_records_are_written_again(node: Node) -> None:
+    old = await node.begin(OLD)
+    assert await old.watch.ask()
+    await asyncio.to_thread(shutil.rmtree, node.directory / DIRECTORY)
+    await old.watch.ask()
+    node.pods.devices = TENANT
+    await node.end(old, OLD)
+    new = await node.begin(NEW)
+    assert await new.watch.ask()
+    assert new.offered() == {"aosp_binder1"}
+
+
+async def test_former_devices_stay_held_where_the_kubelet_cannot_be_asked(node: Node) -> None:
+    """The reason says what to do."""
+    await node.end(await node.begin(OLD), OLD)
+    node.pods.enabled = False
+    node.pods.problem = "disabled"
+    new = await node.begin(NEW)
+    assert await new.watch.ask()
+    assert new.offered() == set()
+    assert "pod_resources_socket is empty: end its pods, then remove its record" in new.backend.found.devices[0].detail
+
+
+async def test_device_that_pods_have_is_former_when_it_is_not_listed_any_more(node: Node) -> None:
+    old = await node.begin(OLD)
+    node.pods.devices = TENANT
+    assert await old.watch.ask()
+    await node.end(old, OLD)
+    (node.devices / "aosp_binder0").unlink()
+    release = await node.begin(OLD)
+    assert await release.watch.ask()
+    assert release.backend.backend.is_former("aosp_binder0")
+    assert not release.backend.backend.is_former("aosp_binder9")
+
+
+async def test_release_stands_in_for_a_renamed_resource_and_for_none_with_other_devices(node: Node) -> None:
+    """The other one may be in an update, and its plugin returns."""
+    others = node.directory / "others"
+    others.mkdir()
+    (others / "aosp_binder0").touch()
+    await node.end(await node.begin(OLD, device_dir=str(others)), OLD)
+    node.pods.devices = TENANT
+    new = await node.begin(NEW)
+    assert await new.watch.ask()
+    await new.watch.follow_up()
+    assert new.stands_in_for == set()
+    await node.end(await node.begin(OLD), OLD)
+    assert await new.watch.ask()
+    await new.watch.follow_up()
+    assert new.stands_in_for == {OLD}
+
+
+async def test_specs_of_a_former_resource_go_when_no_pod_has_its_devices(node: Node) -> None:
+    await node.end(await node.begin(OLD), OLD)
+    new = await node.begin(NEW)
+    for devices, new.can_remove_specs in ((TENANT, True), ({}, False), ({}, True), ({}, True)):
+        node.pods.devices = devices
+        assert await new.watch.ask()
+        await new.watch.follow_up()
+    assert new.specs_removed == [{NEW}, {OLD, NEW}, {OLD, NEW}, {NEW}]
+
+
+async def test_only_specs_of_the_predecessor_go_where_the_kubelet_cannot_be_asked(node: Node) -> None:
+    """The plugin of another release may be away for a moment. The records say which devices its pods may have."""
+    await node.end(await node.begin(OLD, NEW), OLD)
+    await node.end(await node.begin("example.com/other"), "example.com/other")
+    node.pods.problem = "disabled"
+    new = await node.begin(NEW)
+    for node.pods.enabled in (True, False, False):
+        assert await new.watch.ask() is not node.pods.enabled
+        await new.watch.follow_up()
+    assert new.specs_removed == [{NEW}, {OLD, NEW}, {OLD, NEW}]
+
+
+async def test_kubelet_is_asked_soon_after_a_pod_may_have_got_a_device(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocations, "ALLOCATIONS_INTERVAL", 10 * PATIENCE)
+    monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", 0.0)
+    release = await node.begin(OLD)
+    inventory = SimpleNamespace(snapshot=SimpleNamespace(revision=1), superseded=lambda _: asyncio.Event())
+    server: Any = SimpleNamespace(inventory=inventory, pods_changed=asyncio.Event())
+    async with background_task(release.watch.run([server])):
+        await until(lambda: len(release.specs_removed) == 1)
+        server.pods_changed.set()
+        await until(lambda: len(release.specs_removed) == 2)
+        assert not server.pods_changed.is_set()

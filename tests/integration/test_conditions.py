@@ -1,0 +1,197 @@
+"""What probes and page say of each part of a server that something is wrong with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from aosp_plugin.backend.found_devices import FoundDevices
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.dra.driver import DraDriver
+from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.timings import Timings
+from kubelet_standin import Kubelet
+from kubelet_standin.apiserver import ApiServer, Hang, Refuse
+from tests.backends import binder_backend
+from tests.claims import DRIVER, DirectoryBackend, reference
+from tests.dra_node import DraNode
+from tests.reports import problems_of
+from tests.support import IN_LIFE, PATIENCE, DeviceDirectory, listed, make_plugin, run, unready, until
+
+HANGS_SOON = IN_LIFE._replace(hang=0.05)
+
+
+@contextlib.asynccontextmanager
+async def registered(kubelet_dir: str, plugin: DevicePlugin, devices: int) -> AsyncIterator[DevicePlugin]:
+    """Run a plugin that a kubelet has registered."""
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, devices, plugin.resource_name)
+        await until(lambda: plugin.registered)
+        yield plugin
+
+
+async def test_a_plugin_without_a_kubelet_is_not_registered(kubelet_dir: str, tmp_path: Path) -> None:
+    devices = DeviceDirectory(tmp_path / "dev")
+    devices.add(0)
+    async with run(make_plugin(devices, kubelet_dir)) as plugin:
+        await until(lambda: "there is no" in unready(plugin))
+        assert problems_of(plugin) == [("error", "not-registered")]
+
+
+async def test_a_scan_that_hangs_is_shown_beside_what_the_kubelet_lacks(
+    kubelet_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round of questions with fewer devices is not shown, two are."""
+    devices = DeviceDirectory(tmp_path / "dev")
+    devices.add(0)
+    async with registered(kubelet_dir, make_plugin(devices, kubelet_dir, timings=HANGS_SOON), 1) as plugin:
+        released = threading.Event()
+        monkeypatch.setattr(plugin._scan_loop.backend, "scan", lambda: released.wait(PATIENCE) and FoundDevices())
+        plugin.rescan()
+        await until(lambda: "device scan has been hanging for" in unready(plugin))
+        plugin.confirmation.compare(0, 1, 0.0)
+        assert problems_of(plugin) == [("error", "outdated")]
+        plugin.confirmation.compare(0, 1, 0.0)
+        assert {*problems_of(plugin)} == {("error", "kubelet-disagrees"), ("error", "outdated")}
+        released.set()
+
+
+async def test_a_host_that_cannot_be_updated_does_not_make_the_device_list_outdated(
+    kubelet_dir: str, tmp_path: Path
+) -> None:
+    devices = DeviceDirectory(tmp_path / "dev")
+    devices.add(0)
+    (tmp_path / "cdi").touch()
+    backend = binder_backend(devices.directory, cdi_dir=tmp_path / "cdi", device_list=(DeviceList.CDI_CRI,))
+    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
+    async with Kubelet(kubelet_dir), run(plugin):
+        await until(lambda: plugin.registered and "host update failed" in unready(plugin))
+        assert ("error", "host-not-updated") in problems_of(plugin)
+        assert "outdated" not in dict(problems_of(plugin)).values()
+
+
+async def test_a_kubelet_directory_that_hangs_is_no_lost_registration(kubelet_dir: str, tmp_path: Path) -> None:
+    devices = DeviceDirectory(tmp_path / "dev")
+    devices.add(0)
+    async with registered(kubelet_dir, make_plugin(devices, kubelet_dir, timings=HANGS_SOON), 1) as plugin:
+        released = threading.Event()
+        access = asyncio.create_task(plugin._registration._monitor.run("read", partial(released.wait, PATIENCE)))
+        await until(lambda: "kubelet directory has been hanging for" in unready(plugin))
+        assert problems_of(plugin) == [("error", "kubelet-directory-hangs")]
+        released.set()
+        await access
+
+
+# -- DRA drivers
+
+
+@pytest.fixture
+async def node(short_directory: Path) -> AsyncIterator[DraNode]:
+    async with ApiServer() as server:
+        node = DraNode(short_directory, server)
+        async with node.kubelet:
+            yield node
+
+
+@pytest.fixture
+def backend(short_directory: Path) -> DirectoryBackend:
+    return DirectoryBackend(short_directory / "phones", count=4)
+
+
+@contextlib.asynccontextmanager
+async def started(driver: DraDriver) -> AsyncIterator[DraDriver]:
+    """Run a driver that does not become ready."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(driver.run())
+        await until(lambda: driver.registered)
+        yield driver
+        driver.stop()
+
+
+async def test_a_driver_without_a_kubelet_misses_no_slices(node: DraNode, backend: DirectoryBackend) -> None:
+    """None are wanted before the registration."""
+    await node.kubelet.stop()
+    driver = node.driver(backend)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(driver.run())
+        await until(lambda: driver.inventory.snapshot.healthy == 4)
+        assert problems_of(driver) == [("error", "not-registered")]
+        driver.stop()
+
+
+async def test_slices_that_the_api_server_refuses_are_missing(node: DraNode, backend: DirectoryBackend) -> None:
+    node.server.faults.add(Refuse(403), verb="create", resource="resourceslices")
+    async with started(node.driver(backend)) as driver:
+        await until(lambda: "403" in unready(driver))
+        assert problems_of(driver) == [("error", "slices-missing")]
+
+
+async def test_an_api_server_that_does_not_answer_leaves_a_driver_ready(
+    node: DraNode, backend: DirectoryBackend
+) -> None:
+    """Whatever the delay: the slices that it has confirmed stay as they are."""
+    async with node.running(backend) as driver:
+        hang = node.server.faults.add(Hang())
+        driver.rescan()
+        await node.server.wait_for(lambda _: hang.hits)
+        assert (unready(driver), problems_of(driver)) == ("", [])
+        node.server.faults.clear()
+
+
+async def test_requests_that_fail_while_all_slices_are_confirmed_leave_a_driver_ready(
+    node: DraNode, backend: DirectoryBackend
+) -> None:
+    async with node.running(backend) as driver:
+        node.server.faults.add(Refuse(503), verb="list")
+        driver.rescan()
+        await until(lambda: bool(problems_of(driver)))
+        assert (unready(driver), problems_of(driver)) == ("", [("warning", "api-server-failing")])
+        node.server.faults.clear()
+        await until(lambda: not problems_of(driver))
+
+
+async def test_slices_are_not_confirmed_after_a_start_of_the_kubelet_until_they_are_compared(
+    node: DraNode, backend: DirectoryBackend
+) -> None:
+    async with node.running(backend) as driver:
+        node.server.faults.add(Refuse(503), verb="list")
+        await node.kubelet.stop()
+        await node.kubelet.start()
+        await until(lambda: ("error", "slices-missing") in problems_of(driver))
+        node.server.faults.clear()
+        await node.ready(driver)
+
+
+async def test_devices_that_a_device_plugin_offers_are_withheld(node: DraNode, backend: DirectoryBackend) -> None:
+    async with node.running(backend) as driver:
+        driver.withhold("a device plugin offers 4 devices of aosp.io/phone on this node")
+        await until(lambda: problems_of(driver) == [("error", "withheld")])
+
+
+async def test_claims_that_cannot_be_recorded_are_no_outdated_device_list(
+    node: DraNode, backend: DirectoryBackend
+) -> None:
+    records = node.directory / "plugins" / DRIVER
+    records.parent.mkdir(exist_ok=True)
+    records.touch()
+    async with started(node.driver(backend)) as driver:
+        await until(lambda: "claims cannot be repaired" in unready(driver) and driver._publisher.confirmed)
+        await until(lambda: problems_of(driver) == [("error", "claims-failing")])
+
+
+async def test_a_claim_that_waits_is_a_warning(node: DraNode, backend: DirectoryBackend) -> None:
+    async with node.running(backend, runtime=Runtime(timings=Timings(claim_slow=0.0))) as driver:
+        node.server.faults.add(Hang(), resource="resourceclaims")
+        claim = node.create_claim("a", ["phone2"])
+        preparing = asyncio.create_task(driver._claims.prepare(reference(claim.uid), PATIENCE))
+        await until(lambda: bool(problems_of(driver)))
+        assert (unready(driver), problems_of(driver)) == ("", [("warning", "claims-not-repaired")])
+        preparing.cancel()
+        node.server.faults.clear()

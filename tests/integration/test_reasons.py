@@ -1,0 +1,171 @@
+"""Who may use a device, for each reason for which it is unhealthy; a tmpfs, really mounted, stands in for binderfs."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from aosp_plugin.backend import found_devices
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.backend.found_devices import Allocated
+from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
+from aosp_plugin.binder.devices.health import HealthProblem, Reason
+from aosp_plugin.binder.devices.sets import DeviceSet
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config.keys import Phones, Resource, SpreadDevice
+from aosp_plugin.config.values import Api
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.errors import AllocationError, BackendError
+from aosp_plugin.framework.runtime import Runtime
+from kubelet_standin import Container, Kubelet, Pod
+from tests.backends import Served
+from tests.support import IN_LIFE, Clock, listed, run
+from tests.tmpfs_binderfs import Mounts
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
+
+RESOURCE = "aosp.io/phone"
+PHONE = "phone0"
+
+
+class Allowed(NamedTuple):
+    """What is allowed with a device that has a reason. No new pod gets it, whatever the reason is."""
+
+    restart: bool
+    """The pod that has the device starts its container again."""
+    claim: bool
+    """A claim to which the scheduler had allocated it is prepared."""
+    spec: bool
+    """The CDI spec has the device."""
+    removal: bool = False
+    """A phone that is free is removed."""
+
+
+CLOSED = Allowed(restart=False, claim=False, spec=False)
+OPEN = Allowed(restart=True, claim=True, spec=True)
+
+EXPECTED = {
+    Reason.FOREIGN_MOUNT: CLOSED,
+    Reason.NOT_PROVISIONED: CLOSED,
+    Reason.MISSING: CLOSED,
+    Reason.INCOMPLETE: CLOSED,
+    Reason.BINDERFS_UNAVAILABLE: CLOSED,
+    Reason.NOT_A_DEVICE: CLOSED,
+    Reason.NOT_BINDER: CLOSED,
+    Reason.PROBE_FAILED: CLOSED,
+    Reason.REQUIREMENT_MISSING: CLOSED,
+    # Before the container starts again, the device is recreated. A claim finds it as it is.
+    Reason.NOT_RECREATED: Allowed(restart=True, claim=False, spec=True),
+    Reason.REPLACED: OPEN,
+    Reason.NOT_IN_CDI_SPEC: OPEN,
+    # Another pod has it, so neither a container of this resource nor another claim may.
+    Reason.IN_USE_BY_OTHER_API: Allowed(restart=False, claim=False, spec=True),
+    Reason.IN_USE_BY_OTHER_RESOURCE: Allowed(restart=False, claim=False, spec=True),
+    Reason.OFFERED_BY_OTHER_RESOURCE: OPEN,
+    Reason.BEYOND_PER_DEVICE: OPEN,
+    Reason.SURPLUS: Allowed(restart=True, claim=True, spec=True, removal=True),
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
+        yield mounts
+
+
+def resource_of(directory: Mounts, api: Api, count: int) -> Resource:
+    phones = Phones(count=count, directory=str(directory.path))
+    keys: dict[str, Any] = {} if api is Api.DRA else {"device_list": (DeviceList.CDI_CRI,)}
+    return Resource.of(phones=phones, api=api, **{"shared_devices": (), **keys})
+
+
+def started(directory: Mounts, api: Api = Api.DEVICE_PLUGIN, count: int = 1, clock: Clock | None = None) -> Served:
+    """Return a backend after its first host update and the scan that follows."""
+    kind = BinderBackend if api is Api.DEVICE_PLUGIN else ClaimsBackend
+    resource, cdi_dir = resource_of(directory, api, count), str(directory.path.parent / "cdi")
+    backend = Served(kind(Host(), resource, cdi_dir=cdi_dir, clock=clock or Clock()))
+    for step in (backend.scan, backend.update_host, backend.scan, backend.update_host):
+        with contextlib.suppress(BackendError):
+            step()
+    return backend
+
+
+def give(reason: Reason, patch: pytest.MonkeyPatch) -> None:
+    """Let each scan find this reason for the phone."""
+
+    def problem(group: DeviceSet, *_arguments: object) -> HealthProblem | None:
+        return HealthProblem(reason, str(reason)) if group.id == PHONE else None
+
+    patch.setattr(found_devices, "problem", problem)
+    patch.setattr(found_devices, "general_problem", problem)
+    if reason in {Reason.IN_USE_BY_OTHER_API, Reason.IN_USE_BY_OTHER_RESOURCE}:
+        held = {PHONE: HealthProblem(reason, str(reason))}
+        patch.setattr(found_devices.HeldDevices, "problems", property(lambda _: held))
+
+
+def succeeds(call: Any, *arguments: object) -> bool:
+    try:
+        call(*arguments)
+    except AllocationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_reason_decides_what_pods_may_do_with_the_device(
+    directory: Mounts, reason: Reason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(directory)
+    clock = Clock()
+    give(reason, monkeypatch)
+    backend = started(directory, clock=clock, count=0 if reason is Reason.SURPLUS else 1)
+    (device,) = backend.found.devices
+    assert (device.reason, device.healthy) == (reason, False)
+    assert not succeeds(backend.allocate, [PHONE])
+    restart = device.usable and succeeds(backend.pre_start, [PHONE])
+    spec = any(PHONE in path.read_text(encoding="utf-8") for path in (directory.path.parent / "cdi").iterdir())
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.tell(allocated=Allocated(frozenset(), clock.now))
+    backend.update_host()
+    removal = PHONE not in directory.mounted()
+    if not removal:
+        directory.unmount(PHONE)
+    claim = succeeds(started(directory, Api.DRA).prepare, [PHONE], [])
+    assert Allowed(restart=restart, claim=claim, spec=spec, removal=removal) == EXPECTED[reason]
+
+
+LOWERED: dict[str, dict[str, Any]] = {
+    "phones.count": {"count": 1},
+    "per_device is set": {"per_device": 1},
+}
+
+
+@pytest.mark.parametrize("change", LOWERED)
+async def test_container_starts_again_after_a_lowered_configuration(
+    directory: Mounts, kubelet_dir: str, change: str
+) -> None:
+    """The pod keeps what it has; no other pod gets it."""
+
+    def plugin(count: int = 2, per_device: int | None = None) -> DevicePlugin:
+        spread = (SpreadDevice(path="/dev/zero", per_device=per_device),)
+        phones = Phones(count=count, directory=str(directory.path))
+        resource = Resource.of(phones=phones, spread_devices=spread, shared_devices=())
+        backend = BinderBackend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi"))
+        return DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
+
+    pods = [Pod(f"pod-{number}", [Container("android", {RESOURCE: 1})]) for number in range(2)]
+    async with Kubelet(kubelet_dir) as kubelet:
+        async with run(plugin()):
+            await listed(kubelet, 2, RESOURCE)
+            for pod in pods:
+                await kubelet.admit(pod)
+                await kubelet.start_container(pod, "android")
+        async with run(plugin(**LOWERED[change])):
+            await listed(kubelet, 1, RESOURCE)
+            for pod in pods:
+                await kubelet.start_container(pod, "android")

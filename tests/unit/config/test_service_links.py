@@ -1,0 +1,107 @@
+"""Variables that a kubelet adds for Services are not configuration; misspelled variables still are an error."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from aosp_plugin.config.keys import KEYS
+from aosp_plugin.config.sources import load, variable
+from aosp_plugin.framework.errors import ConfigError
+from tests.support import run_command
+
+POD = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOSTNAME": "aosp-device-plugin-x7k2p",
+    "HOME": "/root",
+    "POD_IP": "10.244.0.7",
+}
+"""What each container of the plugin has beside its configuration and the links of Services."""
+
+SERVICES: dict[str, tuple[str, list[tuple[str, str, int]]]] = {
+    "aosp-plugin": ("10.96.0.17", [("http", "TCP", 9478)]),
+    "aosp-plugin-metrics": ("10.96.0.18", [("", "TCP", 80)]),
+    "aosp-plugin-release-2": ("fd00::12", [("http", "TCP", 9478), ("log-level", "UDP", 9479), ("sctp", "SCTP", 1)]),
+    "aosp-plugin-config": ("10.96.0.19", [("config", "TCP", 443)]),
+    "aosp-plugin-listen-service-host": ("10.96.0.20", [("", "TCP", 1)]),
+}
+"""Services in the plugin's namespace: their address, and the name, protocol and number of each port."""
+
+
+def service_links(name: str, address: str, ports: list[tuple[str, str, int]]) -> dict[str, str]:
+    """Return the variables of a Service: pkg/kubelet/envvars/envvars.go ``FromServices``, ``makeLinkVariables``."""
+    prefix = name.upper().replace("-", "_")
+    host = f"[{address}]" if ":" in address else address
+    links = {f"{prefix}_SERVICE_HOST": address, f"{prefix}_SERVICE_PORT": str(ports[0][2])}
+    for port, protocol, number in ports:
+        url = f"{protocol.lower()}://{host}:{number}"
+        if port:
+            links[f"{prefix}_SERVICE_PORT_{port.upper().replace('-', '_')}"] = str(number)
+        links.setdefault(f"{prefix}_PORT", url)
+        link = f"{prefix}_PORT_{number}_{protocol}"
+        links |= {
+            link: url,
+            f"{link}_PROTO": protocol.lower(),
+            f"{link}_PORT": str(number),
+            f"{link}_ADDR": address,
+        }
+    return links
+
+
+LINKS = {name: service_links(name, *service) for name, service in SERVICES.items()}
+ALL_LINKS = {name: value for links in LINKS.values() for name, value in links.items()}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_links_of_a_service_are_ignored(service: str) -> None:
+    own = {"AOSP_PLUGIN_LOG_LEVEL": "warning"}
+    assert load({}, POD | own | LINKS[service], None) == load({}, own, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("serve --verify=x", 2, "flag --verify: "),
+        ("provision --verify=x", 2, "flag --verify: "),
+        ("provision --remove --verify=x", 2, "flag --verify: "),
+        ("provisioner --verify=x", 2, "flag --verify: "),
+        ("config", 0, "version: v1"),
+        ("check", 1, "aosp.io/binder: checks failed"),
+        ("status", 1, "listen is empty"),
+        ("reload", 1, "listen is empty"),
+    ],
+)
+def test_a_command_runs_in_a_pod_beside_services(command: str, code: int, said: str) -> None:
+    """It gets past the variables, to what ends it: a wrong flag, no devices, or no address of the plugin."""
+    result = run_command(*command.split(), environment=POD | ALL_LINKS | {"AOSP_PLUGIN_LISTEN": ""})
+    assert result[0] == code
+    assert said in result[1] + result[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("AOSP_PLUGIN_LOG_PORT", {}),
+        ("AOSP_PLUGIN_PORT", {}),
+        ("AOSP_PLUGIN_SERVICE_HOST", {}),
+        ("AOSP_PLUGIN_SERVICE_HOST", {"AOSP_PLUGIN_SERVICE_PORT": "80", "AOSP_PLUGIN_PORT": "80"}),
+        ("AOSP_PLUGIN_LOG_PORT", ALL_LINKS),
+        ("AOSP_PLUGIN_LISTEM", ALL_LINKS),
+        ("AOSP_PLUGIN_PORTS", ALL_LINKS),
+        ("AOSP_PLUGIN_PORT_9478", ALL_LINKS),
+        ("AOSP_PLUGIN_PORT_9478_TCP_NAME", ALL_LINKS),
+        ("AOSP_PLUGIN_SERVICE_NAME", ALL_LINKS),
+        ("AOSP_PLUGIN_METRIC_SERVICE_PORT", ALL_LINKS),
+    ],
+)
+def test_a_variable_that_is_no_link_of_a_service_is_an_error(name: str, others: Mapping[str, str]) -> None:
+    with pytest.raises(ConfigError, match=f"^variable {name}: unknown variable; "):
+        load({}, {name: "80", **others}, None)
+
+
+def test_no_key_has_a_variable_that_a_service_can_have() -> None:
+    """Otherwise the configuration of a key would be lost, or a link would be taken for it."""
+    for key in KEYS:
+        name = variable(key)
+        service = {"AOSP_PLUGIN" + name[len("AOSP_PLUGIN") : end] for end in range(len("AOSP_PLUGIN"), len(name))}
+        links = {link for prefix in service for link in service_links(prefix, "10.0.0.1", [("a", "TCP", 1)])}
+        assert name not in links, key
