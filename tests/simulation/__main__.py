@@ -33,6 +33,8 @@ def _case(arguments: tuple[int, int, list[str]]) -> Case:
     gc.collect()
     cpu = time.process_time() - began
     if result.violations:
+        # Shrinking may take minutes; whoever ends it knows at least this.
+        print(f"seed {seed}: {result.violations[0]}", file=sys.stderr, flush=True)
         return Case(result, cpu, shrunk(seed, steps[: result.faults.total()], kind_of(result)))
     result.lines = []
     return Case(result, cpu, [])
