@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -66,6 +67,10 @@ class Report:
         say(f"ok {self._number} - {title} # skip: {reason}")
 
     def end(self) -> int:
-        """Print the totals, and return the exit code."""
+        """Print the totals, and return the exit code.
+
+        In CI, which sets ``E2E_STRICT``, a skipped item fails the run: what was not run proves nothing.
+        """
         say(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
-        return FAILED if self.failed else PASSED
+        strict = os.environ.get("E2E_STRICT") == "yes"
+        return FAILED if self.failed or (strict and self.skipped) else PASSED
