@@ -30,7 +30,7 @@ from aosp_plugin.cli.main import cli, main
 from aosp_plugin.config import sources
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.daemon.serve import Daemon
-from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework import DevicePlugin, clock
 from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.conditions import Condition, Conditions, Kind
 from aosp_plugin.framework.metrics import Metrics
@@ -148,7 +148,12 @@ def names(numbers: Iterable[int]) -> list[str]:
 
 
 def make_plugin(
-    devices: DeviceDirectory, kubelet_dir: str, *, timings: Timings = IN_LIFE, resource: str = RESOURCE
+    devices: DeviceDirectory,
+    kubelet_dir: str,
+    *,
+    timings: Timings = IN_LIFE,
+    resource: str = RESOURCE,
+    clock: clock.Clock = clock.CLOCK,
 ) -> DevicePlugin:
     """Return the binder plugin for a device directory; it does not run yet."""
     config_resource = Resource(resource_name=resource, device_dir=str(devices.directory), verify=Verify.FILE)
@@ -156,7 +161,7 @@ def make_plugin(
         BinderBackend(Host(), config_resource, cdi_dir=Config().cdi_dir),
         kubelet_dir=kubelet_dir,
         socket_prefix=SOCKET_PREFIX,
-        runtime=Runtime(timings=timings),
+        runtime=Runtime(timings=timings, clock=clock),
     )
 
 

@@ -14,7 +14,8 @@ import pytest
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.registration import Loss
+from aosp_plugin.framework.clock import Clock
+from aosp_plugin.framework.registration import STABLE, Loss
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
 from tests.support import (
@@ -124,6 +125,29 @@ async def test_kubelet_restart_ends_the_pause(device_directory: DeviceDirectory,
             kubelet.faults.refuse_register = None
             await kubelet.restart()
             await listed(kubelet, 1)
+
+
+async def test_lost_registration_that_was_stable_is_renewed_at_once(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """Otherwise each loss in the life of a process would take longer to repair than the one before."""
+
+    class LaterClock(Clock):
+        later = 0.0
+
+        def __call__(self) -> float:
+            return super().__call__() + self.later
+
+    device_directory.add(0)
+    clock = LaterClock()
+    plugin = make_plugin(device_directory, kubelet_dir, timings=LONG_PAUSES, clock=clock)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        for count in range(1, 5):
+            await kubelet.wait_for(lambda k, count=count: len(k.registrations) == count)
+            await listed(kubelet, 1)
+            await ready(plugin)
+            clock.later += STABLE
+            await drop_streams(kubelet)
 
 
 async def test_missing_kubelet_socket_ends_no_registration(device_directory: DeviceDirectory, kubelet_dir: str) -> None:

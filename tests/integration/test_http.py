@@ -204,6 +204,11 @@ def test_unknown_host_name_is_421(port: int) -> None:
     assert raw(port, REQUEST).endswith(b"hello")
 
 
+def test_further_host_name_in_any_case_is_accepted() -> None:
+    with plugin_http.serving(listen(LOCAL), {"/": hello}, ("Node-7.Example",)) as port:
+        assert get(port, "/", headers={"Host": "node-7.example"}).status == 200
+
+
 @pytest.mark.parametrize(
     ("tags", "status"),
     [

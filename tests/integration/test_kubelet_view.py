@@ -50,8 +50,8 @@ def socket(kubelet_dir: str) -> str:
 class View(KubeletView):
     """The view of one plugin, whose rounds a test can wait for."""
 
-    def __init__(self, plugin: DevicePlugin, pod_resources: PodResources) -> None:
-        super().__init__([plugin], pod_resources, Runtime(timings=TIMINGS))
+    def __init__(self, plugin: DevicePlugin, pod_resources: PodResources, timings: Timings) -> None:
+        super().__init__([plugin], pod_resources, Runtime(timings=timings))
         self.plugin = plugin
         self._completed = asyncio.Event()
 
@@ -74,11 +74,13 @@ class View(KubeletView):
 
 
 @contextlib.asynccontextmanager
-async def viewed(devices: DeviceDirectory, kubelet_dir: str, socket: str) -> AsyncIterator[View]:
+async def viewed(
+    devices: DeviceDirectory, kubelet_dir: str, socket: str, timings: Timings = TIMINGS
+) -> AsyncIterator[View]:
     """Run a plugin, and its view as soon as the plugin is registered."""
     plugin = make_plugin(devices, kubelet_dir, timings=IN_LIFE._replace(recheck=0.1))
-    with contextlib.closing(PodResources(socket, [RESOURCE], timings=TIMINGS)) as pod_resources:
-        view = View(plugin, pod_resources)
+    with contextlib.closing(PodResources(socket, [RESOURCE], timings=timings)) as pod_resources:
+        view = View(plugin, pod_resources, timings)
         async with run(plugin):
             await ready(plugin)
             async with background_task(view.run()):
@@ -143,6 +145,21 @@ async def test_one_answer_with_fewer_devices_changes_nothing(
         await listed(kubelet, 3)
         await view.until(lambda: answers.requests >= 12)
         assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)
+
+
+@new_kubelet
+async def test_kubelet_that_lacks_devices_is_asked_again_soon(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """A loss is repaired after the second answer, which does not wait for the next interval.
+
+    The first two questions follow from the start and the registration.
+    """
+    device_directory.add(0, 1, 2)
+    seldom = TIMINGS._replace(view_interval=3600.0)
+    async with answering(socket, Answers(3, 0, 0, 3)), viewed(device_directory, kubelet_dir, socket, seldom) as view:
+        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+        await view.confirmed(3)
 
 
 @old_kubelet

@@ -417,6 +417,22 @@ def test_phones_wait_for_a_provisioner_that_does_not_run_yet(directory: Mounts, 
     assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
 
 
+def test_phone_is_healthy_again_as_soon_as_the_provisioner_could_mount_it(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    obstacle = directory.path / "phone1" / "file"
+    obstacle.parent.mkdir(parents=True)
+    obstacle.touch()
+    provisioner.start()
+    backend = backend_of(provisioner.directory, ProvisionedBy.PROVISIONER)
+    backend.scan()
+    with pytest.raises(BackendError, match="phone1 is not empty"):
+        backend.update_host()
+    obstacle.unlink()
+    rescan(backend)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+
+
 def test_no_container_starts_without_a_fresh_binderfs(directory: Mounts, provisioner: Provisioner) -> None:
     """While the provisioner is away, and until the phone has been replaced after that."""
     provisioner.start()

@@ -4,6 +4,7 @@ Plain files are no binderfs, so the replacement of a device is faked here. ``tes
 """
 
 import os
+import shutil
 
 import pytest
 
@@ -140,6 +141,21 @@ def test_phones_that_cannot_be_mounted_keep_no_spec_from_being_written(devices: 
     with pytest.raises(BackendError, match="is not empty"):
         backend.update_host()
     assert os.listdir(cdi_dir) != []
+
+
+def test_container_does_not_start_with_a_spec_that_has_the_device_before(
+    recreations: Recreations, devices: DeviceDirectory
+) -> None:
+    """The spec has the numbers of the devices, and a recreated device has another one."""
+    backend = recreating(devices, DeviceList.CDI_CRI)
+    backend.scan()
+    backend.update_host()
+    cdi_dir = devices.directory.parent / "cdi"
+    shutil.rmtree(cdi_dir)
+    cdi_dir.touch()
+    with pytest.raises(UnhealthyDeviceError, match="aosp_binder1 were recreated, but: "):
+        backend.pre_start(["aosp_binder1"])
+    assert recreations.recreated == ["aosp_binder1"]
 
 
 async def test_failed_recreation_stops_the_container_and_is_published(
