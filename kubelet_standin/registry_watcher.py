@@ -17,7 +17,7 @@ from typing import Final
 _IN_CREATE: Final = 0x100
 _IN_DELETE: Final = 0x200
 _IN_MOVED_TO: Final = 0x80
-_IN_ISDIR: Final = 0x40000000
+_IN_IGNORED: Final = 0x8000
 _HEADER: Final = struct.Struct("iIII")
 _BUFFER: Final = 64 * 1024
 
@@ -32,31 +32,39 @@ class RegistryWatcher:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         self._appeared = appeared
         self._disappeared = disappeared
-        self._directories: dict[int, str] = {}
-        self._descriptor = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-        asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+        self.directories: dict[int, str] = {}
+        """The watched directories by the numbers of their watches."""
+        self.descriptor = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        asyncio.get_running_loop().add_reader(self.descriptor, self._read)
         self._walk(directory)
 
     def close(self) -> None:
         """Stop watching."""
-        asyncio.get_running_loop().remove_reader(self._descriptor)
-        os.close(self._descriptor)
+        asyncio.get_running_loop().remove_reader(self.descriptor)
+        os.close(self.descriptor)
 
     def _walk(self, directory: str) -> None:
         watch = _checked(
-            _libc.inotify_add_watch(self._descriptor, os.fsencode(directory), _IN_CREATE | _IN_DELETE | _IN_MOVED_TO)
+            _libc.inotify_add_watch(self.descriptor, os.fsencode(directory), _IN_CREATE | _IN_DELETE | _IN_MOVED_TO)
         )
-        self._directories[watch] = directory
+        self.directories[watch] = directory
         for name in sorted(os.listdir(directory)):
             self._created(os.path.join(directory, name))
 
     def _read(self) -> None:
-        events = os.read(self._descriptor, _BUFFER)
+        self.process(os.read(self.descriptor, _BUFFER))
+
+    def process(self, events: bytes) -> None:
+        """Report what a buffer of events says. Those that the kernel had no room for are lost, as for a kubelet."""
         while events:
             watch, mask, _, length = _HEADER.unpack_from(events)
             name = events[_HEADER.size : _HEADER.size + length].rstrip(b"\0")
             events = events[_HEADER.size + length :]
-            path = os.path.join(self._directories[watch], os.fsdecode(name))
+            if mask & _IN_IGNORED:
+                del self.directories[watch]
+            if watch not in self.directories:
+                continue
+            path = os.path.join(self.directories[watch], os.fsdecode(name))
             if mask & _IN_DELETE:
                 self._disappeared(path)
             elif mask & (_IN_CREATE | _IN_MOVED_TO):

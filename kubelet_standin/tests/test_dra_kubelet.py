@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import struct
 from collections.abc import AsyncIterator, Sequence
 
 import grpc
@@ -177,6 +178,22 @@ async def test_watcher_reports_sockets_as_inotify_does(kubelet_dir: str) -> None
             os.unlink(f"{kubelet_dir}/{name}")
             await next_is(f"-{name}")
         assert seen.empty()
+
+
+async def test_watcher_survives_lost_events_and_removed_directories(kubelet_dir: str) -> None:
+    """The kernel drops events of a full queue, and says so by one without a watch; the others are still reported."""
+    seen: list[str] = []
+    os.mkdir(f"{kubelet_dir}/below")
+    watcher = RegistryWatcher(kubelet_dir, seen.append, seen.append)
+    try:
+        os.rmdir(f"{kubelet_dir}/below")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{kubelet_dir}/first")
+        watcher.process(struct.pack("iIII", -1, 0x4000, 0, 0) + os.read(watcher.descriptor, 65536))
+    finally:
+        watcher.close()
+    assert seen == [f"{kubelet_dir}/below", f"{kubelet_dir}/first"]
+    assert list(watcher.directories.values()) == [kubelet_dir]
 
 
 @pytest.mark.parametrize(
