@@ -10,7 +10,7 @@ import grpc
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api.deviceplugin_pb2_grpc import DevicePluginStub
-from kubelet_standin.sockets import socket_address
+from kubelet_standin.sockets import open_channel
 
 PRE_START_TIMEOUT: Final = 30.0
 """Seconds (pkg/kubelet/cm/devicemanager/types.go)."""
@@ -53,17 +53,13 @@ class Endpoint:
         self.path = path
         self.options = pb.DevicePluginOptions()
         self.stopped_at: float | None = None
-        self._channel = grpc.aio.insecure_channel(
-            socket_address(path),
-            options=[
-                ("grpc.default_authority", authority),
-                ("grpc.max_receive_message_length", max_message),
-                # One connection for each registration; gRPC shares connections to the same path by default.
-                ("grpc.use_local_subchannel_pool", 1),
-                # Some plugins register before they serve; the default first retry is after one second.
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1000),
-            ],
+        self._channel = open_channel(
+            path,
+            authority,
+            ("grpc.max_receive_message_length", max_message),
+            # Some plugins register before they serve; the default first retry is after one second.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
         )
         self._stub = DevicePluginStub(self._channel)
         self._list_and_watch = self._channel.unary_stream(

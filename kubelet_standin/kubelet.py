@@ -104,6 +104,10 @@ class Kubelet:
         if self._run is not None:
             raise RuntimeError("the kubelet already runs")
         state = ManagerState(disk.read_checkpoint(self.checkpoint_path) if self._checkpoints else Checkpoint())
+        # The pods of an earlier object on this directory exist until they are finished; only their UIDs are known.
+        for uid in {entry.pod_uid for entry in state.entries.values()} - self._pods.keys():
+            self._pods[uid] = uid
+            self._active.add(uid)
         os.makedirs(self.directory, mode=0o750, exist_ok=True)
         disk.sweep(self.directory, self.behaviour, keep_sockets=self.faults.keep_sockets)
 
@@ -124,7 +128,11 @@ class Kubelet:
             save=save,
             started=self._started,
         )
-        stop_listening = await listen(self.directory, service, garbage=self.faults.garbage_register)
+        try:
+            stop_listening = await listen(self.directory, service, garbage=self.faults.garbage_register)
+        except BaseException:
+            await plugins.close()
+            raise
         if self.behaviour is Behaviour.OLD:
             disk.write_deprecation(self.directory)
         self._run = _Run(state, plugins, admission, stop_listening)
@@ -136,8 +144,10 @@ class Kubelet:
         if run is None:
             return
         await run.stop_listening()
-        await run.plugins.close()
-        self._emit("kubelet-stopped")
+        try:
+            await run.plugins.close()
+        finally:
+            self._emit("kubelet-stopped")
 
     async def restart(self, *, keep_checkpoint: bool = True) -> None:
         """Stop and start again; ``keep_checkpoint=False`` loses the allocations."""

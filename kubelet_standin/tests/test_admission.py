@@ -305,13 +305,21 @@ async def test_lost_checkpoint_causes_a_second_allocation(kubelet: Kubelet, plug
 
 
 @new_kubelet
-async def test_new_kubelet_object_frees_pods_that_are_not_admitted_again(kubelet: Kubelet, plugins: Plugins) -> None:
-    """The checkpoint has their allocations, but they are not active."""
-    await plugins.serve(kubelet, "a")
-    await kubelet.admit(pod("p"))
+async def test_new_kubelet_object_keeps_the_pods_of_the_checkpoint(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Their names are unknown until they are admitted again. They end by ``finish``, as all pods do."""
+    await plugins.serve(kubelet, "a", "b", options=PRE_STARTS)
+    before = await kubelet.admit(pod("p"))
+    await kubelet.admit(pod("q"))
     await kubelet.stop()
+    await plugins.stop()
     async with Kubelet(kubelet.directory) as successor:
-        assert successor.allocated(R) == {}
+        assert set(successor.allocated(R).values()) == {(pod("p").uid, "main"), (pod("q").uid, "main")}
+        plugin = await plugins.serve(successor, "a", "b", options=PRE_STARTS)
+        assert "Available: 0" in await rejection(successor, pod("more"))
+        assert await successor.start_container(pod("p"), "main") == before.containers["main"]
+        assert plugin.allocated == []
+        await successor.finish(pod("q"))
+        assert list(successor.allocated(R).values()) == [("p", "main")]
 
 
 async def test_pod_is_rejected_if_the_kubelet_restarts_before_its_container_has_started(

@@ -19,6 +19,7 @@ from kubelet_standin import AdmissionError, Behaviour, Container, Event, Kubelet
 from kubelet_standin import socket_server as kubelet_server
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.checkpoint import Checkpoint, decode
+from kubelet_standin.endpoint import Endpoint
 from kubelet_standin.tests.stub import (
     OTHER,
     PATIENCE,
@@ -117,9 +118,33 @@ async def test_directories_may_have_any_name(kubelet_dir: str, monkeypatch: pyte
     monkeypatch.setattr(tempfile, "tempdir", directory)
     plugins = Plugins(directory)
     async with Kubelet(directory) as kubelet:
-        await plugins.serve(kubelet, "a")
+        await plugins.serve(kubelet, "a", name="%41.sock")
         assert kubelet.resource(R).allocatable == 1
     await plugins.stop()
+
+
+async def test_start_that_fails_leaves_no_connection(
+    kubelet_dir: str, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the plugins in the checkpoint. The kubelet can be started afterwards."""
+    async with Kubelet(kubelet_dir) as kubelet:
+        await plugins.serve(kubelet, "a")
+    closed: list[str] = []
+    original = Endpoint.close
+
+    async def close(endpoint: Endpoint) -> None:
+        closed.append(endpoint.resource)
+        await original(endpoint)
+
+    monkeypatch.setattr(Endpoint, "close", close)
+    os.unlink(kubelet.socket_path)
+    os.mkdir(kubelet.socket_path)
+    with pytest.raises(RuntimeError, match="Failed to bind"):
+        await kubelet.start()
+    assert (closed, kubelet.running) == ([R], False)
+    os.rmdir(kubelet.socket_path)
+    async with kubelet:
+        assert kubelet.resource(R).known
 
 
 async def test_stopped_kubelet_has_no_resources_and_admits_no_pods(kubelet_dir: str) -> None:
@@ -589,14 +614,16 @@ async def test_error_inside_the_stand_in_is_raised_by_stop(
         called.set()
         raise RuntimeError("a mistake")
 
+    events: list[str] = []
     monkeypatch.setattr("kubelet_standin.directory.write_checkpoint", broken)
-    kubelet = Kubelet(kubelet_dir)
+    kubelet = Kubelet(kubelet_dir, on_event=lambda event: events.append(event.name))
     await kubelet.start()
     plugin = await plugins.start("d")
     await register(kubelet, plugin.name)
     await called.wait()
     with pytest.raises(RuntimeError, match="a mistake"):
         await kubelet.stop()
+    assert events[-1] == "kubelet-stopped"
 
 
 async def test_events_are_reported_in_order(kubelet_dir: str, plugins: Plugins, clock: Clock) -> None:
