@@ -1,8 +1,9 @@
 """A stand-in kubelet to test device plugins against: no cluster, no root, no containers.
 
 :class:`Kubelet` is a kubelet's device manager on real unix sockets. It serves ``kubelet.sock``, dials the plugins that
-register, follows their ListAndWatch streams, admits pods and keeps the checkpoint, like the kubelet version that
-:class:`Behaviour` selects. The plugin can be any program that serves the device plugin API v1beta1 on a unix socket.
+register, follows their ListAndWatch streams, admits pods and keeps the checkpoint, like the kubelet that
+:class:`KubeletVersion` selects, the newest by default. The plugin can be any program that serves the device plugin API
+v1beta1 on a unix socket.
 There are three ways to use it:
 
 - ``kubelet-standin DIR`` runs it as a command, for plugins in any language: it prints a line for each event and
@@ -76,7 +77,7 @@ There are three ways to use it:
 
 :meth:`Kubelet.wait_for` does not poll: it evaluates its condition after each change, and its TimeoutError describes the
 kubelet's state. ``Kubelet.faults`` injects faults (a Register call that hangs, garbage on the socket), ``drop_streams``
-and ``stop`` break connections, and ``behaviour=Behaviour.BUGGY`` has a bug that plugins still meet in the field.
+and ``stop`` break connections, and ``version=KubeletVersion.V1_36`` has a bug that plugins still meet in the field.
 ``seed`` determines everything that is random. ``on_event`` receives each :class:`Event`.
 
 :mod:`kubelet_standin.podresources_server` serves the podresources API, which returns the devices of each pod.
@@ -96,8 +97,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kubelet_standin.behaviour import Behaviour
-    from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
+    from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraPod, DraTimings
     from kubelet_standin.events import Event
     from kubelet_standin.faults import Faults
     from kubelet_standin.kubelet import Kubelet
@@ -112,13 +112,13 @@ if TYPE_CHECKING:
     )
     from kubelet_standin.registration import Registration
     from kubelet_standin.resources import ResourceView
+    from kubelet_standin.versions import KubeletVersion
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AdmissionError",
     "AdmittedPod",
-    "Behaviour",
     "Container",
     "ContainerAllocation",
     "DeviceSpec",
@@ -126,10 +126,10 @@ __all__ = [
     "DraKubelet",
     "DraPod",
     "DraTimings",
-    "DraVersion",
     "Event",
     "Faults",
     "Kubelet",
+    "KubeletVersion",
     "Mount",
     "Pod",
     "Registration",
@@ -137,15 +137,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Behaviour": "behaviour",
     "DraClaim": "dra_kubelet",
     "DraKubelet": "dra_kubelet",
     "DraPod": "dra_kubelet",
     "DraTimings": "dra_kubelet",
-    "DraVersion": "dra_kubelet",
     "Event": "events",
     "Faults": "faults",
     "Kubelet": "kubelet",
+    "KubeletVersion": "versions",
     "Registration": "registration",
     "ResourceView": "resources",
 }

@@ -37,10 +37,10 @@ def main() -> int:
     )
     parser.add_argument("directory", metavar="DIR", help="the plugin directory of the kubelet")
     parser.add_argument(
-        "--behaviour",
-        choices=["old", "early", "sweeping", "buggy", "new"],
-        default="new",
-        help="the kubelet version to behave like: 1.20, 1.25, 1.26 to 1.32, 1.33 to 1.36, or 1.37; default: new",
+        "--kubelet",
+        choices=["1.32", "1.36", "1.37"],
+        default="1.37",
+        help="the kubelet to behave like: 1.26 to 1.32, 1.33 to 1.36, or 1.37, which is the default",
     )
     parser.add_argument("--pod-resources", metavar="PATH", default="", help="serve the podresources API at this socket")
     parser.add_argument("--json", action="store_true", help="print events as JSON objects")
@@ -49,10 +49,10 @@ def main() -> int:
 
     # gRPC's C core logs on its own ("Got goaway") unless this is set before it is loaded.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from kubelet_standin import Behaviour, console  # noqa: PLC0415 - the variable has to be set first
+    from kubelet_standin import KubeletVersion, console  # noqa: PLC0415 - the variable has to be set first
 
-    behaviour = Behaviour[options.behaviour.upper()]
-    run = console.run(options.directory, behaviour, pod_resources=options.pod_resources, as_json=options.json)
+    version = KubeletVersion(int(options.kubelet.removeprefix("1.")))
+    run = console.run(options.directory, version, pod_resources=options.pod_resources, as_json=options.json)
     try:
         asyncio.run(run)
     except OSError as error:

@@ -19,7 +19,6 @@ from kubelet_standin.allocation import (
     sample,
     start_selection,
 )
-from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.checkpoint import CheckpointEntry
 from kubelet_standin.endpoint import CallError, Endpoint
 from kubelet_standin.pods import AdmissionError, AdmittedPod, Container, ContainerAllocation, Pod
@@ -27,6 +26,12 @@ from kubelet_standin.resources import ManagerState
 
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 CONFIG_ERROR: Final = "CreateContainerConfigError"
+
+
+def rejection(error: str) -> str:
+    """Return ``status.message`` of a rejected pod (cm/topologymanager/scope.go)."""
+    return f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
+
 
 _Reusable = dict[str, set[str]]
 """Resource name to the IDs that a pod's init containers have released."""
@@ -36,7 +41,6 @@ _Reusable = dict[str, set[str]]
 class Admission:
     """Admits pods during one run of the kubelet."""
 
-    behaviour: Behaviour
     state: ManagerState
     endpoints: Mapping[str, Endpoint]
     """The current plugin of each resource."""
@@ -62,14 +66,14 @@ class Admission:
             async with self.lock:
                 await self._allocate_pod(pod)
         except (SelectionError, CallError, OSError) as error:  # OSError: the checkpoint cannot be written
-            raise AdmissionError(UNEXPECTED, self.behaviour.rejection(str(error))) from error
+            raise AdmissionError(UNEXPECTED, rejection(str(error))) from error
         self.admitted.add(pod.uid)
         names = [container.name for container in (*pod.init_containers, *pod.containers)]
         return AdmittedPod(pod.name, pod.uid, {name: self.stored(pod, name) for name in names})
 
     def stored(self, pod: Pod, container: str) -> ContainerAllocation:
         """Return the merged plugin responses that are stored for a container."""
-        return merge_responses(container, self.state.of_container(pod.uid, container), self.behaviour, self.rng)
+        return merge_responses(container, self.state.of_container(pod.uid, container), self.rng)
 
     async def start(self, pod: Pod, container: Container) -> ContainerAllocation:
         """Prepare a container's creation: call PreStartContainer, and Allocate if it was not called before.
@@ -109,8 +113,7 @@ class Admission:
         reusable: _Reusable = {}
         for container in pod.init_containers:
             await self._allocate(pod, container, reusable)
-            keeps_devices = container.restartable and self.behaviour.knows_sidecars
-            self._update_reusable(pod, container, reusable, keeps_devices=keeps_devices)
+            self._update_reusable(pod, container, reusable, keeps_devices=container.restartable)
         for container in pod.containers:
             await self._allocate(pod, container, reusable)
             self._update_reusable(pod, container, reusable, keeps_devices=True)
@@ -157,7 +160,7 @@ class Admission:
 
     async def _select(self, request: AllocationRequest) -> tuple[str, ...]:
         """Select the devices, with the plugin's preference if it has one, and mark them as in use."""
-        selection = start_selection(request, self.behaviour, self.rng)
+        selection = start_selection(request, self.rng)
         if selection is None:
             return ()
         self.state.use(request.resource, selection.reused)
@@ -189,7 +192,7 @@ class Admission:
             raise CallError(f"no containers return in allocation response {response}")
         container_response = response.container_responses[0].SerializeToString(deterministic=True)
         topology = self.state.resource(request.resource).topology
-        devices = group_by_numa_node(ids, topology, self.behaviour.default_numa)
+        devices = group_by_numa_node(ids, topology)
         self.state.insert(
             CheckpointEntry(request.pod_uid, request.container, request.resource, devices, container_response)
         )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
-from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.checkpoint import CheckpointEntry
 from kubelet_standin.pods import ContainerAllocation, DeviceSpec, Mount
 
@@ -73,21 +72,17 @@ def _check_healthy(request: AllocationRequest, healthy: AbstractSet[str]) -> Non
         )
 
 
-def start_selection(request: AllocationRequest, behaviour: Behaviour, rng: random.Random) -> Selection | None:
+def start_selection(request: AllocationRequest, rng: random.Random) -> Selection | None:
     """Select the reused devices and determine the available ones; None if nothing has to be allocated.
 
     Raises SelectionError with the kubelet's text.
     """
     if request.held is not None:
         _check_held(request, request.held)
-    satisfied = request.held is not None or request.count == 0
-    if satisfied and behaviour is Behaviour.OLD:
-        return None
     if request.healthy is None:
-        raise SelectionError(behaviour.unregistered(request.resource))
-    if behaviour is not Behaviour.OLD:
-        _check_healthy(request, request.healthy)
-    if satisfied:
+        raise SelectionError(f"cannot allocate unregistered device {request.resource}")
+    _check_healthy(request, request.healthy)
+    if request.held is not None or request.count == 0:
         return None
     reused = sample(request.reusable, request.count, rng)
     missing = request.count - len(reused)
@@ -110,13 +105,11 @@ def complete_selection(selection: Selection, preferred: Collection[str], rng: ra
     return sample((*selection.reused, *chosen, *rest), len(selection.reused) + selection.missing, rng)
 
 
-def group_by_numa_node(
-    ids: Sequence[str], topology: Mapping[str, tuple[int, ...]], default: int
-) -> dict[int, tuple[str, ...]]:
-    """Group IDs by NUMA node. IDs without a node are listed under ``default``, IDs with two nodes under both."""
+def group_by_numa_node(ids: Sequence[str], topology: Mapping[str, tuple[int, ...]]) -> dict[int, tuple[str, ...]]:
+    """Group IDs by NUMA node. IDs without a node are listed under -1, IDs with two nodes under both."""
     nodes: dict[int, list[str]] = {}
     for device in ids:
-        for node in topology.get(device) or (default,):
+        for node in topology.get(device) or (-1,):
             nodes.setdefault(node, []).append(device)
     return {node: tuple(devices) for node, devices in nodes.items()}
 
@@ -128,9 +121,7 @@ def _keep_first(values: dict[str, _T], key: str, value: _T, option: str) -> None
         _log.error("Container runtime option has conflicting setting for %s %s: %s and %s", option, key, kept, value)
 
 
-def merge_responses(
-    container: str, entries: Sequence[CheckpointEntry], behaviour: Behaviour, rng: random.Random
-) -> ContainerAllocation:
+def merge_responses(container: str, entries: Sequence[CheckpointEntry], rng: random.Random) -> ContainerAllocation:
     """Merge the responses for a container's resources, in random order, into the container runtime's options."""
     envs: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -149,8 +140,7 @@ def merge_responses(
         for d in response.devices:
             device = DeviceSpec(d.container_path, d.host_path, d.permissions)
             _keep_first(devices, device.container_path, device, "device")
-        if behaviour.knows_cdi:
-            cdi.update(dict.fromkeys(named.name for named in response.cdi_devices))
+        cdi.update(dict.fromkeys(named.name for named in response.cdi_devices))
     return ContainerAllocation(
         name=container,
         device_ids={entry.resource: entry.device_ids for entry in entries},

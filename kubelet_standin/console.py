@@ -23,13 +23,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kubelet_standin.aio import background_task
-from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.directory import socket_path
 from kubelet_standin.events import Event
 from kubelet_standin.faults import Faults
 from kubelet_standin.kubelet import Kubelet
 from kubelet_standin.podresources_server import PodResources
 from kubelet_standin.pods import AdmissionError, Container, ContainerAllocation, Pod
+from kubelet_standin.versions import KubeletVersion
 
 _CONTAINER = "main"
 """The name of the container of each pod."""
@@ -177,7 +177,7 @@ def _require_no_listener(directory: str) -> None:
             raise OSError(errno.EADDRINUSE, "a kubelet already listens", path)
 
 
-async def run(directory: str, behaviour: Behaviour, *, pod_resources: str = "", as_json: bool) -> None:
+async def run(directory: str, version: KubeletVersion, *, pod_resources: str = "", as_json: bool) -> None:
     """Run a kubelet in ``directory`` until ``quit`` or a signal. Raises OSError.
 
     ``pod_resources`` is the path of a socket for the podresources API; empty for none.
@@ -196,7 +196,7 @@ async def run(directory: str, behaviour: Behaviour, *, pod_resources: str = "", 
             stopped.set()
 
     async with (
-        Kubelet(directory, behaviour=behaviour, on_event=emit) as kubelet,
+        Kubelet(directory, version=version, on_event=emit) as kubelet,
         PodResources(kubelet, pod_resources) if pod_resources else contextlib.nullcontext(),
         background_task(_execute_input(Console(kubelet, emit, stopped))),
     ):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubelet_standin import checkpoint as cp
-from kubelet_standin.behaviour import Behaviour
+from kubelet_standin.versions import KubeletVersion
 
 SOCKET_NAME: Final = "kubelet.sock"
 MAX_SOCKET_PATH: Final = 107
@@ -36,7 +36,7 @@ def endpoint_path(directory: str, endpoint: str) -> str:
     return os.path.normpath(f"{directory}/{endpoint}")
 
 
-def sweep(directory: str, behaviour: Behaviour, *, keep_sockets: bool = False) -> None:
+def sweep(directory: str, version: KubeletVersion, *, keep_sockets: bool = False) -> None:
     """Remove the files that a kubelet removes at its start (pkg/kubelet/cm/devicemanager/manager.go:193-225).
 
     The checkpoint and subdirectories stay, and so do dangling symbolic links, because ``stat`` fails for them.
@@ -51,15 +51,9 @@ def sweep(directory: str, behaviour: Behaviour, *, keep_sockets: bool = False) -
         except OSError as error:
             _log.warning("failed to stat file %s: %s", path, error)
             continue
-        if behaviour.sweeps(mode):
+        if version.sweeps(mode):
             with contextlib.suppress(FileNotFoundError):  # like os.RemoveAll: the plugin may remove its own socket
                 os.unlink(path)
-
-
-def write_deprecation(directory: str) -> None:
-    """Create the file by which kubelet 1.20 announced its plugin watcher (manager.go:284-293)."""
-    with open(os.path.join(directory, "DEPRECATION"), "wb"):
-        pass
 
 
 @contextlib.contextmanager

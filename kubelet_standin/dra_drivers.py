@@ -16,9 +16,9 @@ from kubelet_standin.aio import background_task
 from kubelet_standin.api import dra_health_pb2 as health_pb
 from kubelet_standin.dra_health import HealthCache
 from kubelet_standin.dra_settings import DraFaults, DraTimings
-from kubelet_standin.dra_versions import DRA_SERVICES, HEALTH_V1ALPHA1, DraVersion
 from kubelet_standin.events import Emit
 from kubelet_standin.sockets import open_channel
+from kubelet_standin.versions import DRA_SERVICES, HEALTH_V1ALPHA1, KubeletVersion
 
 Wipe = Callable[[str], Awaitable[None]]
 
@@ -46,7 +46,7 @@ class DriverError(Exception):
 class Setup:
     """What all drivers of one run of the kubelet share."""
 
-    version: DraVersion
+    version: KubeletVersion
     timings: DraTimings
     faults: DraFaults
     health: HealthCache

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kubelet_standin.api import dra_health_pb2 as pb
-from kubelet_standin.dra_versions import DraVersion
+from kubelet_standin.versions import KubeletVersion
 
 UNKNOWN = "Unknown"
 _NAMES = {pb.HEALTHY: "Healthy", pb.UNHEALTHY: "Unhealthy"}
@@ -27,7 +27,7 @@ class _Entry(NamedTuple):
 class HealthCache:
     """The health of the devices of all drivers."""
 
-    def __init__(self, version: DraVersion, default_timeout: float, clock: Callable[[], float]) -> None:
+    def __init__(self, version: KubeletVersion, default_timeout: float, clock: Callable[[], float]) -> None:
         self._version = version
         self._default_timeout = default_timeout
         self._clock = clock
@@ -36,8 +36,8 @@ class HealthCache:
     def update(self, driver: str, response: pb.NodeWatchResourcesResponse) -> None:
         """Remember a report. Devices that it does not name keep their health until it is too old."""
         for device in response.devices:
-            seconds = device.health_check_timeout_seconds if self._version.knows_health_timeout else 0
-            message = device.message if self._version.knows_health_message else ""
+            seconds = device.health_check_timeout_seconds
+            message = device.message if self._version.watches_health else ""
             self._entries[driver, device.device.pool_name, device.device.device_name] = _Entry(
                 HealthView(_NAMES.get(device.health, UNKNOWN), message),
                 self._clock(),

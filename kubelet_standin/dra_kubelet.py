@@ -10,7 +10,7 @@
         assert kubelet.cdi_devices(pod)
         await kubelet.unprepare(pod)
 
-Modelled, with the differences between the versions of :class:`DraVersion`: the directory ``plugins_registry``, which is
+Modelled, with the differences between the versions (``KubeletVersion``): the directory ``plugins_registry``, which is
 read at the start and followed by inotify; registration with its deadlines, its checks and the pauses after failures;
 one connection for each registered socket; several instances of one driver; Prepare and Unprepare with the kubelet's
 checks of the answers; claims that pods share; the checkpoint, without which claims are prepared, so that a restarted
@@ -50,9 +50,9 @@ from kubelet_standin.dra_drivers import Drivers, DriverView, Setup, Wipe
 from kubelet_standin.dra_health import HealthCache, HealthView
 from kubelet_standin.dra_registration import PluginManager
 from kubelet_standin.dra_settings import DraFaults, DraRegistration, DraTimings
-from kubelet_standin.dra_versions import DraVersion
 from kubelet_standin.events import Event
 from kubelet_standin.registry_watcher import RegistryWatcher
+from kubelet_standin.versions import NEWEST, KubeletVersion
 
 __all__ = [
     "ClaimDevice",
@@ -63,7 +63,6 @@ __all__ = [
     "DraPod",
     "DraRegistration",
     "DraTimings",
-    "DraVersion",
     "DriverView",
     "HealthView",
 ]
@@ -87,7 +86,7 @@ class DraKubelet:
         self,
         directory: str | os.PathLike[str],
         *,
-        version: DraVersion = DraVersion.V1_37,
+        version: KubeletVersion = NEWEST,
         seed: int = 0,
         timings: DraTimings | None = None,
         watch_health: bool | None = None,
@@ -154,7 +153,7 @@ class DraKubelet:
         watcher = RegistryWatcher(self.directory, plugins.appeared, plugins.disappeared)
         tasks = [asyncio.create_task(plugins.run()), asyncio.create_task(self._reconcile_claims(manager))]
         self._run = _Run(drivers, manager, health, watcher, tasks)
-        self._emit("kubelet-started", directory=self.directory, behaviour=str(self.version))
+        self._emit("kubelet-started", directory=self.directory, version=str(self.version))
 
     async def stop(self) -> None:
         """Stop as if killed: all connections break. Idempotent."""

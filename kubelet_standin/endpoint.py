@@ -48,14 +48,13 @@ def _with_size(data: bytes) -> tuple[int, pb.ListAndWatchResponse]:
 class Endpoint:
     """The connection to a plugin for one registration. Belongs to one event loop; it must be closed."""
 
-    def __init__(self, resource: str, path: str, *, authority: str, max_message: int) -> None:
+    def __init__(self, resource: str, path: str, max_message: int) -> None:
         self.resource = resource
         self.path = path
         self.options = pb.DevicePluginOptions()
         self.stopped_at: float | None = None
         self._channel = open_channel(
             path,
-            authority,
             ("grpc.max_receive_message_length", max_message),
             # Some plugins register before they serve; the default first retry is after one second.
             ("grpc.initial_reconnect_backoff_ms", 100),

@@ -10,12 +10,11 @@ class Event(NamedTuple):
     The names and their fields:
 
     ======================== ==================================================================================
-    kubelet-started          directory, behaviour
+    kubelet-started          directory, version
     kubelet-stopped
     plugin-registered        resource, endpoint
     plugin-refused           resource, endpoint, reason
     registration-cancelled   resource, endpoint: the plugin gave up, or the kubelet stopped
-    dial-failed              resource, endpoint, reason: after the answer to Register (``Behaviour.OLD``)
     stream-opened            resource, endpoint
     stream-ended             resource, endpoint, reason
     devices-changed          resource, capacity, allocatable, unhealthy

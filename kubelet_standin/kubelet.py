@@ -14,7 +14,6 @@ from typing import Final, Self
 
 from kubelet_standin import directory as disk
 from kubelet_standin.admission import Admission
-from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.checkpoint import FILE_NAME, Checkpoint
 from kubelet_standin.events import Event
 from kubelet_standin.faults import Faults
@@ -23,6 +22,7 @@ from kubelet_standin.pods import AdmissionError, AdmittedPod, ContainerAllocatio
 from kubelet_standin.registration import Registration, RegistrationService
 from kubelet_standin.resources import ManagerState, ResourceState, ResourceView
 from kubelet_standin.socket_server import listen
+from kubelet_standin.versions import NEWEST, KubeletVersion
 
 GRACE_PERIOD: Final = 300.0
 DIAL_TIMEOUT: Final = 10.0
@@ -46,7 +46,7 @@ class Kubelet:
         self,
         directory: str | os.PathLike[str],
         *,
-        behaviour: Behaviour = Behaviour.NEW,
+        version: KubeletVersion = NEWEST,
         seed: int = 0,
         grace_period: float = GRACE_PERIOD,
         clock: Callable[[], float] = time.monotonic,
@@ -68,11 +68,11 @@ class Kubelet:
         Raises OSError if the directory's path is too long for a socket.
         """
         self.directory = os.path.abspath(directory)
-        self.behaviour = behaviour
+        self.version = version
         self.faults = Faults()
         self.socket_path = disk.socket_path(self.directory)
         self.checkpoint_path = os.path.join(self.directory, FILE_NAME)
-        self._settings = PluginSettings(self.directory, behaviour, grace_period, dial_timeout, max_message, clock)
+        self._settings = PluginSettings(self.directory, version, grace_period, dial_timeout, max_message, clock)
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._checkpoints = checkpoints
         self._on_event = on_event
@@ -109,7 +109,7 @@ class Kubelet:
             self._pods[uid] = uid
             self._active.add(uid)
         os.makedirs(self.directory, mode=0o750, exist_ok=True)
-        disk.sweep(self.directory, self.behaviour, keep_sockets=self.faults.keep_sockets)
+        disk.sweep(self.directory, self.version, keep_sockets=self.faults.keep_sockets)
 
         def save() -> None:
             if self._checkpoints:
@@ -120,7 +120,6 @@ class Kubelet:
             self.faults, self._registrations, plugins.accept, emit=self._emit, notify=self._notify
         )
         admission = Admission(
-            behaviour=self.behaviour,
             state=state,
             endpoints=plugins.current,
             rng=self._rng,
@@ -133,10 +132,8 @@ class Kubelet:
         except BaseException:
             await plugins.close()
             raise
-        if self.behaviour is Behaviour.OLD:
-            disk.write_deprecation(self.directory)
         self._run = _Run(state, plugins, admission, stop_listening)
-        self._emit("kubelet-started", directory=self.directory, behaviour=self.behaviour.name.lower())
+        self._emit("kubelet-started", directory=self.directory, version=str(self.version))
 
     async def stop(self) -> None:
         """Stop as if killed: all streams break, and kubelet.sock stays but refuses connections. Idempotent."""
@@ -214,7 +211,7 @@ class Kubelet:
 
     def describe(self) -> str:
         """Return a description of the state in a few lines, for failed tests."""
-        lines = [f"the kubelet ({self.behaviour.name}) is {'running' if self._run else 'stopped'}"]
+        lines = [f"the kubelet ({self.version}) is {'running' if self._run else 'stopped'}"]
         names = dict.fromkeys([*(self._run.state.resources if self._run else ()), *self.resources])
         lines.extend(
             f"  {view.name}: known={view.known} capacity={view.capacity} allocatable={view.allocatable} "

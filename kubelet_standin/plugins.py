@@ -1,7 +1,6 @@
 """The plugins during one run of the kubelet: connecting, following their streams, losing them.
 
-pkg/kubelet/cm/devicemanager/manager.go (addEndpoint, runEndpoint) in 1.20, plugin/v1beta1/handler.go
-(connectClient, runClient) in newer versions.
+pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go (connectClient, runClient).
 """
 
 import asyncio
@@ -12,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
-from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.directory import endpoint_path
 from kubelet_standin.endpoint import CallError, Endpoint
 from kubelet_standin.events import Emit
 from kubelet_standin.faults import Faults
 from kubelet_standin.registration import Registration
 from kubelet_standin.resources import ManagerState
-from kubelet_standin.tracking import Tracker, tracker_for
+from kubelet_standin.tracking import Tracker, TrackerByName
+from kubelet_standin.versions import KubeletVersion
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ class PluginSettings:
     """Settings for the connections to all plugins; times are in seconds, ``max_message`` is in bytes."""
 
     directory: str
-    behaviour: Behaviour
+    version: KubeletVersion
     grace_period: float
     dial_timeout: float
     max_message: int
@@ -55,7 +54,7 @@ class PluginManager:
         self._write_checkpoint = save
         self._emit = emit
         self._notify = notify
-        self._tracker: Tracker[Endpoint] = tracker_for(settings.behaviour)
+        self._tracker = TrackerByName[Endpoint]() if settings.version.identifies_by_name else Tracker[Endpoint]()
         self.current = self._tracker.current
         """The current plugin of each resource, including stopped ones."""
         self._endpoints: list[Endpoint] = []
@@ -75,31 +74,12 @@ class PluginManager:
 
     def _endpoint(self, resource: str, name: str) -> Endpoint:
         path = endpoint_path(self._settings.directory, name)
-        authority = self._settings.behaviour.authority(path)
-        endpoint = Endpoint(resource, path, authority=authority, max_message=self._settings.max_message)
+        endpoint = Endpoint(resource, path, self._settings.max_message)
         self._endpoints.append(endpoint)
         return endpoint
 
     async def accept(self, registration: Registration) -> str | None:
-        """Process a valid registration; return the error text for its answer, or None."""
-        if self._settings.behaviour.synchronous:
-            return await self._connect(registration)
-        self._spawn(self._connect_later(registration))
-        return None
-
-    async def _connect_later(self, registration: Registration) -> None:
-        registration.dial_error = await self._connect(registration)
-        if registration.dial_error is not None:
-            _log.error("Failed to dial device plugin with request %s: %s", registration, registration.dial_error)
-            self._emit(
-                "dial-failed",
-                resource=registration.resource_name,
-                endpoint=registration.endpoint,
-                reason=registration.dial_error,
-            )
-
-    async def _connect(self, registration: Registration) -> str | None:
-        """Dial a plugin and open its stream; return the error text, or None."""
+        """Process a valid registration: dial the plugin and open its stream. Return the error text, or None."""
         endpoint = self._endpoint(registration.resource_name, registration.endpoint)
         self._tracker.on_dial(endpoint)
         connected = False
@@ -108,8 +88,7 @@ class PluginManager:
             refusal = self._tracker.refusal(endpoint)
             if refusal is not None:
                 return refusal
-            synchronous = self._settings.behaviour.synchronous
-            endpoint.options = await endpoint.fetch_options() if synchronous else registration.options
+            endpoint.options = await endpoint.fetch_options()
             connected = True
         except CallError as error:
             return str(error)

@@ -6,8 +6,8 @@
         await kubelet.admit(Pod("game", [Container("main", {GPU: 1})]))
         ...                                                # List at server.path returns the pod and its device
 
-GetAllocatableResources returns the healthy devices; ``Behaviour.OLD`` does not have it. A stopped kubelet answers
-UNAVAILABLE, as gRPC does for the socket that a killed kubelet leaves behind.
+GetAllocatableResources returns the healthy devices. A stopped kubelet answers UNAVAILABLE, as gRPC does for the socket
+that a killed kubelet leaves behind.
 
 Not modelled: pods without devices, CPUs, memory, DRA, and the kubelet's rate limit.
 """
@@ -65,8 +65,6 @@ class PodResources(rpc.PodResourcesListerServicer):
     ) -> pb.AllocatableResourcesResponse:
         """Return the healthy devices, in use or not, each in an entry of its own (server_v1.go of 1.34)."""
         await self._start(context)
-        if not self._kubelet.behaviour.knows_allocatable_resources:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetAllocatableResources")
         response = pb.AllocatableResourcesResponse()
         for resource in self._kubelet.resources:
             for device, health in self._kubelet.resource(resource).devices.items():

@@ -2,15 +2,15 @@
 
 ::
 
-    async def test_plugin_registers(kubelet):           # once for each Behaviour; requires pytest-asyncio
+    async def test_plugin_registers(kubelet):           # requires pytest-asyncio
         process = await asyncio.create_subprocess_exec("my-plugin", "--dir", kubelet.directory)
         await kubelet.wait_for(lambda k: k.resource("example.com/gpu").allocatable == 2)
 
 ``kubelet_dir``
     An empty directory whose path is short enough for unix sockets, unlike ``tmp_path``. A plain fixture.
-``kubelet_behaviour``
-    The :class:`~kubelet_standin.Behaviour` of the test; every behaviour in turn. To choose, parametrize a test by
-    ``@pytest.mark.parametrize("kubelet_behaviour", [Behaviour.NEW])``, or override the fixture in a module.
+``kubelet_version``
+    The :class:`~kubelet_standin.KubeletVersion` of the test: the newest. To run a test with each, parametrize it by
+    ``@pytest.mark.parametrize("kubelet_version", KubeletVersion)``; to choose one for a module, override the fixture.
 ``kubelet``
     A started :class:`~kubelet_standin.Kubelet` in ``kubelet_dir``; it is stopped at the end of the test.
     ``@pytest.mark.kubelet(grace_period=1, seed=7)`` passes arguments to it. This fixture is asynchronous and requires
@@ -30,7 +30,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from kubelet_standin import Behaviour, Kubelet
+    from kubelet_standin import Kubelet, KubeletVersion
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,27 +46,27 @@ def kubelet_dir() -> Iterator[str]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(params=["OLD", "EARLY", "SWEEPING", "BUGGY", "NEW"])
-def kubelet_behaviour(request: pytest.FixtureRequest) -> Behaviour:
-    """Return the behaviour of the kubelet; every behaviour in turn."""
-    from kubelet_standin import Behaviour  # noqa: PLC0415 - not when pytest starts
+@pytest.fixture
+def kubelet_version() -> KubeletVersion:
+    """Return the version of the kubelet: the newest."""
+    from kubelet_standin.versions import NEWEST  # noqa: PLC0415 - not when pytest starts
 
-    return Behaviour[request.param]
+    return NEWEST
 
 
 async def _kubelet(
-    request: pytest.FixtureRequest, kubelet_dir: str, kubelet_behaviour: Behaviour
+    request: pytest.FixtureRequest, kubelet_dir: str, kubelet_version: KubeletVersion
 ) -> AsyncIterator[Kubelet]:
     """Return a started kubelet in ``kubelet_dir``."""
     from kubelet_standin import Kubelet  # noqa: PLC0415 - not when pytest starts
 
     marker = request.node.get_closest_marker("kubelet")
     arguments = marker.kwargs if marker is not None else {}
-    async with Kubelet(kubelet_dir, behaviour=kubelet_behaviour, **arguments) as kubelet:
+    async with Kubelet(kubelet_dir, version=kubelet_version, **arguments) as kubelet:
         yield kubelet
 
 
-def _no_kubelet(kubelet_behaviour: Behaviour) -> None:  # noqa: ARG001 - the same parameters as with pytest-asyncio
+def _no_kubelet(kubelet_version: KubeletVersion) -> None:  # noqa: ARG001 - the same parameters as with pytest-asyncio
     """Fail: the fixture is asynchronous."""
     pytest.fail("the kubelet fixture requires pytest-asyncio: pip install pytest-asyncio", pytrace=False)
 

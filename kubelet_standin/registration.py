@@ -34,11 +34,9 @@ class Registration:
     endpoint: str
     resource_name: str
     options: pb.DevicePluginOptions = field(repr=False)  # its repr has several lines
-    """The options in the request; newer kubelets ignore them."""
+    """The options in the request; kubelets ignore them, and call GetDevicePluginOptions."""
     outcome: str = PENDING
     """``pending``, ``ok``, ``cancelled`` (the caller gave up or the kubelet stopped), or the error text."""
-    dial_error: str | None = None
-    """Why the plugin could not be dialled after the answer (``Behaviour.OLD``); the plugin does not learn it."""
 
 
 def is_extended_resource_name(name: str) -> bool:

@@ -1,6 +1,6 @@
 """Selects the current one of several plugins of a resource, and defines the effect of a plugin's end. No I/O.
 
-Each tracker mirrors one generation of pkg/kubelet/cm/devicemanager; the generations differ most in this respect.
+Each tracker mirrors a generation of pkg/kubelet/cm/devicemanager; the generations differ most in this respect.
 ``current`` is the manager's map of endpoints, which Allocate and the other calls use.
 """
 
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
-
-from kubelet_standin.behaviour import Behaviour
 
 
 class Plugin(Protocol):
@@ -33,32 +31,40 @@ class EndEffect(Generic[P]):
 
 
 class Tracker(Generic[P]):
-    """1.20: the last plugin is current; earlier ones stay connected, and their end has no effect (manager.go:472)."""
+    """1.37: clients are stored by resource name and socket path; devices are lost with the last client."""
 
     def __init__(self) -> None:
         self.current: dict[str, P] = {}
+        self._connected: dict[str, dict[str, P]] = {}
 
     def on_dial(self, plugin: P) -> None:
         """Record that a plugin is about to be dialled."""
 
-    def refusal(self, plugin: P) -> str | None:  # noqa: ARG002 - newer versions use the plugin
-        """Return the reason to refuse a dialled plugin, or None."""
+    def refusal(self, plugin: P) -> str | None:
+        """Return the reason to refuse a dialled plugin: a second one at the same path (PluginConnected), or None."""
+        if plugin.path in self._connected.get(plugin.resource, {}):
+            return f"device plugin already connected: {plugin.path}"
         return None
 
     def on_failed(self, plugin: P) -> None:
         """Record that a plugin could not be dialled or was refused."""
 
     def on_connected(self, plugin: P) -> None:
-        """Make a plugin the current one of its resource."""
+        """Make a plugin the current one of its resource; plugins at other paths stay connected."""
         self.current[plugin.resource] = plugin
+        self._connected.setdefault(plugin.resource, {})[plugin.path] = plugin
 
     def on_end(self, plugin: P) -> EndEffect[P]:
-        """Record the end of a plugin's last stream, and return its effect."""
-        return EndEffect(close=plugin, lost=self.current.get(plugin.resource) is plugin)
+        """Record the end of a plugin's last stream: close it, and make the most recent remaining one current."""
+        remaining = self._connected[plugin.resource]
+        del remaining[plugin.path]
+        if self.current.get(plugin.resource) is plugin and remaining:
+            self.current[plugin.resource] = list(remaining.values())[-1]
+        return EndEffect(close=plugin, lost=not remaining)
 
 
-class BuggyTracker(Tracker[P]):
-    """1.25 to 1.36: clients are stored by resource name only (plugin/v1beta1/handler.go, runClient)."""
+class TrackerByName(Tracker[P]):
+    """Up to 1.36: clients are stored by resource name only (plugin/v1beta1/handler.go, runClient)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,45 +74,18 @@ class BuggyTracker(Tracker[P]):
         """Overwrite the resource's client, although dialling may still fail."""
         self._clients[plugin.resource] = plugin
 
+    def refusal(self, plugin: P) -> None:
+        """Refuse no plugin."""
+
     def on_failed(self, plugin: P) -> None:
         """Remove the resource's client."""
         self._clients.pop(plugin.resource, None)
+
+    def on_connected(self, plugin: P) -> None:
+        """Make a plugin the current one of its resource."""
+        self.current[plugin.resource] = plugin
 
     def on_end(self, plugin: P) -> EndEffect[P]:
         """Disconnect the resource's client, even if it is another plugin: this is the bug."""
         client = self._clients.pop(plugin.resource, None)
         return EndEffect() if client is None else EndEffect(close=client, lost=plugin.resource in self.current)
-
-
-class NewTracker(Tracker[P]):
-    """1.37: clients are stored by resource name and socket path; devices are lost with the last client."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._connected: dict[str, dict[str, P]] = {}
-
-    def refusal(self, plugin: P) -> str | None:
-        """Refuse a second plugin of a resource at the same path (PluginConnected in manager.go)."""
-        if plugin.path in self._connected.get(plugin.resource, {}):
-            return f"device plugin already connected: {plugin.path}"
-        return None
-
-    def on_connected(self, plugin: P) -> None:
-        """Make the plugin current; plugins at other paths stay connected."""
-        super().on_connected(plugin)
-        self._connected.setdefault(plugin.resource, {})[plugin.path] = plugin
-
-    def on_end(self, plugin: P) -> EndEffect[P]:
-        """Close the plugin, and make the most recent remaining one current."""
-        remaining = self._connected[plugin.resource]
-        del remaining[plugin.path]
-        if self.current.get(plugin.resource) is plugin and remaining:
-            self.current[plugin.resource] = list(remaining.values())[-1]
-        return EndEffect(close=plugin, lost=not remaining)
-
-
-def tracker_for(behaviour: Behaviour) -> Tracker[P]:
-    """Return a new tracker for this behaviour."""
-    if behaviour is Behaviour.OLD:
-        return Tracker[P]()
-    return BuggyTracker[P]() if behaviour.identifies_by_name else NewTracker[P]()

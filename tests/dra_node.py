@@ -12,8 +12,9 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
+from kubelet_standin import KubeletVersion
 from kubelet_standin.apiserver import ApiServer
-from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraVersion
+from kubelet_standin.dra_kubelet import DraClaim, DraKubelet
 from tests.claims import NODE, claim_object
 from tests.dra_drivers import FAST_KUBELET
 from tests.static_credentials import StaticCredentials
@@ -26,7 +27,7 @@ ON_NODE = f"spec.nodeName={NODE}"
 class DraNode:
     """One node with its kubelet, which deletes the node's ResourceSlices when it starts."""
 
-    def __init__(self, directory: Path, server: ApiServer, version: DraVersion = DraVersion.V1_37) -> None:
+    def __init__(self, directory: Path, server: ApiServer, version: KubeletVersion = KubeletVersion.V1_37) -> None:
         self.directory = directory
         self.server = server
         server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})

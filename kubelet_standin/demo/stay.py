@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 import click
 import yaml
 
-from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
+from kubelet_standin import AdmissionError, Container, Kubelet, KubeletVersion, Pod
 from kubelet_standin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
 from kubelet_standin.demo.screen import RESOURCE, Screen
 from kubelet_standin.podresources_server import PodResources
@@ -77,7 +77,7 @@ class _Demo:
         self._pod_resources = os.path.join(directory, "pod-resources.sock")
         # Nearly every cluster of today has a kubelet of these versions.
         self._kubelet = Kubelet(
-            os.path.join(directory, "kubelet"), behaviour=Behaviour.BUGGY, seed=seed, on_event=self._screen.event
+            os.path.join(directory, "kubelet"), version=KubeletVersion.V1_36, seed=seed, on_event=self._screen.event
         )
         self._plugin = PluginProcess(["--config", self._configuration], log=self._screen.log_line)
         self._pods: list[Pod] = []

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kubelet_standin import Behaviour, Kubelet
+from kubelet_standin import Kubelet, KubeletVersion
 from kubelet_standin.tests.stub import Clock, Plugins
 
 
@@ -23,7 +23,7 @@ async def plugins(kubelet_dir: str) -> AsyncIterator[Plugins]:
 
 
 @pytest.fixture
-async def timed_kubelet(kubelet_dir: str, kubelet_behaviour: Behaviour, clock: Clock) -> AsyncIterator[Kubelet]:
+async def timed_kubelet(kubelet_dir: str, kubelet_version: KubeletVersion, clock: Clock) -> AsyncIterator[Kubelet]:
     """Start a kubelet whose clock the test moves."""
-    async with Kubelet(kubelet_dir, behaviour=kubelet_behaviour, clock=clock) as kubelet:
+    async with Kubelet(kubelet_dir, version=kubelet_version, clock=clock) as kubelet:
         yield kubelet

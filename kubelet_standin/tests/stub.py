@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kubelet_standin import Behaviour, Kubelet
+from kubelet_standin import Kubelet, KubeletVersion
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
 from kubelet_standin.sockets import socket_address
@@ -21,10 +21,8 @@ PATIENCE = 30.0
 PREFERS = pb.DevicePluginOptions(get_preferred_allocation_available=True)
 PRE_STARTS = pb.DevicePluginOptions(pre_start_required=True)
 
-new_kubelet = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.NEW])
-buggy_kubelet = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.BUGGY])
-old_kubelet = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.OLD])
-newer_kubelets = pytest.mark.parametrize("kubelet_behaviour", [each for each in Behaviour if each is not Behaviour.OLD])
+each_version = pytest.mark.parametrize("kubelet_version", KubeletVersion)
+buggy_kubelet = pytest.mark.parametrize("kubelet_version", [KubeletVersion.V1_36])
 
 
 class Clock:

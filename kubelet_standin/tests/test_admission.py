@@ -8,7 +8,7 @@ from itertools import chain
 import grpc
 import pytest
 
-from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
+from kubelet_standin import AdmissionError, Container, Kubelet, Pod, admission
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.tests.stub import (
     OTHER,
@@ -20,8 +20,6 @@ from kubelet_standin.tests.stub import (
     fail,
     healthy,
     hold,
-    new_kubelet,
-    old_kubelet,
 )
 
 NO_HEALTHY = f"no healthy devices present; cannot allocate unhealthy devices {R}"
@@ -36,7 +34,7 @@ async def rejection(kubelet: Kubelet, rejected: Pod) -> str:
     with pytest.raises(AdmissionError) as error:
         await kubelet.admit(rejected)
     assert error.value.reason == "UnexpectedAdmissionError"
-    prefix, suffix = kubelet.behaviour.rejection("|").split("|")
+    prefix, suffix = admission.rejection("|").split("|")
     assert error.value.message.startswith(prefix)
     assert error.value.message.endswith(suffix)
     return error.value.message.removeprefix(prefix).removesuffix(suffix)
@@ -117,7 +115,6 @@ async def test_pod_is_rejected_if_the_plugin_refuses(
     assert plugin.allocated[-1] == ["a"]
 
 
-@new_kubelet
 async def test_rejected_pod_frees_the_devices_of_its_other_containers(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = await plugins.serve(kubelet, "a")
     await plugins.serve(kubelet, resource=OTHER)
@@ -127,7 +124,6 @@ async def test_rejected_pod_frees_the_devices_of_its_other_containers(kubelet: K
     assert plugin.allocated == [["a"], ["a"]]
 
 
-@new_kubelet
 async def test_response_without_containers_leaks_the_devices(kubelet: Kubelet, plugins: Plugins) -> None:
     """The pod is rejected, and the selected devices stay in use until a pod ends."""
     plugin = await plugins.serve(kubelet, "a", "b")
@@ -140,29 +136,26 @@ async def test_response_without_containers_leaks_the_devices(kubelet: Kubelet, p
     assert len((await kubelet.admit(pod("r", 2))).containers["main"].device_ids[R]) == 2
 
 
-@new_kubelet
 async def test_stopped_kubelet_fails_a_pending_admission(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = await plugins.serve(kubelet, "a")
     plugin.hooks["Allocate"] = hold(asyncio.Event())
-    admission = asyncio.create_task(rejection(kubelet, pod("p")))
+    admitting = asyncio.create_task(rejection(kubelet, pod("p")))
     await plugin.called["Allocate"].wait()
     await kubelet.stop()
-    assert await admission == "rpc error: code = Canceled desc = grpc: the client connection is closing"
+    assert await admitting == "rpc error: code = Canceled desc = grpc: the client connection is closing"
 
 
-@new_kubelet
 async def test_cancelled_admission_allocates_nothing(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = await plugins.serve(kubelet, "a")
     plugin.hooks["Allocate"] = hold(asyncio.Event())
-    admission = asyncio.create_task(kubelet.admit(pod("p")))
+    admitting = asyncio.create_task(kubelet.admit(pod("p")))
     await plugin.called["Allocate"].wait()
-    admission.cancel()
+    admitting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await admission
+        await admitting
     assert kubelet.allocated(R) == {}
 
 
-@new_kubelet
 async def test_pods_are_admitted_one_at_a_time(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = await plugins.serve(kubelet, "a", "b")
     release = asyncio.Event()
@@ -179,7 +172,7 @@ async def test_pods_are_admitted_one_at_a_time(kubelet: Kubelet, plugins: Plugin
 
 
 async def test_checkpoint_lists_devices_by_numa_node(kubelet: Kubelet, plugins: Plugins) -> None:
-    """Devices without topology have a key that depends on the version; a device with two nodes is listed twice."""
+    """Devices without topology have the key -1; a device with two nodes is listed twice."""
     plugin = await plugins.serve(kubelet, "plain", "near")
     nodes = pb.TopologyInfo(nodes=[pb.NUMANode(ID=1), pb.NUMANode(ID=2)])
     plugin.send([*healthy("plain"), pb.Device(ID="near", health="Healthy", topology=nodes)])
@@ -187,8 +180,7 @@ async def test_checkpoint_lists_devices_by_numa_node(kubelet: Kubelet, plugins: 
     admitted = await kubelet.admit(pod("p", 2))
     with open(kubelet.checkpoint_path) as file:  # noqa: ASYNC230
         (entry,) = json.load(file)["Data"]["PodDeviceEntries"]
-    default = "0" if kubelet.behaviour is Behaviour.OLD else "-1"
-    assert entry["DeviceIDs"] == {default: ["plain"], "1": ["near"], "2": ["near"]}
+    assert entry["DeviceIDs"] == {"-1": ["plain"], "1": ["near"], "2": ["near"]}
     assert (entry["PodUID"], entry["ContainerName"], entry["ResourceName"]) == (pod("p").uid, "main", R)
     assert sorted(admitted.containers["main"].device_ids[R]) == ["near", "plain"]
 
@@ -211,7 +203,6 @@ async def test_preferred_allocation_is_requested_and_used(kubelet: Kubelet, plug
     assert len(set(plugin.allocated[1]) - {"c", "e"}) == 2
 
 
-@new_kubelet
 @pytest.mark.parametrize("preferred", [None, [], ["bogus"], ["a", "b", "c", "d"]])
 async def test_invalid_preference_is_ignored(kubelet: Kubelet, plugins: Plugins, preferred: list[str] | None) -> None:
     plugin = await plugins.serve(kubelet, *"abcd", options=PREFERS)
@@ -242,13 +233,13 @@ async def test_containers_reuse_the_devices_of_init_containers(kubelet: Kubelet,
 
 
 async def test_sidecar_keeps_its_devices(kubelet: Kubelet, plugins: Plugins) -> None:
-    """It may reuse an init container's devices, but before 1.28 the app container may reuse them as well."""
+    """It may reuse an init container's devices, and no other container reuses them then."""
     await plugins.serve(kubelet, "a", "b")
     init = [Container("init", {R: 1}), Container("sidecar", {R: 1}, restartable=True)]
     admitted = await kubelet.admit(Pod("p", [Container("main", {R: 1})], init))
     ids = {name: allocation.device_ids[R] for name, allocation in admitted.containers.items()}
     assert ids["init"] == ids["sidecar"]
-    assert (ids["sidecar"] == ids["main"]) is (kubelet.behaviour in {Behaviour.OLD, Behaviour.EARLY})
+    assert ids["sidecar"] != ids["main"]
 
 
 # -- the end of a pod, and restarts -----------------------------------------------------------------------------------
@@ -282,7 +273,6 @@ async def test_allocations_survive_a_restart(kubelet: Kubelet, plugins: Plugins)
     assert set(kubelet.allocated(R).values()) == {("p", "main"), ("q", "main")}
 
 
-@new_kubelet
 async def test_pod_is_rejected_if_the_checkpoint_cannot_be_written(kubelet: Kubelet, plugins: Plugins) -> None:
     await plugins.serve(kubelet, "a")
     os.rename(kubelet.directory, f"{kubelet.directory}.away")
@@ -291,7 +281,6 @@ async def test_pod_is_rejected_if_the_checkpoint_cannot_be_written(kubelet: Kube
     await kubelet.admit(pod("q"))
 
 
-@new_kubelet
 async def test_lost_checkpoint_causes_a_second_allocation(kubelet: Kubelet, plugins: Plugins) -> None:
     """A plugin must expect Allocate for a device that is in use."""
     await plugins.serve(kubelet, "a")
@@ -304,7 +293,6 @@ async def test_lost_checkpoint_causes_a_second_allocation(kubelet: Kubelet, plug
     assert kubelet.allocated(R) == {"a": ("q", "main")}
 
 
-@new_kubelet
 async def test_new_kubelet_object_keeps_the_pods_of_the_checkpoint(kubelet: Kubelet, plugins: Plugins) -> None:
     """Their names are unknown until they are admitted again. They end by ``finish``, as all pods do."""
     await plugins.serve(kubelet, "a", "b", options=PRE_STARTS)
@@ -325,18 +313,14 @@ async def test_new_kubelet_object_keeps_the_pods_of_the_checkpoint(kubelet: Kube
 async def test_pod_is_rejected_if_the_kubelet_restarts_before_its_container_has_started(
     kubelet: Kubelet, plugins: Plugins
 ) -> None:
-    """The plugin has not registered again, as after a reboot. Version 1.20 admits the pod with the devices it has."""
+    """The plugin has not registered again, as after a reboot."""
     await plugins.serve(kubelet, "a", options=PRE_STARTS)
-    before = await kubelet.admit(pod("p"))
+    await kubelet.admit(pod("p"))
     await kubelet.restart()
-    if kubelet.behaviour is Behaviour.OLD:
-        assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
-        assert await kubelet.admit(pod("p")) == before
-        return
     with pytest.raises(AdmissionError) as rejected:
         await kubelet.start_container(pod("p"), "main")
     assert rejected.value.reason == "UnexpectedAdmissionError"
-    assert rejected.value.message == kubelet.behaviour.rejection(NO_HEALTHY)
+    assert rejected.value.message == admission.rejection(NO_HEALTHY)
     assert kubelet.allocated(R) == {}
 
 
@@ -356,7 +340,6 @@ async def test_restarted_kubelet_starts_containers_again_without_a_call_until_th
     assert plugin.pre_started == [["a"]]
 
 
-@new_kubelet
 async def test_forgotten_resource_in_use_is_unregistered(
     timed_kubelet: Kubelet, plugins: Plugins, clock: Clock
 ) -> None:
@@ -369,31 +352,6 @@ async def test_forgotten_resource_in_use_is_unregistered(
     clock.now += 301
     assert await rejection(kubelet, pod("q")) == f"cannot allocate unregistered device {R}"
     assert await start_error(kubelet, pod("p")) == f"endpoint not found in cache for a registered resource: {R}"
-
-
-@old_kubelet
-@pytest.mark.parametrize("forgotten", [False, True])
-async def test_plugin_that_is_lost_during_an_admission_is_not_called(
-    timed_kubelet: Kubelet,
-    plugins: Plugins,
-    clock: Clock,
-    forgotten: bool,  # noqa: FBT001
-) -> None:
-    """During the preference call another plugin replaces the first one, and ends or is even forgotten."""
-    kubelet = timed_kubelet
-    first = await plugins.serve(kubelet, "a", options=PREFERS)
-
-    async def lose_the_successor(_context: object) -> None:
-        successor = await plugins.serve(kubelet, "a", name="new.sock")
-        successor.end_stream()
-        await kubelet.wait_for(lambda k: not k.resource(R).connected)
-        if forgotten:
-            clock.now += 301
-            assert kubelet.resources == ()
-
-    first.hooks["GetPreferredAllocation"] = lose_the_successor
-    stopped = f"endpoint &{{{R} {kubelet.directory}/new.sock}} has been stopped"
-    assert await rejection(kubelet, pod("p")) == (f"unknown Device Plugin {R}" if forgotten else stopped)
 
 
 # -- container start ------------------------------------------------------------------------------------------------
@@ -431,7 +389,6 @@ async def test_container_start_allocates_if_the_plugin_registered_after_admissio
     assert plugin.pre_started == []
 
 
-@new_kubelet
 async def test_late_plugin_with_pre_start_lets_no_container_start(kubelet: Kubelet, plugins: Plugins) -> None:
     """The kubelet requires the IDs for PreStartContainer before it allocates any."""
     await kubelet.admit(pod("p"))

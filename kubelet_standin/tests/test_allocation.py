@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubelet_standin import Behaviour, ContainerAllocation, DeviceSpec, Mount
+from kubelet_standin import ContainerAllocation, DeviceSpec, Mount
 from kubelet_standin.allocation import (
     AllocationRequest,
     Selection,
@@ -56,53 +56,36 @@ def test_sample_depends_on_the_seed_only() -> None:
     assert sample(ids, 20, rng(1)) != tuple(ids)
 
 
-@pytest.mark.parametrize("behaviour", Behaviour)
 @pytest.mark.parametrize(
     "satisfied", [request(1, {"a", "b"}, held=("a",), in_use=frozenset("a")), request(0, {"a"})], ids=["held", "zero"]
 )
-def test_selection_is_empty_if_nothing_is_missing(behaviour: Behaviour, satisfied: AllocationRequest) -> None:
+def test_selection_is_empty_if_nothing_is_missing(satisfied: AllocationRequest) -> None:
     """A container that has its devices, or requests none, causes no call to the plugin."""
-    assert start_selection(satisfied, behaviour, rng()) is None
-
-
-@pytest.mark.parametrize("healthy", [None, set[str](), {"b"}])
-def test_old_kubelet_does_not_check_the_health_of_held_devices(healthy: set[str] | None) -> None:
-    """Version 1.20 admits a container that has its devices even if they are unhealthy."""
-    assert start_selection(request(1, healthy, held=("a",)), Behaviour.OLD, rng()) is None
+    assert start_selection(satisfied, rng()) is None
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "impossible", "text"),
+    ("impossible", "text"),
     [
         (
-            Behaviour.NEW,
             request(3, set("abc"), in_use=frozenset("ab"), reusable=frozenset("a")),
             "requested number of devices unavailable for r/r. Requested: 2, Available: 1",
         ),
         (
-            Behaviour.OLD,
             request(2, set("ab"), held=("a",)),
             'pod "U" container "C" changed request for resource "r/r" from 1 to 2',
         ),
-        (Behaviour.OLD, request(1, None), "can't allocate unregistered device r/r"),
+        (request(1, None), "cannot allocate unregistered device r/r"),
+        (request(1, set()), "no healthy devices present; cannot allocate unhealthy devices r/r"),
         (
-            Behaviour.OLD,
-            request(1, set()),
-            "requested number of devices unavailable for r/r. Requested: 1, Available: 0",
-        ),
-        (
-            Behaviour.NEW,
             request(1, {"b"}, held=("a",)),
             "previously allocated devices are no longer healthy; cannot allocate unhealthy devices r/r",
         ),
     ],
 )
-def test_impossible_selection_has_the_kubelets_error_text(
-    behaviour: Behaviour, impossible: AllocationRequest, text: str
-) -> None:
-    """The text depends on the version."""
+def test_impossible_selection_has_the_kubelets_error_text(impossible: AllocationRequest, text: str) -> None:
     with pytest.raises(SelectionError) as error:
-        start_selection(impossible, behaviour, rng())
+        start_selection(impossible, rng())
     assert str(error.value) == text
 
 
@@ -142,7 +125,7 @@ def test_merge_returns_all_fields_of_a_response() -> None:
         annotations={"A": "2"},
         cdi_devices=[pb.CDIDevice(name="r/r=a")],
     )
-    assert merge_responses("C", [full], Behaviour.NEW, rng()) == ContainerAllocation(
+    assert merge_responses("C", [full], rng()) == ContainerAllocation(
         name="C",
         device_ids={"r/r": ("a", "b")},
         envs={"E": "1"},
@@ -153,12 +136,10 @@ def test_merge_returns_all_fields_of_a_response() -> None:
     )
 
 
-@pytest.mark.parametrize(("behaviour", "names"), [(Behaviour.OLD, ()), (Behaviour.NEW, ("x",))])
-def test_merge_lists_each_cdi_device_once(behaviour: Behaviour, names: tuple[str, ...]) -> None:
-    """Version 1.20 ignores the field."""
+def test_merge_lists_each_cdi_device_once() -> None:
     twice = [pb.CDIDevice(name="x"), pb.CDIDevice(name="x")]
     entries = [entry("r/1", cdi_devices=twice), entry("r/2", cdi_devices=twice)]
-    assert merge_responses("C", entries, behaviour, rng()).cdi_devices == names
+    assert merge_responses("C", entries, rng()).cdi_devices == ("x",)
 
 
 @pytest.mark.parametrize(
@@ -174,11 +155,11 @@ def test_merge_keeps_the_first_value_and_logs_a_conflict(
     fields: Callable[[str], dict[str, Any]], option: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Equal values are no conflict. Resources are merged in random order, so either value can be the first."""
-    equal = merge_responses("C", [entry("r/1", **fields("1")), entry("r/2", **fields("1"))], Behaviour.NEW, rng())
+    equal = merge_responses("C", [entry("r/1", **fields("1")), entry("r/2", **fields("1"))], rng())
     assert len(equal.envs) + len(equal.annotations) + len(equal.mounts) + len(equal.devices) == 1
     assert not caplog.records
     conflicting = [entry("r/1", **fields("1")), entry("r/2", **fields("2"))]
-    results = {repr(merge_responses("C", conflicting, Behaviour.NEW, rng(seed))) for seed in range(20)}
+    results = {repr(merge_responses("C", conflicting, rng(seed))) for seed in range(20)}
     assert len(results) == 2
     assert caplog.records[0].levelno == logging.ERROR
     assert option in caplog.records[0].message

@@ -22,7 +22,6 @@ from kubelet_standin.tests.stub import (
     Plugins,
     R,
     fail,
-    new_kubelet,
     register_ignoring_errors,
 )
 
@@ -91,7 +90,7 @@ def test_process_executes_a_script(kubelet_dir: str, tmp_path: Path) -> None:
     script.write_text("# a comment\n\nrestart\nquit\n")
     with script.open() as stdin:
         done = subprocess.run(  # noqa: S603 - our own command
-            [*COMMAND, kubelet_dir, "--behaviour", "buggy"],
+            [*COMMAND, kubelet_dir, "--kubelet", "1.36"],
             stdin=stdin,
             capture_output=True,
             text=True,
@@ -99,7 +98,7 @@ def test_process_executes_a_script(kubelet_dir: str, tmp_path: Path) -> None:
             timeout=50,
         )
     assert (done.returncode, done.stderr) == (0, "")
-    started = f"kubelet-started directory={kubelet_dir} behaviour=buggy"
+    started = f"kubelet-started directory={kubelet_dir} version=1.36"
     lines = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
     assert lines == [started, "kubelet-stopped", started, "kubelet-stopped"]
 
@@ -126,7 +125,6 @@ async def test_process_stops_when_its_output_is_closed(kubelet_dir: str) -> None
         assert await asyncio.wait_for(process.process.stderr.read(), PATIENCE) == b""
 
 
-@new_kubelet
 async def test_process_refuses_a_directory_in_use(kubelet: Kubelet) -> None:
     """A start would remove the sockets of the kubelet that listens in the directory."""
     process = await asyncio.create_subprocess_exec(*COMMAND, kubelet.directory, stderr=asyncio.subprocess.PIPE)
@@ -158,7 +156,6 @@ def execute(kubelet: Kubelet) -> Recorder:
     return Recorder(kubelet)
 
 
-@new_kubelet
 async def test_pod_is_admitted_run_and_removed(kubelet: Kubelet, plugins: Plugins, execute: Recorder) -> None:
     """The kubelet reports a rejected pod and a container that cannot start; the command reports no error."""
     plugin = await plugins.serve(kubelet, "a", options=PRE_STARTS)
@@ -173,7 +170,6 @@ async def test_pod_is_admitted_run_and_removed(kubelet: Kubelet, plugins: Plugin
     assert kubelet.allocated(R) == {}
 
 
-@new_kubelet
 async def test_kubelet_and_streams_are_broken(kubelet: Kubelet, plugins: Plugins, execute: Recorder) -> None:
     await plugins.serve(kubelet, "a")
     assert await execute(f"wait {R} 1") == [("allocatable", {"resource": R, "allocatable": 1})]
@@ -190,7 +186,6 @@ async def test_kubelet_and_streams_are_broken(kubelet: Kubelet, plugins: Plugins
     assert not kubelet.resource(R).known
 
 
-@new_kubelet
 async def test_faults_are_injected_and_repaired(kubelet: Kubelet, execute: Recorder) -> None:
     for line in ('break refuse-register "not today"', "break slow-register 2.5", "break hang-register"):
         assert await execute(line) == []
@@ -202,7 +197,6 @@ async def test_faults_are_injected_and_repaired(kubelet: Kubelet, execute: Recor
     hanging.cancel()
 
 
-@new_kubelet
 @pytest.mark.parametrize(
     ("line", "message"),
     [

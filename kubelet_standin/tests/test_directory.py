@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from kubelet_standin import Behaviour
+from kubelet_standin import KubeletVersion
 from kubelet_standin import directory as disk
 from kubelet_standin.checkpoint import FILE_NAME, Checkpoint
 
@@ -33,20 +33,19 @@ def files(kubelet_dir: str) -> set[str]:
     return set(os.listdir(kubelet_dir))
 
 
-@pytest.mark.parametrize("behaviour", Behaviour)
+@pytest.mark.parametrize("version", KubeletVersion)
 @pytest.mark.parametrize("keep_sockets", [False, True])
 def test_sweep_removes_what_the_version_removes(
     kubelet_dir: str,
     files: set[str],
-    behaviour: Behaviour,
+    version: KubeletVersion,
     keep_sockets: bool,  # noqa: FBT001
 ) -> None:
     """Versions before 1.33 remove everything but directories, and follow links; newer versions remove only sockets."""
     with socket.socket(socket.AF_UNIX) as kubelet:
         kubelet.bind(f"{kubelet_dir}/{disk.SOCKET_NAME}")
-    disk.sweep(kubelet_dir, behaviour, keep_sockets=keep_sockets)
-    only_sockets = behaviour in {Behaviour.BUGGY, Behaviour.NEW}
-    removed = {"plugin.sock"} if only_sockets else {"file", "link", "plugin.sock"}
+    disk.sweep(kubelet_dir, version, keep_sockets=keep_sockets)
+    removed = {"file", "link", "plugin.sock"} if version is KubeletVersion.V1_32 else {"plugin.sock"}
     assert set(os.listdir(kubelet_dir)) == (files if keep_sockets else files - removed)
     assert os.listdir(f"{kubelet_dir}/directory") == ["inside"]
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 import pytest
 
-from kubelet_standin import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
+from kubelet_standin import DraClaim, DraKubelet, DraPod, DraTimings, KubeletVersion
 from kubelet_standin.api import dra_health_pb2 as health_pb
 from kubelet_standin.api import dra_pb2 as pb
 from kubelet_standin.api import pluginregistration_pb2 as registration_pb
@@ -26,7 +26,7 @@ from kubelet_standin.tests.stub import PATIENCE, Clock
 DRIVER = "gpu.example.com"
 FAST = DraTimings(reconcile=0.01, health_retry=0.01, first_retry=0.01, last_retry=0.02, claim_reconcile=0.02)
 
-OLDER = [version for version in DraVersion if version is not DraVersion.V1_37]
+OLDER = [version for version in KubeletVersion if version is not KubeletVersion.V1_37]
 
 
 class Plugin:
@@ -128,7 +128,7 @@ def a_pod(name: str, *claims: str) -> DraPod:
 
 @contextlib.asynccontextmanager
 async def registered(
-    directory: str, plugin: Plugin, version: DraVersion = DraVersion.V1_37, timings: DraTimings = FAST
+    directory: str, plugin: Plugin, version: KubeletVersion = KubeletVersion.V1_37, timings: DraTimings = FAST
 ) -> AsyncIterator[DraKubelet]:
     """Run the driver and a kubelet that has registered it."""
     async with (
@@ -237,8 +237,8 @@ async def test_invalid_driver_is_refused_until_it_is_valid(
         assert plugin.statuses[-1].plugin_registered
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_endpoint_is_registered_once(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+@pytest.mark.parametrize("version", KubeletVersion)
+async def test_endpoint_is_registered_once(kubelet_dir: str, plugin: Plugin, version: KubeletVersion) -> None:
     """Kubelets before 1.36 never try the second socket again."""
     plugin.info.endpoint = f"{kubelet_dir}/first.sock"
     async with (
@@ -297,8 +297,10 @@ async def test_answer_must_have_exactly_the_claims(
             await kubelet.prepare(a_pod("a", "claim", "other"))
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_all_claims_of_a_failed_call_come_again(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+@pytest.mark.parametrize("version", KubeletVersion)
+async def test_all_claims_of_a_failed_call_come_again(
+    kubelet_dir: str, plugin: Plugin, version: KubeletVersion
+) -> None:
     """Versions before 1.37 then have the devices of the first answer twice."""
     devices = [pb.Device(pool_name="p", device_name="d")]
     good, bad = pb.NodePrepareResourceResponse(devices=devices), pb.NodePrepareResourceResponse(error="no")
@@ -342,8 +344,8 @@ async def test_claims_of_a_pod_that_is_gone_are_unprepared_later(kubelet_dir: st
         await kubelet.wait_for(lambda k: k.known_claims == {"uid-kept"}, PATIENCE)
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_pod_that_was_never_prepared_ends(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+@pytest.mark.parametrize("version", KubeletVersion)
+async def test_pod_that_was_never_prepared_ends(kubelet_dir: str, plugin: Plugin, version: KubeletVersion) -> None:
     """Versions before 1.37 then unprepare a claim that another pod uses (kubernetes issue 140212)."""
     async with registered(kubelet_dir, plugin, version) as kubelet:
         await kubelet.prepare(a_pod("a"))
@@ -362,8 +364,10 @@ async def test_claim_with_the_name_of_another_one_is_refused(kubelet_dir: str, p
         await kubelet.prepare(successor)
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_calls_of_pods_that_share_a_claim_overlap(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+@pytest.mark.parametrize("version", KubeletVersion)
+async def test_calls_of_pods_that_share_a_claim_overlap(
+    kubelet_dir: str, plugin: Plugin, version: KubeletVersion
+) -> None:
     async with registered(kubelet_dir, plugin, version) as kubelet:
         plugin.held.clear()
         async with asyncio.TaskGroup() as pods:
@@ -375,17 +379,17 @@ async def test_calls_of_pods_that_share_a_claim_overlap(kubelet_dir: str, plugin
         assert kubelet.prepared == {"uid-claim"}
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_health_service_that_was_not_announced(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+@pytest.mark.parametrize("version", KubeletVersion)
+async def test_health_service_that_was_not_announced(kubelet_dir: str, plugin: Plugin, version: KubeletVersion) -> None:
     """Kubelets 1.34 to 1.36 call it again and again, if the feature gate is on; later ones do not."""
     async with registered(kubelet_dir, plugin, version) as kubelet:
-        if version is DraVersion.V1_36:
+        if version is KubeletVersion.V1_36:
             await kubelet.wait_for(lambda _: plugin.health_calls > 2, PATIENCE)
-        elif version is DraVersion.V1_37:
+        elif version is KubeletVersion.V1_37:
             assert kubelet.drivers[DRIVER][0].health_service == ""
         else:
             assert not kubelet.version.watches_health
-    if version is not DraVersion.V1_36:
+    if version is not KubeletVersion.V1_36:
         assert plugin.health_calls == 0
 
 
@@ -398,9 +402,9 @@ async def test_health_service_that_does_not_exist_is_not_called_again(kubelet_di
         assert kubelet.drivers[DRIVER][0].health_streams == 0
 
 
-@pytest.mark.parametrize("version", DraVersion)
-def test_health_is_unknown_after_a_timeout(clock: Clock, version: DraVersion) -> None:
-    """That of the report counts from 1.35, its message from 1.36."""
+@pytest.mark.parametrize("version", KubeletVersion)
+def test_health_is_unknown_after_a_timeout(clock: Clock, version: KubeletVersion) -> None:
+    """That of the report. Its message counts from 1.36."""
     cache = HealthCache(version, 30.0, clock)
     device = health_pb.DeviceHealth(
         device=health_pb.DeviceIdentifier(pool_name="p", device_name="d"),
@@ -409,9 +413,9 @@ def test_health_is_unknown_after_a_timeout(clock: Clock, version: DraVersion) ->
         message="m",
     )
     cache.update(DRIVER, health_pb.NodeWatchResourcesResponse(devices=[device]))
-    assert cache.get(DRIVER, "p", "d") == ("Unhealthy", "m" if version.value >= (1, 36) else "")
+    assert cache.get(DRIVER, "p", "d") == ("Unhealthy", "" if version is KubeletVersion.V1_32 else "m")
     clock.now += 45
-    assert (cache.get(DRIVER, "p", "d").health == "Unknown") is (version is DraVersion.V1_34)
+    assert cache.get(DRIVER, "p", "d").health == "Unhealthy"
     clock.now += 45
     assert cache.get(DRIVER, "p", "d") == ("Unknown", "")
     cache.update(DRIVER, health_pb.NodeWatchResourcesResponse(devices=[device]))
@@ -419,9 +423,9 @@ def test_health_is_unknown_after_a_timeout(clock: Clock, version: DraVersion) ->
     assert cache.get(DRIVER, "p", "d").health == cache.get(DRIVER, "p", "other").health == "Unknown"
 
 
-@pytest.mark.parametrize("version", DraVersion)
+@pytest.mark.parametrize("version", KubeletVersion)
 async def test_slices_are_deleted_at_the_start_and_after_an_absence(
-    kubelet_dir: str, plugin: Plugin, version: DraVersion
+    kubelet_dir: str, plugin: Plugin, version: KubeletVersion
 ) -> None:
     """An error is repeated; a driver that comes back in time keeps its slices."""
     wiped: list[str] = []
@@ -476,8 +480,8 @@ async def test_requests_reach_an_api_server(kubelet_dir: str, plugin: Plugin) ->
 
 
 async def test_wait_for_describes_the_state(kubelet_dir: str) -> None:
-    async with DraKubelet(kubelet_dir, version=DraVersion.V1_35) as kubelet:
-        with pytest.raises(TimeoutError, match=r"condition not met within 0 s; the kubelet \(1\.35\) is running"):
+    async with DraKubelet(kubelet_dir, version=KubeletVersion.V1_32) as kubelet:
+        with pytest.raises(TimeoutError, match=r"condition not met within 0 s; the kubelet \(1\.32\) is running"):
             await kubelet.wait_for(lambda _: False, 0)
     with pytest.raises(RuntimeError, match="the kubelet is stopped"):
         await kubelet.prepare(a_pod("a"))
@@ -485,7 +489,7 @@ async def test_wait_for_describes_the_state(kubelet_dir: str) -> None:
 
 @pytest.mark.parametrize("version", OLDER)
 async def test_lost_confirmation_leaves_the_driver_registered(
-    kubelet_dir: str, plugin: Plugin, version: DraVersion
+    kubelet_dir: str, plugin: Plugin, version: KubeletVersion
 ) -> None:
     """In kubelets before 1.36: the driver does not know. Later ones register it again."""
     async with plugin.serving(f"{kubelet_dir}/gpu.sock"):

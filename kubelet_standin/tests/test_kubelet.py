@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 import kubelet_standin
-from kubelet_standin import AdmissionError, Behaviour, Container, Event, Kubelet, Pod
+from kubelet_standin import AdmissionError, Container, Event, Kubelet, KubeletVersion, Pod
 from kubelet_standin import socket_server as kubelet_server
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.checkpoint import Checkpoint, decode
@@ -27,12 +27,10 @@ from kubelet_standin.tests.stub import (
     Plugins,
     R,
     buggy_kubelet,
+    each_version,
     fail,
     healthy,
     hold,
-    new_kubelet,
-    newer_kubelets,
-    old_kubelet,
     register,
     register_error,
     register_ignoring_errors,
@@ -85,17 +83,15 @@ def test_example_in_the_package_docstring_runs() -> None:
 # -- start and stop -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("behaviour", Behaviour)
-async def test_start_creates_the_directory_and_replaces_a_stale_socket(kubelet_dir: str, behaviour: Behaviour) -> None:
+async def test_start_creates_the_directory_and_replaces_a_stale_socket(kubelet_dir: str) -> None:
     directory = f"{kubelet_dir}/new"
     for _ in range(2):
-        async with Kubelet(directory, behaviour=behaviour) as kubelet:
+        async with Kubelet(directory) as kubelet:
             assert stat.S_IMODE(os.stat(directory).st_mode) == 0o750
             assert kubelet.socket_path == f"{directory}/kubelet.sock"
             assert kubelet.checkpoint_path == f"{directory}/kubelet_internal_checkpoint"
             code, _text = await register_error(kubelet, "x", version="v2")
             assert code is grpc.StatusCode.UNKNOWN
-    assert ("DEPRECATION" in os.listdir(directory)) is (behaviour is Behaviour.OLD)
 
 
 @pytest.mark.parametrize("garbage", [False, True])
@@ -177,7 +173,6 @@ async def test_resource_is_known_without_devices_after_a_restart(kubelet: Kubele
     assert len(kubelet.registrations) == 1
 
 
-@new_kubelet
 async def test_kubelet_without_checkpoints_ignores_the_file(kubelet: Kubelet, plugins: Plugins) -> None:
     await plugins.serve(kubelet, "d")
     await kubelet.stop()
@@ -220,8 +215,7 @@ async def test_invalid_request_is_refused_and_recorded(kubelet: Kubelet, version
     assert registration.outcome == text
 
 
-@newer_kubelets
-async def test_newer_kubelets_get_the_options_before_they_answer(kubelet: Kubelet, plugins: Plugins) -> None:
+async def test_options_are_fetched_before_register_is_answered(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = await plugins.start("d")
     release = asyncio.Event()
     plugin.hooks["GetDevicePluginOptions"] = hold(release)
@@ -234,8 +228,7 @@ async def test_newer_kubelets_get_the_options_before_they_answer(kubelet: Kubele
     await kubelet.wait_for(has(1, 1))
 
 
-@newer_kubelets
-async def test_newer_kubelets_refuse_a_plugin_without_options(kubelet: Kubelet, plugins: Plugins) -> None:
+async def test_plugin_without_options_is_refused(kubelet: Kubelet, plugins: Plugins) -> None:
     """ListAndWatch is not called."""
     plugin = await plugins.start("d")
     plugin.hooks["GetDevicePluginOptions"] = fail("no options today")
@@ -245,31 +238,11 @@ async def test_newer_kubelets_refuse_a_plugin_without_options(kubelet: Kubelet, 
     assert kubelet.resources == ()
 
 
-@newer_kubelets
 @pytest.mark.kubelet(dial_timeout=0.05)
-async def test_newer_kubelets_refuse_a_plugin_that_is_absent(kubelet: Kubelet) -> None:
+async def test_plugin_that_is_absent_is_refused(kubelet: Kubelet) -> None:
     _code, text = await register_error(kubelet, "absent.sock")
     assert text == "failed to dial device plugin: context deadline exceeded"
     assert kubelet.resources == ()
-
-
-@old_kubelet
-@pytest.mark.kubelet(dial_timeout=0.05)
-async def test_old_kubelet_answers_before_it_dials(kubelet: Kubelet, caplog: pytest.LogCaptureFixture) -> None:
-    """The plugin does not learn that the kubelet cannot dial it."""
-    await register(kubelet, "absent.sock")
-    assert kubelet.registrations[0].outcome == "ok"
-    await kubelet.wait_for(lambda k: k.registrations[0].dial_error is not None)
-    assert kubelet.registrations[0].dial_error == "failed to dial device plugin: context deadline exceeded"
-    assert kubelet.resources == ()
-    assert "Failed to dial device plugin with request" in caplog.text
-
-
-@old_kubelet
-async def test_old_kubelet_uses_the_options_of_the_request(kubelet: Kubelet, plugins: Plugins) -> None:
-    plugin = await plugins.serve(kubelet, "d", options=pb.DevicePluginOptions(pre_start_required=True))
-    assert not plugin.called["GetDevicePluginOptions"].is_set()
-    assert kubelet.registrations[0].options.pre_start_required
 
 
 async def test_plugin_may_register_before_it_serves(kubelet: Kubelet, plugins: Plugins) -> None:
@@ -282,18 +255,16 @@ async def test_plugin_may_register_before_it_serves(kubelet: Kubelet, plugins: P
 
 
 async def test_each_registration_has_its_own_connection(kubelet: Kubelet) -> None:
-    """The authority of its calls depends on the version: the raw socket path before 1.26, then localhost."""
+    """The authority of its calls is localhost."""
     path = f"{kubelet.directory}/raw.sock"
-    authority = path if kubelet.behaviour in {Behaviour.OLD, Behaviour.EARLY} else "localhost"
     async with raw_plugin(path) as connections, asyncio.timeout(PATIENCE):
         registering = [asyncio.create_task(register_ignoring_errors(kubelet, "raw.sock")) for _ in range(2)]
         for _ in registering:
-            await (await connections.get()).readuntil(authority.encode())
+            await (await connections.get()).readuntil(b"localhost")
         await kubelet.stop()
         await asyncio.wait(registering)
 
 
-@new_kubelet
 async def test_plugin_that_gives_up_can_register_again(kubelet: Kubelet, plugins: Plugins) -> None:
     """The plugin gives up because Register is slow, or because the kubelet waits for the plugin's options."""
     plugin = await plugins.start("d")
@@ -310,17 +281,12 @@ async def test_plugin_that_gives_up_can_register_again(kubelet: Kubelet, plugins
 
 
 async def test_stop_ends_pending_registrations(kubelet: Kubelet) -> None:
-    """Version 1.20 has already answered, and only stops dialling."""
     registering = asyncio.create_task(register(kubelet, "absent.sock"))
     await kubelet.wait_for(lambda k: len(k.registrations) == 1)
-    old = kubelet.behaviour is Behaviour.OLD
-    if old:
-        await registering
     await kubelet.stop()
     await asyncio.wait([registering])
-    assert registering.exception() is None if old else registering.exception() is not None
-    assert kubelet.registrations[0].outcome == ("ok" if old else "cancelled")
-    assert kubelet.registrations[0].dial_error is None
+    assert registering.exception() is not None
+    assert kubelet.registrations[0].outcome == "cancelled"
 
 
 # -- ListAndWatch ---------------------------------------------------------------------------------------------------
@@ -376,7 +342,6 @@ async def test_resource_is_known_with_an_empty_list_or_a_failed_stream(kubelet: 
     assert counts(kubelet, OTHER) == (0, 0)
 
 
-@new_kubelet
 @pytest.mark.kubelet(max_message=103)
 async def test_message_over_the_limit_breaks_the_stream(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = await plugins.serve(kubelet, "d" * 90)
@@ -388,7 +353,6 @@ async def test_message_over_the_limit_breaks_the_stream(kubelet: Kubelet, plugin
     assert "(104 vs. 103)" in reason
 
 
-@new_kubelet
 @pytest.mark.kubelet(checkpoints=False)
 async def test_message_limit_is_4_mebibytes_by_default(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = await plugins.serve(kubelet, *(f"aosp_binder{n:06}" for n in range(139_810)))
@@ -432,6 +396,7 @@ async def test_restored_resource_is_forgotten_after_the_grace_period(
 # -- several plugins of one resource ----------------------------------------------------------------------------------
 
 
+@each_version
 async def test_plugin_replaces_an_older_one(kubelet: Kubelet, plugins: Plugins) -> None:
     """The old stream stays open, and its messages replace the list. Its end has no effect, unless there is the bug.
 
@@ -443,7 +408,7 @@ async def test_plugin_replaces_an_older_one(kubelet: Kubelet, plugins: Plugins) 
     old.send(healthy("x", "y", "z"))
     await kubelet.wait_for(has(3, 3))
     old.end_stream()
-    if kubelet.behaviour not in {Behaviour.OLD, Behaviour.NEW}:
+    if kubelet.version is not KubeletVersion.V1_37:
         await kubelet.wait_for(lambda k: k.resource(R).streams == 0)
         assert counts(kubelet) == (3, 0)
         assert not kubelet.resource(R).connected
@@ -459,6 +424,7 @@ async def test_plugin_replaces_an_older_one(kubelet: Kubelet, plugins: Plugins) 
     assert kubelet.resource(R).allocatable == 0
 
 
+@each_version
 async def test_end_of_the_second_plugin_loses_the_devices_of_the_first_one(kubelet: Kubelet, plugins: Plugins) -> None:
     """Before 1.37, the first plugin keeps an open stream, and the kubelet no healthy devices, until it registers again.
 
@@ -469,7 +435,7 @@ async def test_end_of_the_second_plugin_loses_the_devices_of_the_first_one(kubel
     second = await plugins.serve(kubelet, "a", "b", name="second.sock")
     second.end_stream()
     await kubelet.wait_for(lambda k: k.resource(R).last_stream_end == "EOF" and k.resource(R).streams == 1)
-    if kubelet.behaviour is Behaviour.NEW:
+    if kubelet.version is KubeletVersion.V1_37:
         assert (counts(kubelet), kubelet.resource(R).connected) == ((2, 2), True)
         await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
         assert (len(first.allocated), len(second.allocated)) == (1, 0)
@@ -507,7 +473,6 @@ async def test_bug_disconnects_a_plugin_that_is_being_registered(
     assert "deadline" not in text
 
 
-@new_kubelet
 async def test_new_kubelet_refuses_a_connected_path(kubelet: Kubelet, plugins: Plugins) -> None:
     """The first registration stays valid."""
     plugin = await plugins.serve(kubelet, "d")
@@ -519,7 +484,6 @@ async def test_new_kubelet_refuses_a_connected_path(kubelet: Kubelet, plugins: P
 # -- faults ---------------------------------------------------------------------------------------------------------
 
 
-@new_kubelet
 async def test_register_can_be_refused_or_hang(kubelet: Kubelet, plugins: Plugins) -> None:
     kubelet.faults.refuse_register = "not today"
     assert await register_error(kubelet, "a.sock") == (grpc.StatusCode.UNKNOWN, "not today")
@@ -532,7 +496,6 @@ async def test_register_can_be_refused_or_hang(kubelet: Kubelet, plugins: Plugin
     await registering
 
 
-@new_kubelet
 async def test_stream_can_stay_closed(kubelet: Kubelet, plugins: Plugins) -> None:
     kubelet.faults.never_open_stream = True
     plugin = await plugins.start("d")
@@ -543,7 +506,6 @@ async def test_stream_can_stay_closed(kubelet: Kubelet, plugins: Plugins) -> Non
     assert plugin.streams == []
 
 
-@new_kubelet
 async def test_socket_can_answer_with_garbage(kubelet: Kubelet, plugins: Plugins) -> None:
     """The fault applies from the next start, and until a start without it."""
     kubelet.faults.garbage_register = True
@@ -559,7 +521,6 @@ async def test_socket_can_answer_with_garbage(kubelet: Kubelet, plugins: Plugins
     await plugins.serve(kubelet, "d")
 
 
-@new_kubelet
 async def test_streams_can_be_dropped_by_resource(kubelet: Kubelet, plugins: Plugins) -> None:
     await plugins.serve(kubelet, "d")
     await plugins.serve(kubelet, "d", resource=OTHER)
@@ -569,7 +530,6 @@ async def test_streams_can_be_dropped_by_resource(kubelet: Kubelet, plugins: Plu
     assert counts(kubelet, OTHER) == (1, 0)
 
 
-@new_kubelet
 async def test_plugin_is_lost_with_its_last_stream(kubelet: Kubelet, plugins: Plugins) -> None:
     """Messages of a second stream count. A second stream requires a plugin."""
     with pytest.raises(KeyError):
@@ -590,7 +550,6 @@ async def test_plugin_is_lost_with_its_last_stream(kubelet: Kubelet, plugins: Pl
 # -- waiting and events ---------------------------------------------------------------------------------------------
 
 
-@new_kubelet
 async def test_wait_for_describes_the_state_at_its_timeout(kubelet: Kubelet, plugins: Plugins) -> None:
     """It does not poll: the predicate is evaluated after a change only."""
     await plugins.serve(kubelet, "d")
@@ -599,7 +558,7 @@ async def test_wait_for_describes_the_state_at_its_timeout(kubelet: Kubelet, plu
         await kubelet.wait_for(lambda k: bool(evaluations.append(k)), timeout=0.05)  # type: ignore[func-returns-value]
     assert len(evaluations) == 1
     text = str(error.value)
-    assert "condition not met within 0.05 s; the kubelet (NEW) is running" in text
+    assert "condition not met within 0.05 s; the kubelet (1.37) is running" in text
     assert f"{R}: known=True capacity=1 allocatable=1 connected=True streams=1 of 1 messages=1" in text
     assert "endpoint='0.sock'" in text
     assert "outcome='ok'" in text
@@ -643,7 +602,7 @@ async def test_events_are_reported_in_order(kubelet_dir: str, plugins: Plugins, 
     socket_name = {"resource": R, "endpoint": plugin.name}
     names = "pod-admitted container-allocated container-started pod-removed"
     assert events[:4] + events[8:] == [
-        ("kubelet-started", {"directory": kubelet_dir, "behaviour": "new"}),
+        ("kubelet-started", {"directory": kubelet_dir, "version": "1.37"}),
         ("plugin-registered", socket_name),
         ("stream-opened", socket_name),
         ("devices-changed", changed),

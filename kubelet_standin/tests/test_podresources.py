@@ -12,7 +12,7 @@ from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.api import podresources_pb2 as pb
 from kubelet_standin.api import podresources_pb2_grpc as rpc
 from kubelet_standin.podresources_server import PodResources
-from kubelet_standin.tests.stub import OTHER, Plugins, R, new_kubelet
+from kubelet_standin.tests.stub import OTHER, Plugins, R
 
 
 @contextlib.asynccontextmanager
@@ -28,7 +28,6 @@ def containers(pod: pb.PodResources) -> dict[str, dict[str, list[str]]]:
     return {each.name: {it.resource_name: sorted(it.device_ids) for it in each.devices} for each in pod.containers}
 
 
-@new_kubelet
 async def test_list_and_get_return_active_pods_with_their_devices(kubelet: Kubelet, plugins: Plugins) -> None:
     await plugins.serve(kubelet, "a", "b", "c")
     await plugins.serve(kubelet, "x", name="other.sock", resource=OTHER)
@@ -56,7 +55,6 @@ async def test_list_and_get_return_active_pods_with_their_devices(kubelet: Kubel
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@new_kubelet
 async def test_an_init_container_is_listed_if_it_is_a_sidecar(kubelet: Kubelet, plugins: Plugins) -> None:
     await plugins.serve(kubelet, "a", "b")
     init = [Container("init", {R: 1}), Container("sidecar", {R: 1}, restartable=True)]

@@ -8,20 +8,20 @@ from pathlib import Path
 TESTS = """
 import os
 import pytest
-from kubelet_standin import Behaviour
+from kubelet_standin import KubeletVersion
 
 def test_directory(kubelet_dir):
     assert os.listdir(kubelet_dir) == []
     assert len(kubelet_dir) < 50
 
-async def test_every_behaviour(kubelet):
-    assert os.path.exists(kubelet.socket_path)
+@pytest.mark.parametrize("kubelet_version", KubeletVersion)
+async def test_every_version(kubelet, kubelet_version):
+    assert kubelet.version is kubelet_version
 
 @pytest.mark.kubelet(max_message=7)
-@pytest.mark.parametrize("kubelet_behaviour", [Behaviour.OLD])
 async def test_arguments(kubelet, kubelet_dir):
     assert kubelet.directory == kubelet_dir
-    assert kubelet.behaviour is Behaviour.OLD
+    assert kubelet.version is KubeletVersion.V1_37
     assert kubelet._settings.max_message == 7
 """
 
@@ -45,7 +45,7 @@ def run(directory: Path, *arguments: str) -> str:
 
 def test_fixtures_run_with_pytest_asyncio(tmp_path: Path) -> None:
     output = run(tmp_path, "-p", "pytest_asyncio.plugin", "--asyncio-mode=auto")
-    assert "7 passed" in output, output
+    assert "5 passed" in output, output
 
 
 def test_kubelet_fixture_without_pytest_asyncio_says_so(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kubelet_standin import Behaviour
-from kubelet_standin.tracking import EndEffect, Tracker, tracker_for
+from kubelet_standin.tracking import EndEffect, Tracker, TrackerByName
 
 
 @dataclass(eq=False)
@@ -18,10 +17,6 @@ class TrackedPlugin:
     resource: str = "r/r"
 
 
-def make_tracker(behaviour: Behaviour) -> Tracker[TrackedPlugin]:
-    return tracker_for(behaviour)
-
-
 def connect(tracker: Tracker[TrackedPlugin], path: str) -> TrackedPlugin:
     plugin = TrackedPlugin(path)
     tracker.on_dial(plugin)
@@ -30,20 +25,20 @@ def connect(tracker: Tracker[TrackedPlugin], path: str) -> TrackedPlugin:
     return plugin
 
 
-@pytest.mark.parametrize("behaviour", Behaviour)
-def test_failed_registration_keeps_the_old_plugin_unless_there_is_the_bug(behaviour: Behaviour) -> None:
+@pytest.mark.parametrize("tracker", [Tracker[TrackedPlugin](), TrackerByName[TrackedPlugin]()])
+def test_failed_registration_keeps_the_old_plugin_unless_there_is_the_bug(tracker: Tracker[TrackedPlugin]) -> None:
     """The bug removes the old client with the failed one, so the end of the old plugin has no effect."""
-    tracker = make_tracker(behaviour)
     old, new = connect(tracker, "a"), TrackedPlugin("b")
     tracker.on_dial(new)
     tracker.on_failed(new)
     assert tracker.current == {"r/r": old}
-    effect = EndEffect[TrackedPlugin]() if behaviour.identifies_by_name else EndEffect(close=old, lost=True)
+    buggy = isinstance(tracker, TrackerByName)
+    effect = EndEffect[TrackedPlugin]() if buggy else EndEffect(close=old, lost=True)
     assert tracker.on_end(old) == effect
 
 
 def test_bug_loses_no_devices_of_a_plugin_that_is_not_connected_yet() -> None:
-    tracker = make_tracker(Behaviour.BUGGY)
+    tracker = TrackerByName[TrackedPlugin]()
     old, new = connect(tracker, "a"), TrackedPlugin("b")
     tracker.current.clear()  # the grace period is over
     tracker.on_dial(new)
@@ -51,7 +46,7 @@ def test_bug_loses_no_devices_of_a_plugin_that_is_not_connected_yet() -> None:
 
 
 def test_new_kubelet_promotes_the_most_recent_remaining_plugin() -> None:
-    tracker = make_tracker(Behaviour.NEW)
+    tracker = Tracker[TrackedPlugin]()
     connect(tracker, "a")
     second, third = connect(tracker, "b"), connect(tracker, "c")
     assert tracker.on_end(third) == EndEffect(close=third, lost=False)
@@ -60,7 +55,7 @@ def test_new_kubelet_promotes_the_most_recent_remaining_plugin() -> None:
 
 def test_new_kubelet_refuses_a_connected_path() -> None:
     """Another resource may use the path, and so may a plugin after the first one has ended."""
-    tracker = make_tracker(Behaviour.NEW)
+    tracker = Tracker[TrackedPlugin]()
     plugin = connect(tracker, "/dir/a")
     assert tracker.refusal(TrackedPlugin("/dir/a")) == "device plugin already connected: /dir/a"
     assert tracker.refusal(TrackedPlugin("/dir/a", resource="r/other")) is None

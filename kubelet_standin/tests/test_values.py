@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 import kubelet_standin
-from kubelet_standin import Behaviour, Container, Faults, Pod
+from kubelet_standin import Container, Faults, Pod
 from kubelet_standin.endpoint import go_error
 
 
@@ -23,12 +23,6 @@ def test_pod_finds_containers_and_init_containers_by_name() -> None:
     assert pod.container("init").name == "init"
     with pytest.raises(KeyError):
         pod.container("other")
-
-
-@pytest.mark.parametrize("behaviour", Behaviour)
-def test_rejection_is_worded_as_by_the_version(behaviour: Behaviour) -> None:
-    prefix = "Pod" if behaviour in {Behaviour.OLD, Behaviour.EARLY} else "Pod was rejected:"
-    assert behaviour.rejection("X") == f"{prefix} Allocate failed due to X, which is unexpected"
 
 
 @pytest.mark.parametrize(("code", "text"), [("CANCELLED", "Canceled"), ("OK", "OK"), ("NOT_FOUND", "NotFound")])

@@ -92,7 +92,6 @@ class Pods:
         allocated = {device.host_path for device in allocation.devices if device.host_path.startswith(world.root)}
         if world.setup.by_cdi:
             names_by_cdi = {f"{resource}={device}" for resource, ids in allocation.device_ids.items() for device in ids}
-            names_by_cdi = names_by_cdi if world.kubelet.behaviour.knows_cdi else set()
             if allocated or set(allocation.cdi_devices) != names_by_cdi:
                 raise ViolationError(f"a container has {sorted(names_by_cdi)}, but got {allocation.cdi_devices}")
         elif allocated != paths:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kubelet_standin import Behaviour
+from kubelet_standin import KubeletVersion
 from tests.chaos import choice, setups
 from tests.chaos.invariants import settle
 from tests.chaos.registry import FAULTS, ViolationError
@@ -37,13 +37,13 @@ async def run(
 ) -> None:
     """Run a seed and count its faults. ``only`` are parts of the names of the faults. Raises FailedError."""
     setup = setups.of_seed(seed)
-    behaviour = random.Random(seed).choice(list(Behaviour))  # noqa: S311 - repeatable, not secret
+    version = random.Random(seed).choice(list(KubeletVersion))  # noqa: S311 - repeatable, not secret
     wanted = [fault for fault in FAULTS.values() if any(text in fault.name for text in only)]
     possible = [fault for fault in wanted if namespace or not fault.namespaces]
-    say(f"seed {seed}: {setup.name}, kubelet {behaviour.value}")
+    say(f"seed {seed}: {setup.name}, kubelet {version}")
     number = 0
     steps_so_far: list[str] = []
-    async with create_world(setup, behaviour, seed) as world:
+    async with create_world(setup, version, seed) as world:
         try:
             await settle(world)
             for number, step in enumerate(choice.plan(seed, steps, possible), 1):

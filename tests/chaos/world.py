@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kubelet_standin import Behaviour, Kubelet
+from kubelet_standin import Kubelet, KubeletVersion
 from kubelet_standin.podresources_server import PodResources
 from tests.chaos.expected import MISSING_DEVICE_TTL, Model
 from tests.chaos.files import DeviceDirectory
@@ -34,7 +34,7 @@ FIRST_LINKS = range(100, 108)
 class World:
     """The state of one seed, with the operations that faults use."""
 
-    def __init__(self, root: str, setup: Setup, behaviour: Behaviour, seed: int) -> None:
+    def __init__(self, root: str, setup: Setup, version: KubeletVersion, seed: int) -> None:
         self.root = root
         self.setup = setup
         self.seed = seed
@@ -47,7 +47,7 @@ class World:
         )
         self.model = Model(setup.served, self.devices)
         self.pods = Pods(self)
-        self.kubelet = self._kubelet(behaviour)
+        self.kubelet = self._kubelet(version)
         self.kubelet_runs = False
         self.monitor = Monitor(self)
         self._pod_resources = PodResources(self.kubelet, os.path.join(root, "podresources.sock"))
@@ -131,11 +131,11 @@ class World:
         await self.start_kubelet()
         self.kubelet.faults.keep_sockets = False
 
-    async def replace_kubelet(self, behaviour: Behaviour) -> None:
+    async def replace_kubelet(self, version: KubeletVersion) -> None:
         """Replace the kubelet by one of another version, without pods."""
         await self.stop_kubelet()
         self.pods.forget()
-        self.kubelet = self._kubelet(behaviour)
+        self.kubelet = self._kubelet(version)
         await self._pod_resources.__aexit__(None, None, None)
         self._pod_resources = PodResources(self.kubelet, self._pod_resources.path)
         await self._pod_resources.__aenter__()
@@ -149,17 +149,17 @@ class World:
             return sorted(sockets(self.plugins))
         return []
 
-    def _kubelet(self, behaviour: Behaviour) -> Kubelet:
-        return Kubelet(self.plugins, behaviour=behaviour, seed=self.seed)
+    def _kubelet(self, version: KubeletVersion) -> Kubelet:
+        return Kubelet(self.plugins, version=version, seed=self.seed)
 
 
 @contextlib.asynccontextmanager
-async def create_world(setup: Setup, behaviour: Behaviour, seed: int) -> AsyncIterator[World]:
+async def create_world(setup: Setup, version: KubeletVersion, seed: int) -> AsyncIterator[World]:
     """Create a world for the context, and remove it afterwards."""
     root = tempfile.mkdtemp(prefix="chaos-", dir="/tmp")
     try:
         os.mkdir(os.path.join(root, "kubelet"))
-        state = World(root, setup, behaviour, seed)
+        state = World(root, setup, version, seed)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(state.monitor.running())
             stack.push_async_callback(state.close)

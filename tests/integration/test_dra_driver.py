@@ -14,10 +14,10 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
-from kubelet_standin import Kubelet
+from kubelet_standin import Kubelet, KubeletVersion
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_claims import ClaimsError
-from kubelet_standin.dra_kubelet import DraPod, DraVersion
+from kubelet_standin.dra_kubelet import DraPod
 from tests.backends import binder_backend
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_drivers import HASTY
@@ -32,7 +32,7 @@ def backend(short_directory: Path) -> DirectoryBackend:
 
 @pytest.fixture
 async def node(short_directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[DraNode]:
-    version = getattr(request, "param", DraVersion.V1_37)
+    version = getattr(request, "param", KubeletVersion.V1_37)
     async with ApiServer() as server:
         node = DraNode(short_directory, server, version)
         async with node.kubelet:
@@ -45,7 +45,7 @@ async def driver(node: DraNode, backend: DirectoryBackend) -> AsyncIterator[DraD
         yield driver
 
 
-@pytest.mark.parametrize("node", list(DraVersion), indirect=True)
+@pytest.mark.parametrize("node", list(KubeletVersion), indirect=True)
 async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
     node: DraNode, driver: DraDriver, backend: DirectoryBackend
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.dra.driver_names import MAX_DRIVER_NAME_LENGTH
-from kubelet_standin import DraKubelet, DraVersion
+from kubelet_standin import DraKubelet, KubeletVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
 from tests.layouts import LAYOUTS
 from tests.support import PATIENCE, causes, counted, reported, until
@@ -21,7 +21,7 @@ def registry(kubelet_dir: str) -> str:
     return f"{kubelet_dir}/plugins_registry"
 
 
-def kubelet_at(registry: str, version: DraVersion = DraVersion.V1_37) -> DraKubelet:
+def kubelet_at(registry: str, version: KubeletVersion = KubeletVersion.V1_37) -> DraKubelet:
     """Return a kubelet that does not hesitate."""
     return DraKubelet(registry, version=version, timings=FAST_KUBELET)
 
@@ -37,15 +37,15 @@ async def problem(driver: Driver, text: str) -> None:
     await until(lambda: text in causes(driver.service))
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_driver_registers_with_each_version(registry: str, version: DraVersion) -> None:
+@pytest.mark.parametrize("version", KubeletVersion)
+async def test_driver_registers_with_each_version(registry: str, version: KubeletVersion) -> None:
     """Kubelets use v1, and the newest health service that they know."""
     os.mkdir(registry)
     async with running_driver(registry) as driver, kubelet_at(registry, version) as kubelet:
         await connected(kubelet, driver)
         (view,) = kubelet.drivers[DRIVER]
         assert view.service == "v1.DRAPlugin"
-        assert view.health_service == ("v1" if version is DraVersion.V1_37 else "v1alpha1") + ".DRAResourceHealth"
+        assert view.health_service == ("v1" if version is KubeletVersion.V1_37 else "v1alpha1") + ".DRAResourceHealth"
         assert view.endpoint == f"{registry}/{driver.service.endpoint}"
         assert counted(driver.metrics, "registrations_total", result="ok") == 1
         game = pod("game")
@@ -125,8 +125,8 @@ async def test_refusal_is_a_problem_until_the_kubelet_accepts(registry: str) -> 
             assert counted(driver.metrics, "registrations_total", result="ok") == 1
 
 
-@pytest.mark.parametrize("version", DraVersion)
-async def test_lost_confirmation_is_repeated(registry: str, version: DraVersion) -> None:
+@pytest.mark.parametrize("version", KubeletVersion)
+async def test_lost_confirmation_is_repeated(registry: str, version: KubeletVersion) -> None:
     """Kubelets before 1.36 never repeat it: the driver shows another socket."""
     async with kubelet_at(registry, version) as kubelet:
         kubelet.faults.skip_notify = True

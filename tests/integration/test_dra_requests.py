@@ -14,7 +14,7 @@ from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.dra.claims import DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.errors import PluginError
-from kubelet_standin import DraKubelet, DraVersion
+from kubelet_standin import DraKubelet, KubeletVersion
 from kubelet_standin.dra_kubelet import ClaimsError
 from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
 from tests.support import PATIENCE, until
@@ -22,7 +22,7 @@ from tests.support import PATIENCE, until
 
 @contextlib.asynccontextmanager
 async def registered(
-    directory: str, version: DraVersion = DraVersion.V1_37, *, call: float = PATIENCE
+    directory: str, version: KubeletVersion = KubeletVersion.V1_37, *, call: float = PATIENCE
 ) -> AsyncIterator[tuple[DraKubelet, Driver]]:
     """Run a kubelet and a driver that it has registered; ``call`` is the kubelet's deadline for requests."""
     timings = FAST_KUBELET._replace(call=call)
@@ -148,14 +148,14 @@ async def test_client_that_cancels_does_not_end_the_work(kubelet_dir: str) -> No
 SICK = DeviceHealth("node/00000", "game", "the node is gone")
 
 
-@pytest.mark.parametrize("version", [DraVersion.V1_34, DraVersion.V1_37])
-async def test_health_reaches_the_kubelet_at_once_and_after_changes(kubelet_dir: str, version: DraVersion) -> None:
+@pytest.mark.parametrize("version", [KubeletVersion.V1_32, KubeletVersion.V1_37])
+async def test_health_reaches_the_kubelet_at_once_and_after_changes(kubelet_dir: str, version: KubeletVersion) -> None:
     """And again with the next kubelet."""
     async with registered(kubelet_dir, version) as (kubelet, driver):
         driver.handler.report(SICK)
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Unhealthy", PATIENCE)
         message = kubelet.health(DRIVER, *SICK[:2]).message
-        assert message == (SICK.problem if version.knows_health_message else "")
+        assert message == (SICK.problem if version.watches_health else "")
         driver.handler.report(SICK._replace(problem=""))
         await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
         await kubelet.restart()

@@ -17,7 +17,7 @@ from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.clock import Clock
 from aosp_plugin.framework.registration import STABLE, Loss
 from aosp_plugin.framework.runtime import Runtime
-from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
+from kubelet_standin import AdmissionError, Container, Kubelet, KubeletVersion, Pod
 from tests.support import (
     FAST,
     IN_LIFE,
@@ -166,9 +166,9 @@ async def test_missing_kubelet_socket_ends_no_registration(device_directory: Dev
 async def test_old_server_stops_before_the_new_one_registers(
     device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    """Kubelets from 1.25 to 1.36 confuse two plugins of the same resource, and must never see both."""
+    """Kubelets before 1.37 confuse two plugins of the same resource, and must never see both."""
     device_directory.add(0, 1)
-    async with Kubelet(kubelet_dir, behaviour=Behaviour.BUGGY) as kubelet, running(device_directory, kubelet_dir):
+    async with Kubelet(kubelet_dir, version=KubeletVersion.V1_36) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 2)
         for _ in range(5):
             count = len(kubelet.registrations)
@@ -198,14 +198,14 @@ class SlowStart(ListedDevices):
         assert self.end.wait(PATIENCE)
 
 
-@pytest.mark.parametrize("behaviour", list(Behaviour))
+@pytest.mark.parametrize("version", KubeletVersion)
 async def test_a_container_that_starts_gets_its_answer_before_the_registration_is_renewed(
-    kubelet_dir: str, behaviour: Behaviour
+    kubelet_dir: str, version: KubeletVersion
 ) -> None:
     """A kubelet that lives closes the connection when its stream ends, and the container would back off."""
     backend, pod = SlowStart(), Pod("game", [Container("main", {RESOURCE: 1})])
     plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, run(plugin):
+    async with Kubelet(kubelet_dir, version=version) as kubelet, run(plugin):
         await listed(kubelet, 1)
         await ready(plugin)
         await kubelet.admit(pod)

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import grpc
 import pytest
 
 from aosp_plugin.framework import DevicePlugin
@@ -17,7 +18,7 @@ from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as Server
-from kubelet_standin.tests.stub import Plugins, buggy_kubelet, new_kubelet, old_kubelet
+from kubelet_standin.tests.stub import Plugins, buggy_kubelet
 from tests.pod_resources import answering
 from tests.support import (
     IN_LIFE,
@@ -135,7 +136,6 @@ async def test_lost_devices_are_published_again(
         assert view.plugin.confirmation.allocatable == 3
 
 
-@new_kubelet
 async def test_one_answer_with_fewer_devices_changes_nothing(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
@@ -147,7 +147,6 @@ async def test_one_answer_with_fewer_devices_changes_nothing(
         assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)
 
 
-@new_kubelet
 async def test_kubelet_that_lacks_devices_is_asked_again_soon(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
@@ -162,12 +161,15 @@ async def test_kubelet_that_lacks_devices_is_asked_again_soon(
         await view.confirmed(3)
 
 
-@old_kubelet
 async def test_kubelet_without_the_api_is_not_compared(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
     device_directory.add(0)
-    async with Server(kubelet, socket) as server, viewed(device_directory, kubelet_dir, socket) as view:
+
+    async def refuse(context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetAllocatableResources")
+
+    async with answering(socket, refuse) as server, viewed(device_directory, kubelet_dir, socket) as view:
         await view.confirmed(None, "this kubelet is too old")
         assert server.requests
         assert view.plugin.ready
@@ -185,7 +187,6 @@ async def test_empty_path_disables_the_query() -> None:
     assert (await PodResources("", [RESOURCE]).allocatable()).problem == "disabled (pod_resources_socket is empty)"
 
 
-@new_kubelet
 async def test_plugin_that_is_overridden_is_ready(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +200,6 @@ async def test_plugin_that_is_overridden_is_ready(
         await until(lambda: view.plugin.ready)
 
 
-@new_kubelet
 async def test_round_in_which_devices_change_does_not_count(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:

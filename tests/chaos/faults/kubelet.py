@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from kubelet_standin import Behaviour
+from kubelet_standin import KubeletVersion
 from tests.chaos.registry import at_once, for_a_while
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def kubelet_restarts_without_cleaning(world: World, rng: random.Random) ->
 async def kubelet_of_another_version(world: World, rng: random.Random) -> None:
     """A kubelet of another version replaces the kubelet, without its state."""
     if world.kubelet_runs:
-        await world.replace_kubelet(rng.choice(list(Behaviour)))
+        await world.replace_kubelet(rng.choice(list(KubeletVersion)))
 
 
 @for_a_while("kubelet")

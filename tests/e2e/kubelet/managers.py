@@ -9,23 +9,23 @@ import signal
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from kubelet_standin import AdmissionError, Container, DraKubelet, DraVersion, Kubelet, Pod
+from kubelet_standin import AdmissionError, Container, DraKubelet, Kubelet, Pod
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.scenarios import Admitted, Rejected
 from tests.e2e.kubelet.standalone import PLUGINS
-from tests.e2e.kubelet.versions import DRA, behaviour
+from tests.e2e.kubelet.versions import dra_standin, standin
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from kubelet_standin import Behaviour
+    from kubelet_standin import KubeletVersion
     from tests.e2e.kubelet.node import Node, Placed
     from tests.e2e.kubelet.scenarios import DeviceManager
 
 
 class StandIn:
-    """``kubelet_standin.Kubelet`` with the behaviour of the real kubelet's version."""
+    """``kubelet_standin.Kubelet`` of the real kubelet's version."""
 
     def __init__(self, kubelet: Kubelet, dra_kubelet: DraKubelet) -> None:
         """Use a running stand-in, which consists of two halves."""
@@ -35,9 +35,9 @@ class StandIn:
         self._pods: dict[str, Pod] = {}
 
     @property
-    def behaviour(self) -> Behaviour:
-        """The stand-in's behaviour."""
-        return self._kubelet.behaviour
+    def version(self) -> KubeletVersion:
+        """The stand-in's version."""
+        return self._kubelet.version
 
     @property
     def directory(self) -> str:
@@ -115,9 +115,9 @@ class Real:
         self._placed: dict[str, Placed] = {}
 
     @property
-    def behaviour(self) -> Behaviour:
-        """The behaviour that the stand-in has for this version."""
-        return self._node.kubelet.behaviour
+    def version(self) -> KubeletVersion:
+        """The version of the stand-in that corresponds to this one."""
+        return self._node.kubelet.standin
 
     @property
     def directory(self) -> str:
@@ -199,12 +199,11 @@ def _outcome(placed: Placed, before: str) -> tuple[str]:
 
 @contextlib.asynccontextmanager
 async def stand_in(minor: int) -> AsyncIterator[DeviceManager]:
-    """Run a stand-in with the behaviour of a minor version of the kubelet."""
-    dra_version = DraVersion((1, max(minor, DRA.first)))
+    """Run a stand-in for a minor version of the kubelet."""
     with tempfile.TemporaryDirectory(prefix="kubelet-") as directory:
         async with (
-            Kubelet(directory, behaviour=behaviour(minor)) as kubelet,
-            DraKubelet(f"{directory}/plugins_registry", version=dra_version, watch_health=True) as dra_kubelet,
+            Kubelet(directory, version=standin(minor)) as kubelet,
+            DraKubelet(f"{directory}/plugins_registry", version=dra_standin(minor), watch_health=True) as dra_kubelet,
         ):
             yield StandIn(kubelet, dra_kubelet)
 

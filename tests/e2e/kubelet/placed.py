@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.e2e.kubelet import pods
 from tests.e2e.kubelet.container_runtime import without_scheme
+from tests.e2e.kubelet.versions import rejections
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Placed:
         status = self.status
         reason, message = status.get("reason"), status.get("message")
         assert reason == "UnexpectedAdmissionError", f"{reason}: {message}"
-        assert message == self._node.kubelet.behaviour.rejection(text), message
+        assert message in rejections(text), message
 
     def container(self, name: str = "main") -> dict[str, Any]:
         """Return the status of a container."""

@@ -86,7 +86,7 @@ class Standalone:
         self.manifests.mkdir(parents=True)
         self._binary = binary
         self.minor = versions.minor(self.version)
-        self.behaviour = versions.behaviour(self.minor)
+        self.standin = versions.standin(self.minor)
         config = directory / "kubelet.yaml"
         config.write_text(yaml.safe_dump(_configuration(self.manifests, runtime_socket, self.minor) | settings))
         # The DaemonSet's nodeSelector requires the label. Without the address the kubelet resolves the node's name.

@@ -13,7 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kubelet_standin import Behaviour
+from kubelet_standin import KubeletVersion
+from kubelet_standin.admission import rejection
 from tests.e2e.common import cache, golang
 
 VERSIONS: Final = {"1.25": "v1.25.16", "1.28": "v1.28.15", "1.31": "v1.31.0", "1.36": "v1.36.3", "1.37": "v1.37.1"}
@@ -114,14 +115,22 @@ def minor(text: str) -> int:
     return int(text.split(".")[1])
 
 
-def behaviour(number: int) -> Behaviour:
-    """Return the behaviour of the stand-in kubelet that corresponds to a minor version."""
+def standin(number: int) -> KubeletVersion:
+    """Return the version of the stand-in kubelet that corresponds to a minor version."""
     if number >= 37:
-        return Behaviour.NEW
+        return KubeletVersion.V1_37
     # A start of 1.31.0 removes only sockets, as since 1.33; 1.31.14 and 1.32 remove all files, as before.
-    if number >= 33 or number == minor(VERSIONS["1.31"]):
-        return Behaviour.BUGGY
-    return Behaviour.SWEEPING if number >= 26 else Behaviour.EARLY
+    return KubeletVersion.V1_36 if number >= 33 or number == minor(VERSIONS["1.31"]) else KubeletVersion.V1_32
+
+
+def dra_standin(number: int) -> KubeletVersion:
+    """Return the version of the stand-in kubelet for DRA drivers that corresponds to a minor version."""
+    return standin(number) if number >= 36 else KubeletVersion.V1_32
+
+
+def rejections(error: str) -> tuple[str, ...]:
+    """Return the messages of a pod that is rejected for an error: of kubelets since 1.26, and of earlier ones."""
+    return rejection(error), rejection(error).replace("Pod was rejected:", "Pod")
 
 
 def gates(number: int) -> dict[str, bool]:
