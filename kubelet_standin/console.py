@@ -23,12 +23,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kubelet_standin.aio import background_task
-from kubelet_standin.directory import socket_path
+from kubelet_standin.deviceplugin.directory import socket_path
+from kubelet_standin.deviceplugin.faults import Faults
+from kubelet_standin.deviceplugin.kubelet import Kubelet
+from kubelet_standin.deviceplugin.podresources import PodResources
+from kubelet_standin.deviceplugin.pods import AdmissionError, Container, ContainerAllocation, Pod
 from kubelet_standin.events import Event
-from kubelet_standin.faults import Faults
-from kubelet_standin.kubelet import Kubelet
-from kubelet_standin.podresources_server import PodResources
-from kubelet_standin.pods import AdmissionError, Container, ContainerAllocation, Pod
 from kubelet_standin.versions import KubeletVersion
 
 _CONTAINER = "main"

@@ -27,7 +27,7 @@ class Event(NamedTuple):
     container-failed         pod, container, reason, message
     ======================== ==================================================================================
 
-    Those of :class:`~kubelet_standin.dra_kubelet.DraKubelet`, besides the first two:
+    Those of :class:`~kubelet_standin.dra.kubelet.DraKubelet`, besides the first two:
 
     ======================== ==================================================================================
     registration-started     endpoint: the path of the socket

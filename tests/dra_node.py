@@ -12,9 +12,8 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
-from kubelet_standin import KubeletVersion
+from kubelet_standin import DraClaim, DraKubelet, KubeletVersion
 from kubelet_standin.apiserver import ApiServer
-from kubelet_standin.dra_kubelet import DraClaim, DraKubelet
 from tests.claims import NODE, claim_object
 from tests.dra_drivers import FAST_KUBELET
 from tests.static_credentials import StaticCredentials

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from kubelet_standin.dra_claims import DraClaim
+from kubelet_standin.dra.claims import DraClaim
 
 if TYPE_CHECKING:
     import ssl

@@ -7,7 +7,7 @@ import contextlib
 import os
 import tempfile
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiohttp import web
 
@@ -18,9 +18,10 @@ from kubelet_standin.apiserver.handler import Handler
 from kubelet_standin.apiserver.kinds import KINDS, Kind
 from kubelet_standin.apiserver.objects import Objects
 from kubelet_standin.apiserver.store import Store
+from kubelet_standin.observable import Observable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from types import TracebackType
 
     from kubelet_standin.apiserver.access import Received
@@ -44,7 +45,7 @@ class RequestRecord(NamedTuple):
     """HTTP status; 0 without an answer."""
 
 
-class ApiServer:
+class ApiServer(Observable[web.AppRunner]):
     """A stand-in API server: an async context manager that belongs to one event loop."""
 
     def __init__(
@@ -65,6 +66,7 @@ class ApiServer:
         - ``bookmark_interval``: seconds between two bookmarks of a watch.
         - ``kinds``: kinds in addition to those of :data:`~kubelet_standin.apiserver.kinds.KINDS`.
         """
+        super().__init__("API server")
         self.kinds = (*KINDS, *kinds)
         self.bookmark_interval = bookmark_interval
         self.access = Access()
@@ -77,8 +79,6 @@ class ApiServer:
         self._host = host
         self._port = 0
         self._watches: set[Watch] = set()
-        self._changed = asyncio.Event()
-        self._runner: web.AppRunner | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._certificates: certificates.Certificates | None = None
         if drop_fields is None:
@@ -87,23 +87,16 @@ class ApiServer:
         self.objects = Objects(self.store, self.kinds)
         """The administrator's requests, without HTTP."""
 
-    async def __aenter__(self) -> Self:
-        """Start the server."""
-        await self.start()
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop the server, and remove its files."""
-        await self.stop()
+        await super().__aexit__(kind, error, trace)
         if self._directory is not None:
             self._directory.cleanup()
 
-    async def start(self) -> None:
-        """Listen; after the first start, at the same port. Raises RuntimeError if the server already runs."""
-        if self._runner is not None:
-            raise RuntimeError("the API server already runs")
+    async def _start(self) -> web.AppRunner:
+        """Listen; after the first start, at the same port."""
         context = None
         if self._tls:
             if self._certificates is None:
@@ -116,17 +109,11 @@ class ApiServer:
         await runner.setup()
         await web.TCPSite(runner, self._host, self._port, ssl_context=context).start()
         self._port = runner.addresses[0][1]
-        self._runner = runner
-        self._notify()
+        return runner
 
-    async def stop(self) -> None:
-        """Stop as if killed: all connections break, and new ones are refused. Idempotent."""
-        runner, self._runner = self._runner, None
-        if runner is None:
-            return
-        self.drop_connections(runner)
-        await runner.cleanup()
-        self._notify()
+    async def _stop(self, run: web.AppRunner) -> None:
+        self.drop_connections(run)
+        await run.cleanup()
 
     async def restart(self, *, keep_data: bool = True) -> None:
         """Stop and start again; ``keep_data=False`` loses all objects, and the revisions begin again.
@@ -145,11 +132,6 @@ class ApiServer:
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="apiserver-")
         self._certificates = await asyncio.to_thread(certificates.create, self._directory.name)
-
-    @property
-    def running(self) -> bool:
-        """Whether the server is started."""
-        return self._runner is not None
 
     @property
     def url(self) -> str:
@@ -196,7 +178,7 @@ class ApiServer:
 
     def drop_connections(self, runner: web.AppRunner | None = None) -> None:
         """Break all connections, those of watches too."""
-        runner = runner or self._runner
+        runner = runner or self._run
         if runner is not None and runner.server is not None:
             for connection in list(runner.server.connections):
                 if connection.transport is not None:
@@ -209,23 +191,6 @@ class ApiServer:
             for (each, target), number in self.requests.items()
             if verb in {"*", each} and resource in {"*", target}
         )
-
-    async def wait_for(self, predicate: Callable[[ApiServer], object], timeout: float = 30.0) -> None:
-        """Wait until the predicate holds; it is evaluated now and after each change of state.
-
-        A state that lasts for less than one iteration of the event loop may be missed; use ``requests``, which only
-        grows, if that matters. Raises TimeoutError after ``timeout`` seconds, with a description of the state.
-        """
-        try:
-            async with asyncio.timeout(timeout):
-                while not predicate(self):
-                    await self.next_change().wait()
-        except TimeoutError:
-            raise TimeoutError(f"condition not met within {timeout:g} s; {self.describe()}") from None
-
-    def next_change(self) -> asyncio.Event:
-        """Return an event that the next change sets: of an object, a request, a watch, a fault, a start or a stop."""
-        return self._changed
 
     def describe(self) -> str:
         """Return a description of the state in a few lines, for failed tests."""
@@ -254,7 +219,3 @@ class ApiServer:
         self.requests[request.verb, request.resource] += 1
         self.log.append(RequestRecord(request.verb, request.resource, request.location.name, code))
         self._notify()
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()

@@ -8,8 +8,9 @@ from itertools import chain
 import grpc
 import pytest
 
-from kubelet_standin import AdmissionError, Container, Kubelet, Pod, admission
+from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from kubelet_standin.api import deviceplugin_pb2 as pb
+from kubelet_standin.deviceplugin import admission
 from kubelet_standin.tests.stub import (
     OTHER,
     PRE_STARTS,

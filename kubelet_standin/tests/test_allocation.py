@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kubelet_standin import ContainerAllocation, DeviceSpec, Mount
-from kubelet_standin.allocation import (
+from kubelet_standin.api import deviceplugin_pb2 as pb
+from kubelet_standin.deviceplugin.allocation import (
     AllocationRequest,
     Selection,
     SelectionError,
@@ -17,9 +18,8 @@ from kubelet_standin.allocation import (
     sample,
     start_selection,
 )
-from kubelet_standin.api import deviceplugin_pb2 as pb
-from kubelet_standin.checkpoint import CheckpointEntry
-from kubelet_standin.resources import ResourceState
+from kubelet_standin.deviceplugin.checkpoint import CheckpointEntry
+from kubelet_standin.deviceplugin.resources import ResourceState
 
 
 def rng(seed: int = 1) -> random.Random:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kubelet_standin.checkpoint import (
+from kubelet_standin.deviceplugin.checkpoint import (
     Checkpoint,
     CheckpointEntry,
     CorruptCheckpointError,

@@ -9,8 +9,8 @@ import stat
 import pytest
 
 from kubelet_standin import KubeletVersion
-from kubelet_standin import directory as disk
-from kubelet_standin.checkpoint import FILE_NAME, Checkpoint
+from kubelet_standin.deviceplugin import directory as disk
+from kubelet_standin.deviceplugin.checkpoint import FILE_NAME, Checkpoint
 
 
 def touch(path: str) -> None:

@@ -12,15 +12,14 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 import pytest
 
-from kubelet_standin import DraClaim, DraKubelet, DraPod, DraTimings, KubeletVersion
+from kubelet_standin import ClaimsError, DraClaim, DraKubelet, DraPod, DraTimings, KubeletVersion
 from kubelet_standin.api import dra_health_pb2 as health_pb
 from kubelet_standin.api import dra_pb2 as pb
 from kubelet_standin.api import pluginregistration_pb2 as registration_pb
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.apiserver.node_api import API, NodeApi
-from kubelet_standin.dra_health import HealthCache
-from kubelet_standin.dra_kubelet import ClaimsError
-from kubelet_standin.registry_watcher import RegistryWatcher
+from kubelet_standin.dra.health import HealthCache
+from kubelet_standin.dra.watcher import RegistryWatcher
 from kubelet_standin.tests.stub import PATIENCE, Clock
 
 DRIVER = "gpu.example.com"

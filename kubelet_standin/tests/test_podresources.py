@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod, PodResources
 from kubelet_standin.api import podresources_pb2 as pb
 from kubelet_standin.api import podresources_pb2_grpc as rpc
-from kubelet_standin.podresources_server import PodResources
 from kubelet_standin.tests.stub import OTHER, Plugins, R
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kubelet_standin.tracking import EndEffect, Tracker, TrackerByName
+from kubelet_standin.deviceplugin.tracking import EndEffect, Tracker, TrackerByName
 
 
 @dataclass(eq=False)

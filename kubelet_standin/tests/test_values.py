@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import ModuleType
 
 import grpc
 import pytest
 
 import kubelet_standin
-from kubelet_standin import Container, Faults, Pod
-from kubelet_standin.endpoint import go_error
+from kubelet_standin import Container, Faults, Pod, deviceplugin, dra
+from kubelet_standin.deviceplugin.endpoint import go_error
 
 
 def test_pod_uid_is_derived_from_the_name() -> None:
@@ -44,10 +45,9 @@ async def test_release_register_continues_hanging_calls() -> None:
     await faults.delay_register()
 
 
-def test_public_names_exist() -> None:
+@pytest.mark.parametrize("module", [deviceplugin, dra])
+def test_public_names_are_those_of_the_package(module: ModuleType) -> None:
     """They are loaded on first use."""
-    assert kubelet_standin.__all__ == sorted(kubelet_standin.__all__)
-    assert {*kubelet_standin.__all__} <= {*dir(kubelet_standin)}
-    assert all(getattr(kubelet_standin, name).__name__ == name for name in kubelet_standin.__all__)
+    assert all(getattr(kubelet_standin, name) is getattr(module, name) for name in module.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Missing'"):
         kubelet_standin.Missing  # noqa: B018 - the access raises

@@ -17,8 +17,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.support import RESOURCE, DeviceDirectory, free_port
 
 if TYPE_CHECKING:

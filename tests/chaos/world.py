@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kubelet_standin import Kubelet, KubeletVersion
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import Kubelet, KubeletVersion, PodResources
 from tests.chaos.expected import MISSING_DEVICE_TTL, Model
 from tests.chaos.files import DeviceDirectory
 from tests.chaos.monitor import Monitor

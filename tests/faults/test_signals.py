@@ -21,8 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from kubelet_standin import Kubelet
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import Kubelet, PodResources
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, http_get, listed
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
-from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.support import RESOURCE, DeviceDirectory, Serve, listed, until
 
 TAKEN_OVER = "INFO later plugin of the resource has taken over"

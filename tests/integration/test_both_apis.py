@@ -15,8 +15,8 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
 from kubelet_standin import Kubelet
+from kubelet_standin import PodResources as PodResourcesServer
 from kubelet_standin.apiserver import ApiServer
-from kubelet_standin.podresources_server import PodResources as PodResourcesServer
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
 from tests.support import listed, run, unready, until

@@ -9,8 +9,7 @@ import pytest
 
 from aosp_plugin.cli.status import fetch
 from aosp_plugin.report.document import ResourceReport
-from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.documents import examples, status
 from tests.support import PATIENCE, DeviceDirectory, ServeHere, answered, free_port
 

@@ -14,10 +14,8 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
-from kubelet_standin import Kubelet, KubeletVersion
+from kubelet_standin import ClaimsError, DraPod, Kubelet, KubeletVersion
 from kubelet_standin.apiserver import ApiServer
-from kubelet_standin.dra_claims import ClaimsError
-from kubelet_standin.dra_kubelet import DraPod
 from tests.backends import binder_backend
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_drivers import HASTY

@@ -14,8 +14,7 @@ from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.dra.claims import DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.errors import PluginError
-from kubelet_standin import DraKubelet, KubeletVersion
-from kubelet_standin.dra_kubelet import ClaimsError
+from kubelet_standin import ClaimsError, DraKubelet, KubeletVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
 from tests.support import PATIENCE, until
 

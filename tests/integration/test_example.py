@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import Container, DraKubelet, Kubelet, Pod, PodResources
 from kubelet_standin.apiserver import ApiServer
-from kubelet_standin.dra_kubelet import DraKubelet
-from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, answered, free_port, http_get, listed, sockets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

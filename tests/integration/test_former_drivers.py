@@ -31,9 +31,8 @@ from aosp_plugin.framework.dra.record_store import claims_on_host
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import Worker
+from kubelet_standin import ClaimsError, DraPod
 from kubelet_standin.apiserver import ApiServer
-from kubelet_standin.dra_claims import ClaimsError
-from kubelet_standin.dra_kubelet import DraPod
 from tests.backends import Served
 from tests.claims import DRIVER
 from tests.dra_node import DraNode

@@ -17,7 +17,7 @@ from aosp_plugin.framework.podresources_client import Allocatable, PodResources
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources as Server
+from kubelet_standin import PodResources as Server
 from kubelet_standin.tests.stub import Plugins, buggy_kubelet
 from tests.pod_resources import answering
 from tests.support import (

@@ -10,9 +10,8 @@ import yaml
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.report import node_events
-from kubelet_standin import Kubelet
+from kubelet_standin import Kubelet, PodResources
 from kubelet_standin.apiserver import ApiServer, Hang
-from kubelet_standin.podresources_server import PodResources
 from tests.support import RESOURCE, DeviceDirectory, ServeHere, free_port, http_get, listed
 
 KEY = "aosp.io/starting"

@@ -12,8 +12,7 @@ import pytest
 
 from aosp_plugin.daemon.device_records import DIRECTORY
 from aosp_plugin.framework.cdi import spec_path
-from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.support import DeviceDirectory, ServeHere, listed, until
 from tests.tmpfs_binderfs import Mounts
 

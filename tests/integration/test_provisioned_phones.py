@@ -39,8 +39,7 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, DeviceRecord, RequestRecord
 from aosp_plugin.framework.dra.record_store import BOOT_ID_FILE, RecordStore
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
-from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.backends import Served
 from tests.full_pipe import FullPipe
 from tests.support import PATIENCE, Clock, listed, run

@@ -20,9 +20,8 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import DeviceNode
 from aosp_plugin.framework.errors import InvalidRequestError, UnhealthyDeviceError
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import ClaimsError, Container, DraPod, Kubelet, Pod
 from kubelet_standin.apiserver import ApiServer
-from kubelet_standin.dra_claims import ClaimsError, DraPod
 from tests.backends import Served, binder_backend
 from tests.dra_node import DraNode
 from tests.support import RESOURCE, DeviceDirectory, listed, names, run

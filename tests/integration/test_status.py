@@ -10,8 +10,7 @@ import pytest
 
 from aosp_plugin.cli import status
 from aosp_plugin.framework.errors import ConfigError
-from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.support import (
     RESOURCE,
     DeviceDirectory,

@@ -12,7 +12,7 @@ from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
 from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api
 from kubelet_standin import ContainerAllocation
-from kubelet_standin import pods as given
+from kubelet_standin.deviceplugin import pods as given
 from tests.backends import Served
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check, start

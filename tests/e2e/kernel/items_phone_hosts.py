@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kubelet_standin import AdmissionError, Container, Pod
-from kubelet_standin.podresources_server import PodResources
+from kubelet_standin import AdmissionError, Container, Pod, PodResources
 from tests.e2e.kernel import items_binderfs_phones, phones
 from tests.e2e.kernel.containers import check
 from tests.e2e.kernel.item import Item, item

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kubelet_standin import KubeletVersion
-from kubelet_standin.admission import rejection
+from kubelet_standin.deviceplugin.admission import rejection
 from tests.e2e.common import cache, golang
 
 VERSIONS: Final = {"1.25": "v1.25.16", "1.28": "v1.28.15", "1.31": "v1.31.0", "1.36": "v1.36.3", "1.37": "v1.37.1"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from kubelet_standin.api import dra_pb2 as pb
-from kubelet_standin.dra_drivers import DriverError, Drivers, Setup
+from kubelet_standin.dra.drivers import DriverError, Drivers, Setup
 
 Fetch = Callable[[str, str], Awaitable["DraClaim"]]
 

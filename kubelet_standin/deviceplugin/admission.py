@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubelet_standin.allocation import (
+from kubelet_standin.deviceplugin.allocation import (
     AllocationRequest,
     SelectionError,
     complete_selection,
@@ -19,10 +19,10 @@ from kubelet_standin.allocation import (
     sample,
     start_selection,
 )
-from kubelet_standin.checkpoint import CheckpointEntry
-from kubelet_standin.endpoint import CallError, Endpoint
-from kubelet_standin.pods import AdmissionError, AdmittedPod, Container, ContainerAllocation, Pod
-from kubelet_standin.resources import ManagerState
+from kubelet_standin.deviceplugin.checkpoint import CheckpointEntry
+from kubelet_standin.deviceplugin.endpoint import CallError, Endpoint
+from kubelet_standin.deviceplugin.pods import AdmissionError, AdmittedPod, Container, ContainerAllocation, Pod
+from kubelet_standin.deviceplugin.resources import ManagerState
 
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 CONFIG_ERROR: Final = "CreateContainerConfigError"

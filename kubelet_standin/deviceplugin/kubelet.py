@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from kubelet_standin import directory as disk
-from kubelet_standin.admission import Admission
-from kubelet_standin.checkpoint import FILE_NAME, Checkpoint
+from kubelet_standin.deviceplugin import directory as disk
+from kubelet_standin.deviceplugin.admission import Admission
+from kubelet_standin.deviceplugin.checkpoint import FILE_NAME, Checkpoint
+from kubelet_standin.deviceplugin.faults import Faults
+from kubelet_standin.deviceplugin.plugins import PluginManager, PluginSettings
+from kubelet_standin.deviceplugin.pods import AdmissionError, AdmittedPod, ContainerAllocation, Pod
+from kubelet_standin.deviceplugin.registration import Registration, RegistrationService
+from kubelet_standin.deviceplugin.resources import ManagerState, ResourceState, ResourceView
+from kubelet_standin.deviceplugin.socket_server import listen
 from kubelet_standin.events import Event
-from kubelet_standin.faults import Faults
-from kubelet_standin.plugins import PluginManager, PluginSettings
-from kubelet_standin.pods import AdmissionError, AdmittedPod, ContainerAllocation, Pod
-from kubelet_standin.registration import Registration, RegistrationService
-from kubelet_standin.resources import ManagerState, ResourceState, ResourceView
-from kubelet_standin.socket_server import listen
+from kubelet_standin.observable import Observable
 from kubelet_standin.versions import NEWEST, KubeletVersion
 
 GRACE_PERIOD: Final = 300.0
@@ -39,8 +38,11 @@ class _Run:
     stop_listening: Callable[[], Awaitable[None]]
 
 
-class Kubelet:
-    """A kubelet's device manager: an async context manager that belongs to one event loop."""
+class Kubelet(Observable[_Run]):
+    """A kubelet's device manager: an async context manager that belongs to one event loop.
+
+    A stop is like a crash: the streams break, and kubelet.sock stays, but refuses connections.
+    """
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Kubelet:
         Raises OSError if the directory's path is too long for a socket.
         """
         self.directory = os.path.abspath(directory)
+        super().__init__("kubelet", on_event, directory=self.directory, version=str(version))
         self.version = version
         self.faults = Faults()
         self.socket_path = disk.socket_path(self.directory)
@@ -75,34 +78,15 @@ class Kubelet:
         self._settings = PluginSettings(self.directory, version, grace_period, dial_timeout, max_message, clock)
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._checkpoints = checkpoints
-        self._on_event = on_event
         self._registrations: list[Registration] = []
         self._pods: dict[str, str] = {}
         self._ending: set[tuple[str, str]] = set()
         """The init containers that are no sidecars, by the names of pod and container."""
         self._active: set[str] = set()
         self._started: set[tuple[str, str]] = set()
-        self._changed = asyncio.Event()
-        self._run: _Run | None = None
 
-    async def __aenter__(self) -> Self:
-        """Start the kubelet."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the kubelet."""
-        await self.stop()
-
-    async def start(self) -> None:
-        """Read the checkpoint, create and clean up the directory, listen (manager.go:235-281, in this order).
-
-        Raises RuntimeError if the kubelet already runs.
-        """
-        if self._run is not None:
-            raise RuntimeError("the kubelet already runs")
+    async def _start(self) -> _Run:
+        """Read the checkpoint, create and clean up the directory, listen (manager.go:235-281, in this order)."""
         state = ManagerState(disk.read_checkpoint(self.checkpoint_path) if self._checkpoints else Checkpoint())
         # The pods of an earlier object on this directory exist until they are finished; only their UIDs are known.
         for uid in {entry.pod_uid for entry in state.entries.values()} - self._pods.keys():
@@ -132,19 +116,11 @@ class Kubelet:
         except BaseException:
             await plugins.close()
             raise
-        self._run = _Run(state, plugins, admission, stop_listening)
-        self._emit("kubelet-started", directory=self.directory, version=str(self.version))
+        return _Run(state, plugins, admission, stop_listening)
 
-    async def stop(self) -> None:
-        """Stop as if killed: all streams break, and kubelet.sock stays but refuses connections. Idempotent."""
-        run, self._run = self._run, None
-        if run is None:
-            return
+    async def _stop(self, run: _Run) -> None:
         await run.stop_listening()
-        try:
-            await run.plugins.close()
-        finally:
-            self._emit("kubelet-stopped")
+        await run.plugins.close()
 
     async def restart(self, *, keep_checkpoint: bool = True) -> None:
         """Stop and start again; ``keep_checkpoint=False`` loses the allocations."""
@@ -153,11 +129,6 @@ class Kubelet:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.checkpoint_path)
         await self.start()
-
-    @property
-    def running(self) -> bool:
-        """Whether the kubelet is started."""
-        return self._run is not None
 
     @property
     def registrations(self) -> Sequence[Registration]:
@@ -192,23 +163,6 @@ class Kubelet:
             last_stream_end=resource.last_stream_end,
         )
 
-    async def wait_for(
-        self,
-        predicate: Callable[[Kubelet], bool],
-        timeout: float = 30.0,
-    ) -> None:
-        """Wait until the predicate holds; it is evaluated now and after each change of state.
-
-        A state that lasts for less than one iteration of the event loop may be missed; use counters that only grow
-        if that matters. Raises TimeoutError after ``timeout`` seconds, with a description of the state.
-        """
-        try:
-            async with asyncio.timeout(timeout):
-                while not predicate(self):
-                    await self._changed.wait()
-        except TimeoutError:
-            raise TimeoutError(f"condition not met within {timeout:g} s; {self.describe()}") from None
-
     def describe(self) -> str:
         """Return a description of the state in a few lines, for failed tests."""
         lines = [f"the kubelet ({self.version}) is {'running' if self._run else 'stopped'}"]
@@ -222,20 +176,10 @@ class Kubelet:
         lines.append(f"  registrations: {len(self._registrations)}, last: {self._registrations[-1:]}")
         return "\n".join(lines)
 
-    def _emit(self, name: str, /, **fields: object) -> None:
-        if self._on_event is not None:
-            self._on_event(Event(name, fields))
-        self._notify()
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
     def _running(self) -> _Run:
-        if self._run is None:
-            raise RuntimeError("the kubelet is stopped")
-        self._run.plugins.expire()
-        return self._run
+        run = super()._running()
+        run.plugins.expire()
+        return run
 
     async def admit(self, pod: Pod) -> AdmittedPod:
         """Admit a pod that was scheduled to this node. Raises AdmissionError if the kubelet rejects it."""

@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 
 from kubelet_standin.aio import background_task
 from kubelet_standin.api import dra_health_pb2 as health_pb
-from kubelet_standin.dra_health import HealthCache
-from kubelet_standin.dra_settings import DraFaults, DraTimings
+from kubelet_standin.dra.health import HealthCache
+from kubelet_standin.dra.settings import DraFaults, DraTimings
 from kubelet_standin.events import Emit
 from kubelet_standin.sockets import open_channel
 from kubelet_standin.versions import DRA_SERVICES, HEALTH_V1ALPHA1, KubeletVersion

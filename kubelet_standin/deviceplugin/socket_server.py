@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import grpc
 
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
-from kubelet_standin.directory import SOCKET_NAME, alias
+from kubelet_standin.deviceplugin.directory import SOCKET_NAME, alias
 from kubelet_standin.sockets import socket_address
 
 GARBAGE = b"220 this is not gRPC\r\n" * 8

@@ -21,8 +21,8 @@ import grpc
 
 from kubelet_standin.api import podresources_pb2 as pb
 from kubelet_standin.api import podresources_pb2_grpc as rpc
-from kubelet_standin.kubelet import Kubelet
-from kubelet_standin.resources import HEALTHY
+from kubelet_standin.deviceplugin.kubelet import Kubelet
+from kubelet_standin.deviceplugin.resources import HEALTHY
 from kubelet_standin.sockets import socket_address
 
 

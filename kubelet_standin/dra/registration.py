@@ -9,8 +9,8 @@ from typing import NamedTuple
 import grpc
 
 from kubelet_standin.api import pluginregistration_pb2 as pb
-from kubelet_standin.dra_drivers import DriverError, Drivers, Setup
-from kubelet_standin.dra_settings import DraRegistration
+from kubelet_standin.dra.drivers import DriverError, Drivers, Setup
+from kubelet_standin.dra.settings import DraRegistration
 from kubelet_standin.sockets import open_channel
 
 PLUGIN_TYPE = "DRAPlugin"

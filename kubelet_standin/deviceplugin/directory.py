@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Final
 
-from kubelet_standin import checkpoint as cp
+from kubelet_standin.deviceplugin import checkpoint as cp
 from kubelet_standin.versions import KubeletVersion
 
 SOCKET_NAME: Final = "kubelet.sock"

@@ -1,28 +1,4 @@
-"""The DRA half of the stand-in kubelet: plugin watcher, DRA drivers and the claims of pods, on real unix sockets.
-
-::
-
-    async with DraKubelet(f"{root}/plugins_registry") as kubelet:
-        process = await asyncio.create_subprocess_exec("my-driver", "--registry", kubelet.directory)
-        await kubelet.wait_for(lambda k: k.connected("gpu.example.com"))
-        pod = DraPod("game", (DraClaim("gpu", "uid-1", ("gpu.example.com",)),))
-        await kubelet.prepare(pod)
-        assert kubelet.cdi_devices(pod)
-        await kubelet.unprepare(pod)
-
-Modelled, with the differences between the versions (``KubeletVersion``): the directory ``plugins_registry``, which is
-read at the start and followed by inotify; registration with its deadlines, its checks and the pauses after failures;
-one connection for each registered socket; several instances of one driver; Prepare and Unprepare with the kubelet's
-checks of the answers; claims that pods share; the checkpoint, without which claims are prepared, so that a restarted
-kubelet prepares them again where a sandbox is made; pods that wait after a failure, and pods that are gone without
-their claims having been unprepared; health streams; ResourceSlices that are deleted when a kubelet starts, and when a
-driver is away for too long.
-
-Not modelled: containers and sandboxes, idle connections (closed after 30 minutes), the checkpoint's file, feature gates
-but ResourceHealthStatus, ``SkipNodeOperations``, the kubelet's metrics. ``reservedFor`` is not checked.
-
-``seed`` determines everything that is random. ``wait_for`` does not poll.
-"""
+"""A kubelet's dealings with DRA drivers: plugin watcher, drivers and the claims of pods, on real unix sockets."""
 
 from __future__ import annotations
 
@@ -33,39 +9,24 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
-from kubelet_standin.dra_claims import (
+from kubelet_standin.dra.claims import (
     ClaimDevice,
     ClaimInfo,
     ClaimsError,
-    DraClaim,
     DraManager,
     DraPod,
     Fetch,
     devices_of,
 )
-from kubelet_standin.dra_drivers import Drivers, DriverView, Setup, Wipe
-from kubelet_standin.dra_health import HealthCache, HealthView
-from kubelet_standin.dra_registration import PluginManager
-from kubelet_standin.dra_settings import DraFaults, DraRegistration, DraTimings
+from kubelet_standin.dra.drivers import Drivers, DriverView, Setup, Wipe
+from kubelet_standin.dra.health import HealthCache, HealthView
+from kubelet_standin.dra.registration import PluginManager
+from kubelet_standin.dra.settings import DraFaults, DraRegistration, DraTimings
+from kubelet_standin.dra.watcher import RegistryWatcher
 from kubelet_standin.events import Event
-from kubelet_standin.registry_watcher import RegistryWatcher
+from kubelet_standin.observable import Observable
 from kubelet_standin.versions import NEWEST, KubeletVersion
-
-__all__ = [
-    "ClaimDevice",
-    "ClaimsError",
-    "DraClaim",
-    "DraFaults",
-    "DraKubelet",
-    "DraPod",
-    "DraRegistration",
-    "DraTimings",
-    "DriverView",
-    "HealthView",
-]
 
 
 @dataclass(frozen=True)
@@ -79,7 +40,7 @@ class _Run:
     tasks: Sequence[asyncio.Task[None]]
 
 
-class DraKubelet:
+class DraKubelet(Observable[_Run]):
     """A kubelet's dealings with DRA drivers: an async context manager that belongs to one event loop."""
 
     def __init__(
@@ -105,6 +66,7 @@ class DraKubelet:
         - ``on_event`` is called with each :class:`~kubelet_standin.events.Event`, on the event loop.
         """
         self.directory = os.path.abspath(directory)
+        super().__init__("kubelet", on_event, directory=self.directory, version=str(version))
         self.version = version
         self.faults = DraFaults()
         self.timings = timings or DraTimings()
@@ -114,33 +76,14 @@ class DraKubelet:
         self._wipe = wipe
         self._fetch = fetch
         self._clock = clock
-        self._on_event = on_event
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._registrations: list[DraRegistration] = []
         self._registrations_before = 0  # those of the runs before this one
         self._infos: dict[tuple[str, str], ClaimInfo] = {}
         self._pods: dict[str, DraPod] = {}
-        self._changed = asyncio.Event()
-        self._run: _Run | None = None
 
-    async def __aenter__(self) -> Self:
-        """Start the kubelet."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the kubelet."""
-        await self.stop()
-
-    async def start(self) -> None:
-        """Begin to delete all ResourceSlices of the node, and to register the drivers whose sockets exist.
-
-        Raises RuntimeError if the kubelet already runs.
-        """
-        if self._run is not None:
-            raise RuntimeError("the kubelet already runs")
+    async def _start(self) -> _Run:
+        """Begin to delete all ResourceSlices of the node, and to register the drivers whose sockets exist."""
         self._infos = {key: info.checkpointed() for key, info in self._infos.items()}
         health = HealthCache(self.version, self.timings.health, self._clock)
         setup = Setup(
@@ -152,20 +95,14 @@ class DraKubelet:
         manager = DraManager(drivers, setup, self._infos, self._fetch)
         watcher = RegistryWatcher(self.directory, plugins.appeared, plugins.disappeared)
         tasks = [asyncio.create_task(plugins.run()), asyncio.create_task(self._reconcile_claims(manager))]
-        self._run = _Run(drivers, manager, health, watcher, tasks)
-        self._emit("kubelet-started", directory=self.directory, version=str(self.version))
+        return _Run(drivers, manager, health, watcher, tasks)
 
-    async def stop(self) -> None:
-        """Stop as if killed: all connections break. Idempotent."""
-        run, self._run = self._run, None
-        if run is None:
-            return
+    async def _stop(self, run: _Run) -> None:
         run.watcher.close()
         for task in run.tasks:
             task.cancel()
         await asyncio.wait(run.tasks)
         await run.drivers.close()
-        self._emit("kubelet-stopped")
 
     async def restart(self, *, keep_checkpoint: bool = True) -> None:
         """Stop and start again. Which claims are prepared is not in the checkpoint: see ``prepare_again``."""
@@ -179,11 +116,6 @@ class DraKubelet:
         async with asyncio.TaskGroup() as group:
             for pod in list(self._pods.values()):
                 group.create_task(self._running().manager.prepare(pod))
-
-    @property
-    def running(self) -> bool:
-        """Whether the kubelet is started."""
-        return self._run is not None
 
     @property
     def registrations(self) -> Sequence[DraRegistration]:
@@ -255,18 +187,6 @@ class DraKubelet:
         """Let a pod be gone, as if deleted by force: its claims are unprepared ``timings.claim_reconcile`` later."""
         self._pods.pop(pod.uid, None)
 
-    async def wait_for(self, predicate: Callable[[DraKubelet], bool], timeout: float = 30.0) -> None:
-        """Wait until the predicate holds; it is evaluated now and after each change of state.
-
-        Raises TimeoutError after ``timeout`` seconds, with a description of the state.
-        """
-        try:
-            async with asyncio.timeout(timeout):
-                while not predicate(self):
-                    await self._changed.wait()
-        except TimeoutError:
-            raise TimeoutError(f"condition not met within {timeout:g} s; {self.describe()}") from None
-
     def describe(self) -> str:
         """Return a description of the state in a few lines, for failed tests."""
         lines = [f"the kubelet ({self.version}) is {'running' if self._run else 'stopped'}"]
@@ -294,14 +214,6 @@ class DraKubelet:
                     with contextlib.suppress(ClaimsError):
                         await manager.unprepare(DraPod(uid, claims, uid))
 
-    def _running(self) -> _Run:
-        if self._run is None:
-            raise RuntimeError("the kubelet is stopped")
-        return self._run
-
     def _emit(self, name: str, /, **fields: object) -> None:
         self.calls += name == "driver-called"
-        if self._on_event is not None:
-            self._on_event(Event(name, fields))
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        super()._emit(name, **fields)

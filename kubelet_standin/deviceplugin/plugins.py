@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
-from kubelet_standin.directory import endpoint_path
-from kubelet_standin.endpoint import CallError, Endpoint
+from kubelet_standin.deviceplugin.directory import endpoint_path
+from kubelet_standin.deviceplugin.endpoint import CallError, Endpoint
+from kubelet_standin.deviceplugin.faults import Faults
+from kubelet_standin.deviceplugin.registration import Registration
+from kubelet_standin.deviceplugin.resources import ManagerState
+from kubelet_standin.deviceplugin.tracking import Tracker, TrackerByName
 from kubelet_standin.events import Emit
-from kubelet_standin.faults import Faults
-from kubelet_standin.registration import Registration
-from kubelet_standin.resources import ManagerState
-from kubelet_standin.tracking import Tracker, TrackerByName
 from kubelet_standin.versions import KubeletVersion
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
-from kubelet_standin.checkpoint import Checkpoint, CheckpointEntry
+from kubelet_standin.deviceplugin.checkpoint import Checkpoint, CheckpointEntry
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"

@@ -10,8 +10,8 @@ import grpc
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
+from kubelet_standin.deviceplugin.faults import Faults
 from kubelet_standin.events import Emit
-from kubelet_standin.faults import Faults
 
 SUPPORTED_VERSION: Final = "v1beta1"
 PENDING: Final = "pending"

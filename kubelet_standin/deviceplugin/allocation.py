@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
-from kubelet_standin.checkpoint import CheckpointEntry
-from kubelet_standin.pods import ContainerAllocation, DeviceSpec, Mount
+from kubelet_standin.deviceplugin.checkpoint import CheckpointEntry
+from kubelet_standin.deviceplugin.pods import ContainerAllocation, DeviceSpec, Mount
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
