@@ -233,8 +233,8 @@ def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
     a host with phones until q, Ctrl-C or SIGTERM, and prints the address of the plugin's page.
     """
     try:
-        from kubelet_standin.demo import stay as permanent  # noqa: PLC0415
-        from kubelet_standin.demo import steps  # noqa: PLC0415
+        from aosp_plugin.demo import stay as permanent  # noqa: PLC0415 - requires another distribution
+        from aosp_plugin.demo import steps  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "kubelet_standin":
             raise

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,20 @@ def unprivileged(command: Sequence[str]) -> list[str]:
     user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
     capabilities = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
     return ["env", *environment, "setpriv", *user, *capabilities, *command]
+
+
+def test_only_the_demo_of_the_plugin_needs_another_distribution() -> None:
+    """No two distributions need each other."""
+    root = Path(__file__).parents[2]
+    needs: dict[tuple[str, str], set[str]] = {}
+    for directory in (".", "kubelet_standin", "kubectl_phones"):
+        project = tomllib.loads((root / directory / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        groups = {"": project.get("dependencies", []), **project.get("optional-dependencies", {})}
+        needs |= {(project["name"], group): set(requirements) for group, requirements in groups.items()}
+    own = {name for name, _ in needs}
+    assert {key: found for key, requirements in needs.items() if (found := requirements & own)} == {
+        ("aosp-device-plugin", "demo"): {"kubelet-standin"}
+    }
 
 
 def test_demo_shows_every_step(kubelet_dir: str) -> None:

@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 import click
 import yaml
 
+from aosp_plugin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
+from aosp_plugin.demo.screen import RESOURCE, Screen
 from kubelet_standin import AdmissionError, Container, Kubelet, KubeletVersion, Pod, PodResources
-from kubelet_standin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
-from kubelet_standin.demo.screen import RESOURCE, Screen
 
 BINDER_DEVICES = ("binder", "hwbinder", "vndbinder")
 """The files of a phone, which is a directory: a stand-in without a driver."""

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import click
 
+from aosp_plugin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
+from aosp_plugin.framework.aio import background_task
 from kubelet_standin import AdmissionError, Container, ContainerAllocation, Kubelet, Pod
-from kubelet_standin.aio import background_task
-from kubelet_standin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
 
 RESOURCE = "aosp.io/binder"
 _DONE = click.style("✓", fg="green")
