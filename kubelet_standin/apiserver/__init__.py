@@ -31,10 +31,9 @@ limit. The same checks run with it and with kube-apiserver.
     asyncio.run(main())
 
 - ``server.objects`` reads and writes objects as the administrator: without HTTP, faults, tokens and rules.
-  ``collect_garbage`` deletes what belonged to deleted owners.
 - ``server.access`` has the tokens (401) and rules (403). ``write_service_account`` writes the files that the kubelet
   mounts into a pod, and ``environment`` has its variables.
-- ``server.faults`` injects faults: :class:`Hang`, :class:`Slow`, :class:`Cut`, :class:`Garbage`, :class:`RawBytes`,
+- ``server.faults`` injects faults: :class:`Hang`, :class:`Cut`, :class:`Garbage`, :class:`RawBytes`,
   :class:`Throttle`, :class:`Refuse`, and watches that send nothing. ``stop``, ``restart``, ``drop_connections`` and
   ``end_watches`` end connections.
 - ``server.requests`` counts requests, and :meth:`ApiServer.wait_for` waits for a condition without polling.
@@ -46,9 +45,8 @@ a taint, API versions other than v1, and the validation of anything but Resource
 
 from __future__ import annotations
 
-from kubelet_standin.apiserver.faults import Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
-from kubelet_standin.apiserver.kinds import Kind
+from kubelet_standin.apiserver.faults import Cut, Garbage, Hang, RawBytes, Refuse, Throttle
 from kubelet_standin.apiserver.server import ApiServer
 from kubelet_standin.apiserver.statuses import StatusError
 
-__all__ = ["ApiServer", "Cut", "Garbage", "Hang", "Kind", "RawBytes", "Refuse", "Slow", "StatusError", "Throttle"]
+__all__ = ["ApiServer", "Cut", "Garbage", "Hang", "RawBytes", "Refuse", "StatusError", "Throttle"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +21,6 @@ async def fault_answer(request: web.Request, active: Active) -> web.StreamRespon
     match active.fault:
         case faults.Hang():
             await active.removed.wait()
-        case faults.Slow(seconds):
-            await asyncio.sleep(seconds)
         case faults.Garbage(body, content_type, status):
             return web.Response(body=body, status=status, headers={"Content-Type": content_type})
         case faults.RawBytes(content):

@@ -23,13 +23,6 @@ class Hang:
 
 
 @dataclass(frozen=True)
-class Slow:
-    """The request is processed after some seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Cut:
     """The request is processed, and the connection breaks within the answer.
 
@@ -73,7 +66,7 @@ class Refuse:
     retry_after: float | None = None
 
 
-Fault: TypeAlias = Hang | Slow | Cut | Garbage | RawBytes | Throttle | Refuse
+Fault: TypeAlias = Hang | Cut | Garbage | RawBytes | Throttle | Refuse
 
 
 @dataclass

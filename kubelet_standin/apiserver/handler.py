@@ -5,24 +5,21 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from kubelet_standin.apiserver import patches, statuses
-from kubelet_standin.apiserver.access import Access, Received
+from kubelet_standin.apiserver.access import Received
 from kubelet_standin.apiserver.fault_answers import JSON, break_connection, cut_answer, fault_answer, status_answer
-from kubelet_standin.apiserver.faults import Cut, Faults
-from kubelet_standin.apiserver.kinds import Kind, Location, locate
+from kubelet_standin.apiserver.faults import Cut
+from kubelet_standin.apiserver.kinds import Location, locate
 from kubelet_standin.apiserver.selectors import selector
 from kubelet_standin.apiserver.statuses import StatusError
 from kubelet_standin.apiserver.watches import Watch, WatchOptions
 
 if TYPE_CHECKING:
-    import asyncio
-    from contextlib import AbstractContextManager
-
-    from kubelet_standin.apiserver.store import Store
+    from kubelet_standin.apiserver.server import ApiServer
 
 WATCH_SECONDS = 1800.0
 """The duration of a watch without timeoutSeconds; kube-apiserver's is random, 30 to 60 minutes."""
@@ -31,34 +28,15 @@ _VERBS = {"POST": "create", "PUT": "update", "DELETE": "delete", "PATCH": "patch
 _TRUE = {"1", "true", "True"}
 
 
-class Server(Protocol):
-    """The part of the API server that the handler uses."""
-
-    kinds: tuple[Kind, ...]
-    access: Access
-    faults: Faults
-    store: Store
-    bookmark_interval: float
-
-    def next_change(self) -> asyncio.Event:
-        """Return an event that the next change sets."""
-
-    def watching(self, watch: Watch) -> AbstractContextManager[None]:
-        """Count an open watch inside the context."""
-
-    def record(self, request: Received, code: int) -> None:
-        """Count a request."""
-
-
 class Handler:
     """Answers the requests of one server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ApiServer) -> None:
         self._server = server
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request. Each is counted, with the status of the answer."""
-        location = locate(request.path, self._server.kinds)
+        location = locate(request.path)
         if location is None:
             return self._infrastructure(request)
         received = Received(_verb(request, location), location, "")

@@ -78,7 +78,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(*_DRA, "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True),
     Kind(*_DRA, "deviceclasses", "DeviceClass"),
 )
-"""The kinds that every server has; ``ApiServer(kinds=...)`` adds others."""
+"""The kinds that every server has."""
 
 
 class Location(NamedTuple):
@@ -91,10 +91,10 @@ class Location(NamedTuple):
     subresource: str = ""
 
 
-def locate(path: str, kinds: tuple[Kind, ...]) -> Location | None:
+def locate(path: str) -> Location | None:
     """Return what a path names, without query; None if the server has no such resource."""
     parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
-    for kind in kinds:
+    for kind in KINDS:
         root = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
         if parts[: len(root)] != root:
             continue

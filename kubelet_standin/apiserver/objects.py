@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kubelet_standin.apiserver.kinds import Kind, Location, locate
+from kubelet_standin.apiserver.kinds import Location, locate
 from kubelet_standin.apiserver.selectors import selector
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ Object = dict[str, Any]
 class Objects:
     """Requests without HTTP, faults, tokens and rules; watches see their changes. For the server's event loop."""
 
-    def __init__(self, store: Store, kinds: tuple[Kind, ...]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._kinds = kinds
 
     def get(self, path: str) -> Object:
         """Return an object. This and the following methods raise StatusError as the API does."""
@@ -62,21 +61,8 @@ class Objects:
             self._store.delete(Location(location.kind, metadata.get("namespace", ""), metadata["name"]), {})
         return len(items)
 
-    def collect_garbage(self) -> Sequence[str]:
-        """Delete the objects whose owners no longer exist, as kube-controller-manager does, and return their names."""
-        uids = {item["metadata"]["uid"] for kind in self._kinds for item in self._store.list(kind, lambda _: True)}
-        names = []
-        for kind in self._kinds:
-            for item in self._store.list(kind, lambda _: True):
-                metadata = item["metadata"]
-                owners = metadata.get("ownerReferences") or []
-                if owners and not any(owner.get("uid") in uids for owner in owners):
-                    self._store.delete(Location(kind, metadata.get("namespace", ""), metadata["name"]), {})
-                    names.append(metadata["name"])
-        return names
-
     def _locate(self, path: str) -> Location:
-        location = locate(path, self._kinds)
+        location = locate(path)
         if location is None:
             raise KeyError(f"{path} is not the path of a resource")
         return location

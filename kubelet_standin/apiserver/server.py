@@ -15,13 +15,13 @@ from kubelet_standin.apiserver import certificates
 from kubelet_standin.apiserver.access import Access
 from kubelet_standin.apiserver.faults import Faults
 from kubelet_standin.apiserver.handler import Handler
-from kubelet_standin.apiserver.kinds import KINDS, Kind
+from kubelet_standin.apiserver.kinds import KINDS
 from kubelet_standin.apiserver.objects import Objects
 from kubelet_standin.apiserver.store import Store
 from kubelet_standin.observable import Observable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
     from types import TracebackType
 
     from kubelet_standin.apiserver.access import Received
@@ -55,7 +55,6 @@ class ApiServer(Observable[web.AppRunner]):
         drop_fields: Collection[str] | None = None,
         tls: bool = False,
         bookmark_interval: float = 60.0,
-        kinds: Sequence[Kind] = (),
         host: str = "127.0.0.1",
     ) -> None:
         """Prepare a server like kube-apiserver 1.``minor``.
@@ -64,10 +63,8 @@ class ApiServer(Observable[web.AppRunner]):
           feature gates were off; None for those of the version, which is ``taints`` before 1.36.
         - ``tls``: serve HTTPS with a certificate of an authority of its own, which requires openssl.
         - ``bookmark_interval``: seconds between two bookmarks of a watch.
-        - ``kinds``: kinds in addition to those of :data:`~kubelet_standin.apiserver.kinds.KINDS`.
         """
         super().__init__("API server")
-        self.kinds = (*KINDS, *kinds)
         self.bookmark_interval = bookmark_interval
         self.access = Access()
         self.faults = Faults(self._notify)
@@ -84,7 +81,7 @@ class ApiServer(Observable[web.AppRunner]):
         if drop_fields is None:
             drop_fields = () if minor >= TAINTS_SINCE else ("taints",)
         self.store = Store(drop_fields=drop_fields, minor=minor, changed=self._notify)
-        self.objects = Objects(self.store, self.kinds)
+        self.objects = Objects(self.store)
         """The administrator's requests, without HTTP."""
 
     async def __aexit__(
@@ -196,7 +193,7 @@ class ApiServer(Observable[web.AppRunner]):
         """Return a description of the state in a few lines, for failed tests."""
         state = "running" if self.running else "stopped"
         lines = [f"the API server is {state}, at revision {self.store.revision}, with {self.open_watches} watches"]
-        for kind in self.kinds:
+        for kind in KINDS:
             names = [item["metadata"]["name"] for item in self.store.list(kind, lambda _: True)]
             if names:
                 lines.append(f"  {kind.plural}: {', '.join(names)}")

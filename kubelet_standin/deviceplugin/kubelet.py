@@ -12,7 +12,7 @@ from typing import Final
 
 from kubelet_standin.deviceplugin import directory as disk
 from kubelet_standin.deviceplugin.admission import Admission
-from kubelet_standin.deviceplugin.checkpoint import FILE_NAME, Checkpoint
+from kubelet_standin.deviceplugin.checkpoint import FILE_NAME
 from kubelet_standin.deviceplugin.faults import Faults
 from kubelet_standin.deviceplugin.plugins import PluginManager, PluginSettings
 from kubelet_standin.deviceplugin.pods import AdmissionError, AdmittedPod, ContainerAllocation, Pod
@@ -54,7 +54,6 @@ class Kubelet(Observable[_Run]):
         clock: Callable[[], float] = time.monotonic,
         max_message: int = MAX_MESSAGE,
         dial_timeout: float = DIAL_TIMEOUT,
-        checkpoints: bool = True,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         """Prepare a kubelet for ``directory``, which it creates when it starts.
@@ -63,8 +62,6 @@ class Kubelet(Observable[_Run]):
         - ``grace_period``: a resource is forgotten when its plugin is absent for longer; in seconds of ``clock``.
         - ``max_message``: the largest message that a plugin may send, in bytes.
         - ``dial_timeout``: the time that a plugin has to accept the connection, in seconds.
-        - ``checkpoints=False``: the checkpoint is neither read nor written. Its checksum costs time (some 10 ms
-          for 10,000 devices).
         - ``on_event`` is called with each :class:`~kubelet_standin.events.Event`, on the event loop.
 
         Raises OSError if the directory's path is too long for a socket.
@@ -77,7 +74,6 @@ class Kubelet(Observable[_Run]):
         self.checkpoint_path = os.path.join(self.directory, FILE_NAME)
         self._settings = PluginSettings(self.directory, version, grace_period, dial_timeout, max_message, clock)
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
-        self._checkpoints = checkpoints
         self._registrations: list[Registration] = []
         self._pods: dict[str, str] = {}
         self._ending: set[tuple[str, str]] = set()
@@ -87,7 +83,7 @@ class Kubelet(Observable[_Run]):
 
     async def _start(self) -> _Run:
         """Read the checkpoint, create and clean up the directory, listen (manager.go:235-281, in this order)."""
-        state = ManagerState(disk.read_checkpoint(self.checkpoint_path) if self._checkpoints else Checkpoint())
+        state = ManagerState(disk.read_checkpoint(self.checkpoint_path))
         # The pods of an earlier object on this directory exist until they are finished; only their UIDs are known.
         for uid in {entry.pod_uid for entry in state.entries.values()} - self._pods.keys():
             self._pods[uid] = uid
@@ -96,8 +92,7 @@ class Kubelet(Observable[_Run]):
         disk.sweep(self.directory, self.version, keep_sockets=self.faults.keep_sockets)
 
         def save() -> None:
-            if self._checkpoints:
-                disk.write_checkpoint(self.checkpoint_path, state.checkpoint())
+            disk.write_checkpoint(self.checkpoint_path, state.checkpoint())
 
         plugins = PluginManager(self._settings, state, self.faults, save=save, emit=self._emit, notify=self._notify)
         service = RegistrationService(
@@ -119,6 +114,9 @@ class Kubelet(Observable[_Run]):
         return _Run(state, plugins, admission, stop_listening)
 
     async def _stop(self, run: _Run) -> None:
+        with contextlib.suppress(OSError):  # the next kubelet here takes the pods of the checkpoint for existing ones
+            if run.state.release(self._active.__contains__):
+                run.admission.save()
         await run.stop_listening()
         await run.plugins.close()
 
@@ -248,10 +246,3 @@ class Kubelet(Observable[_Run]):
     async def drop_streams(self, resource: str | None = None) -> None:
         """Cancel the streams of a resource, or all streams, as the client; wait until they have ended."""
         await self._running().plugins.drop_streams(resource)
-
-    async def open_second_stream(self, resource: str) -> None:
-        """Call ListAndWatch again on the same connection; KeyError if no plugin is registered."""
-        run = self._running()
-        before = run.state.resource(resource).streams_opened
-        run.plugins.open_second_stream(resource)
-        await self.wait_for(lambda k: k.resource(resource).streams_opened > before)

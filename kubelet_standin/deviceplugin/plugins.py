@@ -189,11 +189,6 @@ class PluginManager:
         if tasks:
             await asyncio.wait(tasks)
 
-    def open_second_stream(self, resource: str) -> None:
-        """Call ListAndWatch again on the connection of the current plugin; KeyError if there is none."""
-        endpoint = self.current[resource]
-        self._spawn(self._listen(endpoint), endpoint)
-
     async def close(self) -> None:
         """Close all connections at once, like the death of the kubelet; the state does not change."""
         tasks = list(self._tasks)

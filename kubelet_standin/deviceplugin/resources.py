@@ -147,13 +147,14 @@ class ManagerState:
         for entry in self.entries.values():
             self.use(entry.resource, entry.device_ids)
 
-    def release(self, is_active: Callable[[str], bool]) -> None:
-        """Remove the allocations of inactive pods (UpdateAllocatedDevices); without any, do not recount."""
+    def release(self, is_active: Callable[[str], bool]) -> bool:
+        """Remove the allocations of inactive pods (UpdateAllocatedDevices), and return whether there were any."""
         inactive = [key for key in self.entries if not is_active(key[0])]
         for key in inactive:
             del self.entries[key]
         if inactive:
             self.recount()
+        return bool(inactive)
 
     def checkpoint(self) -> Checkpoint:
         """Return the allocations and the healthy IDs of each resource."""

@@ -230,7 +230,7 @@ class Drivers:
         """Delete ResourceSlices until it has worked once."""
         first = pause = self._setup.timings.wipe_retry
         while True:
-            failure = "the deletion fails" if self._setup.faults.fail_wipe else await _failure(wipe(name))
+            failure = await _failure(wipe(name))
             if not failure:
                 self._setup.emit("slices-wiped", driver=name)
                 return

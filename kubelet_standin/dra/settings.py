@@ -52,9 +52,6 @@ class DraFaults:
     skip_notify: bool = False
     """NotifyRegistrationStatus never reaches the driver."""
 
-    fail_wipe: bool = False
-    """ResourceSlices cannot be deleted, and the kubelet tries again."""
-
 
 @dataclass
 class DraRegistration:

@@ -78,28 +78,6 @@ async def test_each_container_and_resource_has_its_own_call(kubelet: Kubelet, pl
     assert plugin.preference_requests == []
 
 
-async def test_seed_determines_the_devices(kubelet_dir: str, plugins: Plugins) -> None:
-    allocations = []
-    for seed in (1, 1, 2):
-        async with Kubelet(kubelet_dir, seed=seed, checkpoints=False) as kubelet:
-            plugin = await plugins.serve(kubelet, *(f"d{n}" for n in range(30)))
-            await kubelet.admit(pod("p", 10))
-        allocations.append(plugin.allocated)
-        await plugins.stop()
-    assert allocations[0] == allocations[1] != allocations[2]
-
-
-async def test_pod_is_rejected_if_there_are_too_few_healthy_devices(kubelet: Kubelet, plugins: Plugins) -> None:
-    """The plugin is not called, and nothing is allocated."""
-    plugin = await plugins.serve(kubelet, "a", "b")
-    plugin.send([*healthy("a"), pb.Device(ID="b", health="Unhealthy")])
-    await kubelet.wait_for(lambda k: k.resource(R).allocatable == 1)
-    text = f"requested number of devices unavailable for {R}. Requested: 2, Available: 1"
-    assert await rejection(kubelet, pod("p", 2)) == text
-    assert plugin.allocated == []
-    assert (await kubelet.admit(pod("q"))).containers["main"].device_ids == {R: ("a",)}
-
-
 @pytest.mark.parametrize(
     ("method", "context"),
     [("Allocate", ""), ("GetPreferredAllocation", "device plugin GetPreferredAllocation rpc failed with err: ")],
@@ -123,6 +101,19 @@ async def test_rejected_pod_frees_the_devices_of_its_other_containers(kubelet: K
     assert kubelet.allocated(R) == {}
     await kubelet.admit(pod("q"))
     assert plugin.allocated == [["a"], ["a"]]
+
+
+async def test_seed_determines_the_devices(kubelet_dir: str, plugins: Plugins) -> None:
+    """A pod that was finished does not exist for the next kubelet either."""
+    allocations = []
+    for seed in (1, 1, 2):
+        async with Kubelet(kubelet_dir, seed=seed) as kubelet:
+            plugin = await plugins.serve(kubelet, *(f"d{n}" for n in range(30)))
+            await kubelet.admit(pod("p", 10))
+            await kubelet.finish(pod("p", 10))
+        allocations.append(plugin.allocated)
+        await plugins.stop()
+    assert allocations[0] == allocations[1] != allocations[2]
 
 
 async def test_response_without_containers_leaks_the_devices(kubelet: Kubelet, plugins: Plugins) -> None:
@@ -158,18 +149,19 @@ async def test_cancelled_admission_allocates_nothing(kubelet: Kubelet, plugins: 
 
 
 async def test_pods_are_admitted_one_at_a_time(kubelet: Kubelet, plugins: Plugins) -> None:
-    plugin = await plugins.serve(kubelet, "a", "b")
+    plugin = await plugins.serve(kubelet, "a", "b", "c", options=PRE_STARTS)
+    await kubelet.admit(pod("first"))
+    plugin.called.clear()
     release = asyncio.Event()
     plugin.hooks["Allocate"] = hold(release)
     admissions = [asyncio.create_task(kubelet.admit(pod(name))) for name in ("p", "q")]
     await plugin.called["Allocate"].wait()
     # This call starts later on the same connection: after its answer, an earlier Allocate has arrived as well.
-    await kubelet.open_second_stream(R)
-    await kubelet.wait_for(lambda k: k.resource(R).messages == 2)
-    assert len(plugin.allocated) == 1
+    await kubelet.start_container(pod("first"), "main")
+    assert len(plugin.allocated) == 2
     release.set()
     await asyncio.gather(*admissions)
-    assert sorted(chain(*plugin.allocated)) == ["a", "b"]
+    assert sorted(chain(*plugin.allocated)) == ["a", "b", "c"]
 
 
 async def test_checkpoint_lists_devices_by_numa_node(kubelet: Kubelet, plugins: Plugins) -> None:
@@ -187,21 +179,6 @@ async def test_checkpoint_lists_devices_by_numa_node(kubelet: Kubelet, plugins: 
 
 
 # -- preference -----------------------------------------------------------------------------------------------------
-
-
-async def test_preferred_allocation_is_requested_and_used(kubelet: Kubelet, plugins: Plugins) -> None:
-    """The request has all free devices and the whole size."""
-    plugin = await plugins.serve(kubelet, *"abcdefgh", options=PREFERS)
-    plugin.preferred = ["c", "e"]
-    await kubelet.admit(pod("p", 2))
-    (request,) = plugin.preference_requests
-    assert sorted(request.available_deviceIDs) == list("abcdefgh")
-    assert (list(request.must_include_deviceIDs), request.allocation_size) == ([], 2)
-    assert sorted(plugin.allocated[0]) == ["c", "e"]
-    plugin.preferred = []
-    await kubelet.admit(pod("q", 2))
-    assert sorted(plugin.preference_requests[1].available_deviceIDs) == list("abdfgh")
-    assert len(set(plugin.allocated[1]) - {"c", "e"}) == 2
 
 
 @pytest.mark.parametrize("preferred", [None, [], ["bogus"], ["a", "b", "c", "d"]])
@@ -260,20 +237,6 @@ async def test_devices_of_a_finished_pod_become_free(kubelet: Kubelet, plugins: 
     assert plugin.allocated == [["a"], ["a"]]
 
 
-async def test_allocations_survive_a_restart(kubelet: Kubelet, plugins: Plugins) -> None:
-    """A pod that is admitted again keeps its devices without a call."""
-    await plugins.serve(kubelet, "a", "b")
-    before = await kubelet.admit(pod("p"))
-    await kubelet.restart()
-    await plugins.stop()
-    plugin = await plugins.serve(kubelet, "a", "b")
-    assert await kubelet.admit(pod("p")) == before
-    assert plugin.allocated == []
-    await kubelet.admit(pod("q"))
-    assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
-    assert set(kubelet.allocated(R).values()) == {("p", "main"), ("q", "main")}
-
-
 async def test_pod_is_rejected_if_the_checkpoint_cannot_be_written(kubelet: Kubelet, plugins: Plugins) -> None:
     await plugins.serve(kubelet, "a")
     os.rename(kubelet.directory, f"{kubelet.directory}.away")
@@ -309,36 +272,6 @@ async def test_new_kubelet_object_keeps_the_pods_of_the_checkpoint(kubelet: Kube
         assert plugin.allocated == []
         await successor.finish(pod("q"))
         assert list(successor.allocated(R).values()) == [("p", "main")]
-
-
-async def test_pod_is_rejected_if_the_kubelet_restarts_before_its_container_has_started(
-    kubelet: Kubelet, plugins: Plugins
-) -> None:
-    """The plugin has not registered again, as after a reboot."""
-    await plugins.serve(kubelet, "a", options=PRE_STARTS)
-    await kubelet.admit(pod("p"))
-    await kubelet.restart()
-    with pytest.raises(AdmissionError) as rejected:
-        await kubelet.start_container(pod("p"), "main")
-    assert rejected.value.reason == "UnexpectedAdmissionError"
-    assert rejected.value.message == admission.rejection(NO_HEALTHY)
-    assert kubelet.allocated(R) == {}
-
-
-async def test_restarted_kubelet_starts_containers_again_without_a_call_until_the_plugin_has_registered(
-    kubelet: Kubelet, plugins: Plugins
-) -> None:
-    """The endpoint that it restores from the checkpoint has no options."""
-    plugin = await plugins.serve(kubelet, "a", options=PRE_STARTS)
-    admitted = await kubelet.admit(pod("p"))
-    await kubelet.start_container(pod("p"), "main")
-    await kubelet.restart()
-    assert await kubelet.start_container(pod("p"), "main") == admitted.containers["main"]
-    assert plugin.pre_started == [["a"]]
-    await plugins.stop()
-    plugin = await plugins.serve(kubelet, "a", options=PRE_STARTS)
-    await kubelet.start_container(pod("p"), "main")
-    assert plugin.pre_started == [["a"]]
 
 
 async def test_forgotten_resource_in_use_is_unregistered(

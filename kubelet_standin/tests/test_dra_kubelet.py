@@ -429,17 +429,20 @@ async def test_slices_are_deleted_at_the_start_and_after_an_absence(
     """An error is repeated; a driver that comes back in time keeps its slices."""
     wiped: list[str] = []
 
+    failing = asyncio.Event()
+
     async def wipe(driver: str) -> None:
+        if not failing.is_set():
+            raise OSError("no API server")
         wiped.append(driver)
 
     timings = FAST._replace(wipe=0.2, wipe_retry=0.01)
     kubelet = DraKubelet(kubelet_dir, version=version, timings=timings, wipe=wipe)
-    kubelet.faults.fail_wipe = True
     async with kubelet:
         async with plugin.serving(f"{kubelet_dir}/a.sock"):
             await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
             assert wiped == []
-            kubelet.faults.fail_wipe = False
+            failing.set()
             await kubelet.wait_for(lambda _: wiped == [""], PATIENCE)
         async with plugin.serving(f"{kubelet_dir}/b.sock"):
             await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)

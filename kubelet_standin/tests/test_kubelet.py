@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 import pytest
 
-from kubelet_standin import AdmissionError, Container, Event, Kubelet, KubeletVersion, Pod
+from kubelet_standin import Container, Event, Kubelet, KubeletVersion, Pod
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.deviceplugin import socket_server as kubelet_server
 from kubelet_standin.deviceplugin.checkpoint import Checkpoint, decode
@@ -163,15 +163,6 @@ async def test_resource_is_known_without_devices_after_a_restart(kubelet: Kubele
     assert len(kubelet.registrations) == 1
 
 
-async def test_kubelet_without_checkpoints_ignores_the_file(kubelet: Kubelet, plugins: Plugins) -> None:
-    await plugins.serve(kubelet, "d")
-    await kubelet.stop()
-    async with Kubelet(kubelet.directory, checkpoints=False) as successor:
-        assert successor.resources == ()
-        await plugins.serve(successor, "x", "y", name="new.sock")
-    assert saved(kubelet) == Checkpoint((), {R: ("d",)})
-
-
 async def test_checkpoint_that_cannot_be_written_is_logged(
     kubelet: Kubelet, plugins: Plugins, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,34 +179,6 @@ async def test_checkpoint_that_cannot_be_written_is_logged(
 
 
 # -- Register -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("version", "text"),
-    [
-        ("v2", 'requested API version "v2" is not supported by kubelet. Supported version is ["v1beta1"]'),
-        ("v1beta1", 'the ResourceName "foo" is invalid'),
-    ],
-)
-async def test_invalid_request_is_refused_and_recorded(kubelet: Kubelet, version: str, text: str) -> None:
-    """The version is checked before the name."""
-    assert await register_error(kubelet, "a.sock", resource="foo", version=version) == (grpc.StatusCode.UNKNOWN, text)
-    registration = kubelet.registrations[-1]
-    assert (registration.version, registration.endpoint, registration.resource_name) == (version, "a.sock", "foo")
-    assert registration.outcome == text
-
-
-async def test_options_are_fetched_before_register_is_answered(kubelet: Kubelet, plugins: Plugins) -> None:
-    plugin = await plugins.start("d")
-    release = asyncio.Event()
-    plugin.hooks["GetDevicePluginOptions"] = hold(release)
-    registering = asyncio.create_task(register(kubelet, plugin.name))
-    await plugin.called["GetDevicePluginOptions"].wait()
-    assert kubelet.registrations[0].outcome == "pending"
-    release.set()
-    await registering
-    assert kubelet.registrations[0].outcome == "ok"
-    await kubelet.wait_for(has(1, 1))
 
 
 async def test_plugin_without_options_is_refused(kubelet: Kubelet, plugins: Plugins) -> None:
@@ -343,15 +306,6 @@ async def test_message_over_the_limit_breaks_the_stream(kubelet: Kubelet, plugin
     assert "(104 vs. 103)" in reason
 
 
-@pytest.mark.kubelet(checkpoints=False)
-async def test_message_limit_is_4_mebibytes_by_default(kubelet: Kubelet, plugins: Plugins) -> None:
-    plugin = await plugins.serve(kubelet, *(f"aosp_binder{n:06}" for n in range(139_810)))
-    assert counts(kubelet) == (139_810, 139_810)
-    assert kubelet.resource(R).last_message_size == 4_194_300
-    plugin.send([*plugin.devices, *healthy("one more")])
-    await kubelet.wait_for(has(139_810, 0))
-
-
 async def test_lost_resource_is_forgotten_after_the_grace_period(
     timed_kubelet: Kubelet, plugins: Plugins, clock: Clock
 ) -> None:
@@ -414,32 +368,6 @@ async def test_plugin_replaces_an_older_one(kubelet: Kubelet, plugins: Plugins) 
     assert kubelet.resource(R).allocatable == 0
 
 
-@each_version
-async def test_end_of_the_second_plugin_loses_the_devices_of_the_first_one(kubelet: Kubelet, plugins: Plugins) -> None:
-    """Before 1.37, the first plugin keeps an open stream, and the kubelet no healthy devices, until it registers again.
-
-    A message of the first plugin makes its devices healthy, but its endpoint is not the current one, which is stopped.
-    1.37 promotes the first plugin.
-    """
-    first = await plugins.serve(kubelet, "a", "b", name="first.sock")
-    second = await plugins.serve(kubelet, "a", "b", name="second.sock")
-    second.end_stream()
-    await kubelet.wait_for(lambda k: k.resource(R).last_stream_end == "EOF" and k.resource(R).streams == 1)
-    if kubelet.version is KubeletVersion.V1_37:
-        assert (counts(kubelet), kubelet.resource(R).connected) == ((2, 2), True)
-        await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
-        assert (len(first.allocated), len(second.allocated)) == (1, 0)
-        return
-    assert (counts(kubelet), kubelet.resource(R).connected) == ((2, 0), False)
-    first.send(healthy("a", "b", "c"))
-    await kubelet.wait_for(has(3, 3))
-    with pytest.raises(AdmissionError, match="has been stopped"):
-        await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
-    await register(kubelet, first.name)
-    await kubelet.wait_for(lambda k: k.resource(R).connected)
-    await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
-
-
 @buggy_kubelet
 @pytest.mark.parametrize("serves", [True, False])
 async def test_bug_disconnects_a_plugin_that_is_being_registered(
@@ -461,14 +389,6 @@ async def test_bug_disconnects_a_plugin_that_is_being_registered(
     failed_options = "failed to get device plugin options: rpc error: code = Canceled"
     assert text.startswith(failed_options if serves else "failed to dial device plugin: ")
     assert "deadline" not in text
-
-
-async def test_new_kubelet_refuses_a_connected_path(kubelet: Kubelet, plugins: Plugins) -> None:
-    """The first registration stays valid."""
-    plugin = await plugins.serve(kubelet, "d")
-    _code, text = await register_error(kubelet, plugin.name)
-    assert text == f"device plugin already connected: {kubelet.directory}/{plugin.name}"
-    assert counts(kubelet) == (1, 1)
 
 
 # -- faults ---------------------------------------------------------------------------------------------------------
@@ -518,23 +438,6 @@ async def test_streams_can_be_dropped_by_resource(kubelet: Kubelet, plugins: Plu
     assert (counts(kubelet), counts(kubelet, OTHER)) == ((1, 0), (1, 1))
     await kubelet.drop_streams()
     assert counts(kubelet, OTHER) == (1, 0)
-
-
-async def test_plugin_is_lost_with_its_last_stream(kubelet: Kubelet, plugins: Plugins) -> None:
-    """Messages of a second stream count. A second stream requires a plugin."""
-    with pytest.raises(KeyError):
-        await kubelet.open_second_stream(R)
-    plugin = await plugins.serve(kubelet, "d")
-    await kubelet.open_second_stream(R)
-    await kubelet.wait_for(lambda k: k.resource(R).messages == 2)
-    assert kubelet.resource(R).streams == 2
-    plugin.streams[0].put_nowait(None)
-    await kubelet.wait_for(lambda k: k.resource(R).streams == 1)
-    assert kubelet.resource(R).connected
-    plugin.send(healthy("d", "e"))
-    await kubelet.wait_for(has(2, 2))
-    plugin.end_stream()
-    await kubelet.wait_for(has(2, 0))
 
 
 # -- waiting and events ---------------------------------------------------------------------------------------------

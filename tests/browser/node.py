@@ -46,7 +46,7 @@ class Node(DeviceDirectory):
         super().__init__(Path(directory, "dev"))
         self._loop = loop
         # Writing checkpoints would slow down the measurements.
-        self.kubelet = Kubelet(os.path.join(directory, "k"), checkpoints=False)
+        self.kubelet = Kubelet(os.path.join(directory, "k"))
         self._pod_resources = (
             PodResources(self.kubelet, os.path.join(directory, "pods.sock"), namespaces) if pod_resources else None
         )

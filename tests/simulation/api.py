@@ -21,7 +21,7 @@ from aosp_plugin.framework.apiserver.protocol import (
     decode_event,
     from_answer,
 )
-from kubelet_standin.apiserver.kinds import KINDS, Location, locate
+from kubelet_standin.apiserver.kinds import Location, locate
 from kubelet_standin.apiserver.selectors import selector
 from kubelet_standin.apiserver.server import NEWEST
 from kubelet_standin.apiserver.statuses import StatusError
@@ -125,7 +125,7 @@ class ApiServer:
 
 def located(path: str) -> Location:
     """Return what a path names."""
-    location = locate(path, KINDS)
+    location = locate(path)
     assert location is not None, path
     return location
 
