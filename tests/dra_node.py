@@ -14,6 +14,7 @@ from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
 from kubelet_standin import DraClaim, DraKubelet, KubeletVersion
 from kubelet_standin.apiserver import ApiServer
+from kubelet_standin.apiserver.node_api import NodeApi
 from tests.claims import NODE, claim_object
 from tests.dra_drivers import FAST_KUBELET
 from tests.static_credentials import StaticCredentials
@@ -31,12 +32,8 @@ class DraNode:
         self.server = server
         server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
         self.kubelet = DraKubelet(
-            directory / "plugins_registry", version=version, timings=FAST_KUBELET, wipe=self._wipe
+            directory / "plugins_registry", version=version, timings=FAST_KUBELET, wipe=NodeApi(server, NODE).wipe
         )
-
-    async def _wipe(self, driver: str) -> None:
-        selector = f"{ON_NODE},spec.driver={driver}" if driver else ON_NODE
-        self.server.objects.delete_collection(protocol.RESOURCE_SLICES, selector)
 
     @property
     def slices(self) -> Sequence[dict[str, Any]]:

@@ -54,10 +54,6 @@ class Access:
         del tokens[token]
         self._tokens = tokens
 
-    def require_no_token(self) -> None:
-        """Accept every request again, as before the first token."""
-        self._tokens = None
-
     def allow(self, rules: Iterable[Rule], user: str = DRIVER) -> None:
         """Allow a user these rules and nothing else: anything else gets 403. Users without rules may do everything."""
         self._allowed[user] = set(rules)

@@ -21,6 +21,7 @@ MAX_SUBDOMAIN = 253
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_POOL = re.compile(rf"{_SUBDOMAIN.pattern}(/{_SUBDOMAIN.pattern})*")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL_NAME = re.compile(rf"({_SUBDOMAIN.pattern}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 _NUMBER = r"(0|[1-9]\d*)"
@@ -53,33 +54,25 @@ def slice_causes(new: dict[str, Any], old: dict[str, Any] | None, limit: Limits)
     causes = [*_spec(spec), *_devices(spec.get("devices") or [], limit)]
     if old is not None:
         before = old["spec"]
-        pairs = {
+        fixed = {
             "spec.pool.name": (spec.get("pool", {}).get("name"), before["pool"]["name"]),
             "spec.driver": (spec.get("driver"), before["driver"]),
             "spec.nodeName": (spec.get("nodeName"), before.get("nodeName")),
         }
         causes += [
-            f"{path}: Invalid value: {_quoted(value)}: field is immutable"
-            for path, (value, other) in pairs.items()
+            f'{path}: Invalid value: "{value}": field is immutable'
+            for path, (value, other) in fixed.items()
             if value != other
         ]
     return causes
 
 
 def _spec(spec: dict[str, Any]) -> Iterator[str]:
-    yield from _name("spec.driver", spec.get("driver", ""), MAX_LABEL, _SUBDOMAIN)
     pool = spec.get("pool") or {}
-    name = pool.get("name", "")
-    if not name:
-        yield "spec.pool.name: Required value"
-    elif len(name) > MAX_SUBDOMAIN:
-        yield f"spec.pool.name: Too long: may not be more than {MAX_SUBDOMAIN} bytes"
-    elif not all(_SUBDOMAIN.fullmatch(part) for part in name.split("/")):
-        yield f"spec.pool.name: Invalid value: {_quoted(name)}: a lowercase RFC 1123 subdomain is required"
-    if pool.get("resourceSliceCount", 0) <= 0:
-        yield "spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero"
-    if pool.get("generation", 0) < 0:
-        yield "spec.pool.generation: Invalid value: must be greater than or equal to zero"
+    yield from _name("spec.driver", spec.get("driver", ""), MAX_LABEL, _SUBDOMAIN)
+    yield from _name("spec.pool.name", pool.get("name", ""), MAX_SUBDOMAIN, _POOL)
+    if pool.get("resourceSliceCount", 0) <= 0 or pool.get("generation", 0) < 0:
+        yield "spec.pool: Invalid value"
     if sum(bool(spec.get(scope)) for scope in _SCOPES) != 1:
         yield f"spec: Required value: exactly one of {', '.join(f'`{scope}`' for scope in _SCOPES)} is required"
     if spec.get("nodeName"):
@@ -97,48 +90,40 @@ def _devices(devices: list[dict[str, Any]], limit: Limits) -> Iterator[str]:
         name = device.get("name", "")
         yield from _name(f"{path}.name", name, MAX_LABEL, _LABEL)
         if name in names:
-            yield f"{path}.name: Duplicate value: {_quoted(name)}"
+            yield f'{path}.name: Duplicate value: "{name}"'
         names.add(name)
         yield from _attributes(path, device)
-        yield from _taints(path, device.get("taints") or [], limit.taints)
+        taints = device.get("taints") or []
+        if len(taints) > limit.taints or not all(map(_valid_taint, taints)):
+            yield f"{path}.taints: Invalid value"
 
 
 def _attributes(path: str, device: dict[str, Any]) -> Iterator[str]:
     attributes = device.get("attributes") or {}
-    number = len(attributes) + len(device.get("capacity") or {})
-    if number > MAX_ATTRIBUTES:
-        yield (
-            f"{path}: Invalid value: {number}: the total number of attributes and capacities must not exceed "
-            f"{MAX_ATTRIBUTES}"
-        )
+    if len(attributes) + len(device.get("capacity") or {}) > MAX_ATTRIBUTES:
+        yield f"{path}: Invalid value: the total number of attributes and capacities must not exceed {MAX_ATTRIBUTES}"
     for name, value in attributes.items():
         domain, slash, identifier = name.rpartition("/")
         if slash:
             yield from _name(f"{path}.attributes", domain, MAX_LABEL, _SUBDOMAIN)
         yield from _name(f"{path}.attributes", identifier, MAX_IDENTIFIER, _IDENTIFIER)
-        yield from _attribute(f"{path}.attributes[{name}]", value)
+        if not _valid_value(value):
+            yield f"{path}.attributes[{name}]: Invalid value"
 
 
-def _attribute(path: str, value: dict[str, Any]) -> Iterator[str]:
-    given = [kind for kind in _VALUES if value.get(kind) is not None]
-    if len(given) != 1:
-        yield f"{path}: {'Invalid value: ' if given else 'Required value: '}exactly one value must be specified"
-        return
-    text = value[given[0]]
-    if given[0] == "version" and not _SEMVER.fullmatch(text):
-        yield f"{path}.version: Invalid value: {_quoted(text)}: must be a string compatible with semver.org spec 2.0.0"
-    if isinstance(text, str) and len(text.encode()) > MAX_VALUE:
-        yield f"{path}.{given[0]}: Too long: may not be more than {MAX_VALUE} bytes"
+def _valid_value(value: dict[str, Any]) -> bool:
+    given = {kind: value[kind] for kind in _VALUES if value.get(kind) is not None}
+    texts = [each for each in given.values() if isinstance(each, str)]
+    semver = given.get("version")
+    return (
+        len(given) == 1
+        and (semver is None or _SEMVER.fullmatch(semver) is not None)
+        and all(len(text.encode()) <= MAX_VALUE for text in texts)
+    )
 
 
-def _taints(path: str, taints: list[dict[str, Any]], most: int) -> Iterator[str]:
-    if len(taints) > most:
-        yield f"{path}.taints: Too many: {len(taints)}: must have at most {most} items"
-    for number, taint in enumerate(taints):
-        if not _LABEL_NAME.fullmatch(taint.get("key", "")):
-            yield f"{path}.taints[{number}].key: Invalid value: {_quoted(taint.get('key', ''))}: not a label name"
-        if taint.get("effect") not in _EFFECTS:
-            yield f"{path}.taints[{number}].effect: Unsupported value: {_quoted(taint.get('effect', ''))}"
+def _valid_taint(taint: dict[str, Any]) -> bool:
+    return _LABEL_NAME.fullmatch(taint.get("key", "")) is not None and taint.get("effect") in _EFFECTS
 
 
 def _name(path: str, name: str, most: int, pattern: re.Pattern[str]) -> Iterator[str]:
@@ -147,13 +132,9 @@ def _name(path: str, name: str, most: int, pattern: re.Pattern[str]) -> Iterator
     elif len(name) > most:
         yield f"{path}: Too long: may not be more than {most} bytes"
     elif not pattern.fullmatch(name):
-        yield f"{path}: Invalid value: {_quoted(name)}: must match {pattern.pattern}"
+        yield f'{path}: Invalid value: "{name}": must match {pattern.pattern}'
 
 
 def object_name_causes(name: str) -> list[str]:
     """Return why an object cannot have this name."""
     return list(_name("metadata.name", name, MAX_SUBDOMAIN, _SUBDOMAIN))
-
-
-def _quoted(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -157,7 +157,6 @@ class Kubelet(Observable[_Run]):
             streams_opened=resource.streams_opened,
             messages=resource.messages,
             last_message_size=resource.last_message_size,
-            last_message_at=resource.last_message_at,
             last_stream_end=resource.last_stream_end,
         )
 

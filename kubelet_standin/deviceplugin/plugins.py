@@ -125,7 +125,7 @@ class PluginManager:
         def on_message(message: pb.ListAndWatchResponse, size: int) -> None:
             if self._faults.ignore_devices:
                 return
-            resource.replace(message, size, self._settings.clock())
+            resource.replace(message, size)
             self._save()
             self._devices_changed(endpoint.resource)
 

@@ -38,8 +38,6 @@ class ResourceView:
     """The number of ListAndWatch messages since the kubelet's start."""
     last_message_size: int
     """The size of the last message on the wire, in bytes."""
-    last_message_at: float | None
-    """The time of the last message, by the kubelet's clock."""
     last_stream_end: str | None
     """The reason of the last stream end, in grpc-go's words; "EOF" means that the plugin returned."""
 
@@ -56,11 +54,10 @@ class ResourceState:
     """Whether the kubelet has an entry for the resource, even an empty one: since the first message or loss."""
     messages: int = 0
     last_message_size: int = 0
-    last_message_at: float | None = None
     streams_opened: int = 0
     last_stream_end: str | None = None
 
-    def replace(self, message: pb.ListAndWatchResponse, size: int, now: float) -> None:
+    def replace(self, message: pb.ListAndWatchResponse, size: int) -> None:
         """Replace the device list by that of a message.
 
         An ID that occurs twice counts once; with both healths, it counts in both sets (manager.go
@@ -77,7 +74,6 @@ class ResourceState:
         self.listed = True
         self.messages += 1
         self.last_message_size = size
-        self.last_message_at = now
 
     def lose(self) -> None:
         """Mark all devices unhealthy, because the plugin is lost (markResourceUnhealthy)."""

@@ -13,13 +13,13 @@
 Modelled, with the differences between the versions (``KubeletVersion``): the directory ``plugins_registry``, which is
 read at the start and followed by inotify; registration with its deadlines, its checks and the pauses after failures;
 one connection for each registered socket; several instances of one driver; Prepare and Unprepare with the kubelet's
-checks of the answers; claims that pods share; the checkpoint, without which claims are prepared, so that a restarted
-kubelet prepares them again where a sandbox is made; pods that wait after a failure, and pods that are gone without
-their claims having been unprepared; health streams; ResourceSlices that are deleted when a kubelet starts, and when a
-driver is away for too long.
+checks of the answers; claims that pods share; the checkpoint, which does not say which claims are prepared, so that a
+restarted kubelet prepares them again where a sandbox is made; health streams; ResourceSlices that are deleted when a
+kubelet starts, and when a driver is away for too long.
 
-Not modelled: containers and sandboxes, idle connections (closed after 30 minutes), the checkpoint's file, feature gates
-but ResourceHealthStatus, ``SkipNodeOperations``, the kubelet's metrics. ``reservedFor`` is not checked.
+Not modelled: containers and sandboxes, pods that try again or are gone, idle connections (closed after 30 minutes), the
+checkpoint's file, feature gates but ResourceHealthStatus, ``SkipNodeOperations``, the kubelet's metrics.
+``reservedFor`` is not checked.
 
 ``seed`` determines everything that is random. ``wait_for`` does not poll.
 """

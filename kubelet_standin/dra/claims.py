@@ -121,14 +121,6 @@ class DraManager:
             self._infos.pop((info.claim.namespace, info.claim.name), None)
             self._setup.emit("claim-unprepared", claim=info.claim.name, uid=info.claim.uid)
 
-    def pods_with_claims(self) -> dict[str, tuple[DraClaim, ...]]:
-        """Return the claims of each pod, by its UID."""
-        found: dict[str, tuple[DraClaim, ...]] = {}
-        for info in self._infos.values():
-            for uid in info.pods:
-                found[uid] = (*found.get(uid, ()), info.claim)
-        return found
-
     async def _checked(self, claim: DraClaim) -> DraClaim:
         """Return the claim as it is now, if its drivers are registered."""
         if self._fetch is not None:

@@ -34,8 +34,6 @@ class DriverView(NamedTuple):
     health_service: str
     """The name of the health service that the kubelet uses; empty for none."""
     connected: bool
-    health_streams: int
-    """How many health streams have delivered a report."""
 
 
 class DriverError(Exception):
@@ -67,7 +65,6 @@ class Driver:
         known = [each for each in setup.version.health_services if each in announced]
         self.health_service = known[0] if known else HEALTH_V1ALPHA1 if setup.version.watches_unannounced_health else ""
         self.connected = False
-        self.health_streams = 0
         self._setup = setup
         self._channel = open_channel(endpoint)
 
@@ -127,10 +124,7 @@ class Driver:
             request_serializer=health_pb.NodeWatchResourcesRequest.SerializeToString,
             response_deserializer=health_pb.NodeWatchResourcesResponse.FromString,
         )
-        counted = False
         async for response in method(health_pb.NodeWatchResourcesRequest()):
-            self.health_streams += not counted
-            counted = True
             self._setup.health.update(self.name, response)
             self._setup.emit("health-reported", driver=self.name, devices=len(response.devices))
 
@@ -152,8 +146,7 @@ class Drivers:
         """The registered sockets of each driver, in the order of their registration."""
         return {
             name: tuple(
-                DriverView(each.endpoint, each.service, each.health_service, each.connected, each.health_streams)
-                for each in drivers
+                DriverView(each.endpoint, each.service, each.health_service, each.connected) for each in drivers
             )
             for name, drivers in self._registered.items()
         }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kubelet_standin.dra.claims import (
@@ -37,7 +36,7 @@ class _Run:
     manager: DraManager
     health: HealthCache
     watcher: RegistryWatcher
-    tasks: Sequence[asyncio.Task[None]]
+    registering: asyncio.Task[None]
 
 
 class DraKubelet(Observable[_Run]):
@@ -53,7 +52,6 @@ class DraKubelet(Observable[_Run]):
         watch_health: bool | None = None,
         wipe: Wipe | None = None,
         fetch: Fetch | None = None,
-        clock: Callable[[], float] = time.monotonic,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         """Prepare a kubelet for its ``directory`` plugins_registry, which it creates when it starts.
@@ -62,7 +60,6 @@ class DraKubelet(Observable[_Run]):
         - ``wipe`` deletes the ResourceSlices of a driver on the node, or with an empty name those of all drivers. It is
           called at each start, and when a driver was away for ``timings.wipe`` seconds; again after an error.
         - ``fetch`` returns a claim from the API server, by namespace and name; without it, the pod's claim is taken.
-        - ``clock``, in seconds, is that of the health of devices.
         - ``on_event`` is called with each :class:`~kubelet_standin.events.Event`, on the event loop.
         """
         self.directory = os.path.abspath(directory)
@@ -75,17 +72,15 @@ class DraKubelet(Observable[_Run]):
         self._watch_health = version.watches_health if watch_health is None else watch_health
         self._wipe = wipe
         self._fetch = fetch
-        self._clock = clock
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._registrations: list[DraRegistration] = []
         self._registrations_before = 0  # those of the runs before this one
         self._infos: dict[tuple[str, str], ClaimInfo] = {}
-        self._pods: dict[str, DraPod] = {}
 
     async def _start(self) -> _Run:
         """Begin to delete all ResourceSlices of the node, and to register the drivers whose sockets exist."""
         self._infos = {key: info.checkpointed() for key, info in self._infos.items()}
-        health = HealthCache(self.version, self.timings.health, self._clock)
+        health = HealthCache(self.version, self.timings.health, time.monotonic)
         setup = Setup(
             self.version, self.timings, self.faults, health, self._watch_health, self._wipe, self._rng, self._emit
         )
@@ -94,28 +89,20 @@ class DraKubelet(Observable[_Run]):
         plugins = PluginManager(drivers, setup, self._registrations)
         manager = DraManager(drivers, setup, self._infos, self._fetch)
         watcher = RegistryWatcher(self.directory, plugins.appeared, plugins.disappeared)
-        tasks = [asyncio.create_task(plugins.run()), asyncio.create_task(self._reconcile_claims(manager))]
-        return _Run(drivers, manager, health, watcher, tasks)
+        return _Run(drivers, manager, health, watcher, asyncio.create_task(plugins.run()))
 
     async def _stop(self, run: _Run) -> None:
         run.watcher.close()
-        for task in run.tasks:
-            task.cancel()
-        await asyncio.wait(run.tasks)
+        run.registering.cancel()
+        await asyncio.wait([run.registering])
         await run.drivers.close()
 
     async def restart(self, *, keep_checkpoint: bool = True) -> None:
-        """Stop and start again. Which claims are prepared is not in the checkpoint: see ``prepare_again``."""
+        """Stop and start again. The checkpoint does not say which claims are prepared: ``prepare`` calls again."""
         await self.stop()
         if not keep_checkpoint:
             self._infos = {}
         await self.start()
-
-    async def prepare_again(self) -> None:
-        """Prepare the claims of all pods, which need new sandboxes, as after a reboot. Raises ClaimsError."""
-        async with asyncio.TaskGroup() as group:
-            for pod in list(self._pods.values()):
-                group.create_task(self._running().manager.prepare(pod))
 
     @property
     def registrations(self) -> Sequence[DraRegistration]:
@@ -160,8 +147,7 @@ class DraKubelet(Observable[_Run]):
         return tuple(name for device in self.devices(pod, request) for name in device.cdi_devices)
 
     async def prepare(self, pod: DraPod) -> None:
-        """Prepare the claims of a pod, for its sandbox. Raises ClaimsError; ``run_pod`` tries again."""
-        self._pods[pod.uid] = pod
+        """Prepare the claims of a pod, for its sandbox. Raises ClaimsError."""
         try:
             await self._running().manager.prepare(pod)
         except ClaimsError as error:
@@ -172,20 +158,7 @@ class DraKubelet(Observable[_Run]):
     async def unprepare(self, pod: DraPod) -> None:
         """Unprepare the claims of a pod whose containers have ended. Raises ClaimsError."""
         await self._running().manager.unprepare(pod)
-        self._pods.pop(pod.uid, None)
         self._emit("pod-unprepared", pod=pod.name)
-
-    async def run_pod(self, pod: DraPod) -> None:
-        """Prepare the claims of a pod until it has worked, across restarts, with the kubelet's pauses."""
-        await self._insist(self.prepare, pod, self.timings.pod_retry)
-
-    async def end_pod(self, pod: DraPod) -> None:
-        """Unprepare the claims of a pod until it has worked, across restarts, with the kubelet's pauses."""
-        await self._insist(self.unprepare, pod, self.timings.termination_retry)
-
-    def forget_pod(self, pod: DraPod) -> None:
-        """Let a pod be gone, as if deleted by force: its claims are unprepared ``timings.claim_reconcile`` later."""
-        self._pods.pop(pod.uid, None)
 
     def describe(self) -> str:
         """Return a description of the state in a few lines, for failed tests."""
@@ -194,25 +167,6 @@ class DraKubelet(Observable[_Run]):
         lines.append(f"  claims: {len(self.known_claims)}, prepared: {sorted(self.prepared)}")
         lines.append(f"  registrations: {len(self._registrations)}, last: {self._registrations[-1:]}")
         return "\n".join(lines)
-
-    async def _insist(
-        self, attempt: Callable[[DraPod], Coroutine[None, None, None]], pod: DraPod, pause: float
-    ) -> None:
-        while True:
-            await self.wait_for(lambda k: k.running, float("inf"))
-            with contextlib.suppress(ClaimsError):
-                await attempt(pod)
-                return
-            await asyncio.sleep(pause * self._rng.uniform(1.0, 1.5))
-
-    async def _reconcile_claims(self, manager: DraManager) -> None:
-        """Unprepare the claims of pods that are gone, in each period."""
-        while True:
-            await asyncio.sleep(self.timings.claim_reconcile)
-            for uid, claims in manager.pods_with_claims().items():
-                if uid not in self._pods:
-                    with contextlib.suppress(ClaimsError):
-                        await manager.unprepare(DraPod(uid, claims, uid))
 
     def _emit(self, name: str, /, **fields: object) -> None:
         self.calls += name == "driver-called"

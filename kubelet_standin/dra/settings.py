@@ -31,12 +31,6 @@ class DraTimings(NamedTuple):
     """Between the end of a health stream and the next one (dra_plugin_manager.go)."""
     health: float = 30.0
     """After which a health that was not repeated is unknown (healthinfo.go)."""
-    pod_retry: float = 60.0
-    """From a Prepare that failed to the next one for the pod, and up to 1.5 times as long (pod_workers.go)."""
-    termination_retry: float = 10.0
-    """From an Unprepare that failed to the next one, and up to 1.5 times as long."""
-    claim_reconcile: float = 60.0
-    """Between two rounds that unprepare the claims of pods that are gone (cm/dra/manager.go)."""
 
 
 @dataclass

@@ -40,10 +40,10 @@ def request(
 def test_duplicate_id_counts_once_for_each_health() -> None:
     """An ID with both healths can be allocated, and counts twice in the capacity until the plugin is lost."""
     resource = ResourceState()
-    resource.replace(pb.ListAndWatchResponse(devices=[pb.Device(ID="a", health="Healthy")] * 2), 0, 0)
+    resource.replace(pb.ListAndWatchResponse(devices=[pb.Device(ID="a", health="Healthy")] * 2), 0)
     assert (resource.capacity, resource.healthy) == (1, {"a"})
     both = [pb.Device(ID="a", health="Healthy"), pb.Device(ID="a", health="Unhealthy")]
-    resource.replace(pb.ListAndWatchResponse(devices=both), 0, 0)
+    resource.replace(pb.ListAndWatchResponse(devices=both), 0)
     assert (resource.capacity, resource.healthy, resource.unhealthy) == (2, {"a"}, {"a"})
     resource.lose()
     assert (resource.capacity, resource.healthy) == (1, frozenset())
