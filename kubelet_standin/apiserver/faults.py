@@ -10,20 +10,37 @@ Each of the classes below is what happens to a request; :meth:`Faults.add` selec
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from aiohttp import web
+
+from kubelet_standin.apiserver.statuses import StatusError
+
+JSON: Final = "application/json"
+
+
+class Fault:
+    """What happens to a request."""
+
+    async def answer(self, request: web.Request, active: Active) -> web.StreamResponse | None:  # noqa: ARG002
+        """Return the answer instead of processing the request; None if it shall be processed, after a wait or not."""
+        return None
 
 
 @dataclass(frozen=True)
-class Hang:
+class Hang(Fault):
     """The request is read, and processed when the fault is removed."""
 
+    async def answer(self, request: web.Request, active: Active) -> None:  # noqa: ARG002
+        """Wait."""
+        await active.removed.wait()
+
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(Fault):
     """The request is processed, and the connection breaks within the answer.
 
     ``after`` is the part of the body that is sent, from 0 to 1; None breaks the connection without an answer. A watch
@@ -32,32 +49,52 @@ class Cut:
 
     after: float | None = 0.5
 
+    def part(self, content: bytes) -> bytes:
+        """Return what is sent of an answer or event."""
+        return content[: round(len(content) * (self.after or 0))]
+
 
 @dataclass(frozen=True)
-class Garbage:
+class Garbage(Fault):
     """The request is not processed, and answered with something else."""
 
     body: bytes = b"<html><body>It works!</body></html>"
-    content_type: str = "application/json"
+    content_type: str = JSON
     status: int = 200
+
+    async def answer(self, request: web.Request, active: Active) -> web.Response:  # noqa: ARG002
+        """Return the body."""
+        return web.Response(body=self.body, status=self.status, headers={"Content-Type": self.content_type})
 
 
 @dataclass(frozen=True)
-class RawBytes:
+class RawBytes(Fault):
     """The request is not processed; the answer is these bytes, which need not be HTTP. The connection is closed."""
 
     content: bytes = b"\x16\x03\x01\x02\x00\x01\x00"
 
+    async def answer(self, request: web.Request, active: Active) -> web.Response:  # noqa: ARG002
+        """Write the bytes."""
+        if request.transport is not None:
+            request.transport.write(self.content)
+        break_connection(request)
+        return web.Response()
+
 
 @dataclass(frozen=True)
-class Throttle:
+class Throttle(Fault):
     """The request is answered with 429 and Retry-After, as by API priority and fairness."""
 
     retry_after: float | None = 1.0
 
+    async def answer(self, request: web.Request, active: Active) -> web.Response:  # noqa: ARG002
+        """Return plain text: it is a filter before the API that answers (apiserver/pkg/server/filters)."""
+        text = "Too many requests, please try again later.\n"
+        return web.Response(status=429, text=text, headers=_retry_after(self.retry_after))
+
 
 @dataclass(frozen=True)
-class Refuse:
+class Refuse(Fault):
     """The request is answered with a Status object."""
 
     code: int = 503
@@ -65,8 +102,25 @@ class Refuse:
     message: str = "the server is currently unable to handle the request"
     retry_after: float | None = None
 
+    async def answer(self, request: web.Request, active: Active) -> web.Response:  # noqa: ARG002
+        """Return the Status object."""
+        return status_answer(StatusError(self.code, self.reason, self.message), _retry_after(self.retry_after))
 
-Fault: TypeAlias = Hang | Cut | Garbage | RawBytes | Throttle | Refuse
+
+def status_answer(error: StatusError, headers: dict[str, str] | None = None) -> web.Response:
+    """Return the answer with a Status object."""
+    body = json.dumps(error.body()).encode()
+    return web.Response(status=error.code, body=body, headers={"Content-Type": JSON, **(headers or {})})
+
+
+def break_connection(request: web.Request) -> None:
+    """End a connection: what was written is sent, but not the end of the body."""
+    if request.transport is not None:
+        request.transport.close()
+
+
+def _retry_after(seconds: float | None) -> dict[str, str]:
+    return {} if seconds is None else {"Retry-After": str(round(seconds))}
 
 
 @dataclass

@@ -11,8 +11,7 @@ from aiohttp import web
 
 from kubelet_standin.apiserver import patches, statuses
 from kubelet_standin.apiserver.access import Received
-from kubelet_standin.apiserver.fault_answers import JSON, break_connection, cut_answer, fault_answer, status_answer
-from kubelet_standin.apiserver.faults import Cut
+from kubelet_standin.apiserver.faults import JSON, Cut, break_connection, status_answer
 from kubelet_standin.apiserver.kinds import Location, locate
 from kubelet_standin.apiserver.selectors import selector
 from kubelet_standin.apiserver.statuses import StatusError
@@ -59,7 +58,7 @@ class Handler:
     async def _answer(self, request: web.Request, received: Received) -> web.StreamResponse:
         user = self._server.access.authenticate(request.headers.get("Authorization", ""))
         active = self._server.faults.next(received.verb, received.location.kind.plural)
-        if active is not None and (answer := await fault_answer(request, active)) is not None:
+        if active is not None and (answer := await active.fault.answer(request, active)) is not None:
             return answer
         cut = active.fault if active is not None and isinstance(active.fault, Cut) else None
         self._server.access.authorize(received._replace(user=user))
@@ -68,7 +67,7 @@ class Handler:
         code, result = self._process(received, request, await request.read())
         body = json.dumps(result, separators=(",", ":")).encode()
         if cut is not None:
-            return await cut_answer(request, body, cut)
+            return await _cut_answer(request, body, cut)
         return web.Response(status=code, body=body, headers={"Content-Type": JSON})
 
     def _process(self, received: Received, request: web.Request, body: bytes) -> tuple[int, dict[str, Any]]:
@@ -141,7 +140,7 @@ class Handler:
             if cut is None:
                 await response.write(line)
                 return
-            await response.write(line[: round(len(line) * (cut.after or 0))])
+            await response.write(cut.part(line))
             break_connection(request)
 
         server = self._server
@@ -165,6 +164,16 @@ def _verb(request: web.Request, location: Location) -> str:
         return "watch" if request.query.get("watch", "") in _TRUE else "list"
     verb = _VERBS.get(request.method, request.method.lower())
     return "deletecollection" if verb == "delete" and not location.name else verb
+
+
+async def _cut_answer(request: web.Request, body: bytes, cut: Cut) -> web.StreamResponse:
+    """Send a part of an answer, and break the connection."""
+    response = web.StreamResponse(headers={"Content-Type": JSON, "Content-Length": str(len(body))})
+    if cut.after is not None:
+        await response.prepare(request)
+        await response.write(cut.part(body))
+    break_connection(request)
+    return response
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -455,14 +455,6 @@ async def test_requests_reach_an_api_server(kubelet_dir: str, plugin: Plugin) ->
                 await kubelet.prepare(a_pod("b"))
 
 
-async def test_wait_for_describes_the_state(kubelet_dir: str) -> None:
-    async with DraKubelet(kubelet_dir, version=KubeletVersion.V1_32) as kubelet:
-        with pytest.raises(TimeoutError, match=r"condition not met within 0 s; the kubelet \(1\.32\) is running"):
-            await kubelet.wait_for(lambda _: False, 0)
-    with pytest.raises(RuntimeError, match="the kubelet is stopped"):
-        await kubelet.prepare(a_pod("a"))
-
-
 @pytest.mark.parametrize("version", OLDER)
 async def test_lost_confirmation_leaves_the_driver_registered(
     kubelet_dir: str, plugin: Plugin, version: KubeletVersion

@@ -392,28 +392,6 @@ async def test_bug_disconnects_a_plugin_that_is_being_registered(
 # -- faults ---------------------------------------------------------------------------------------------------------
 
 
-async def test_register_can_be_refused_or_hang(kubelet: Kubelet, plugins: Plugins) -> None:
-    kubelet.faults.refuse_register = "not today"
-    assert await register_error(kubelet, "a.sock") == (grpc.StatusCode.UNKNOWN, "not today")
-    kubelet.faults.refuse_register = None
-    kubelet.faults.hang_register = True
-    registering = asyncio.create_task(plugins.serve(kubelet, "d"))
-    await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-    assert kubelet.registrations[1].outcome == "pending"
-    kubelet.faults.release_register()
-    await registering
-
-
-async def test_stream_can_stay_closed(kubelet: Kubelet, plugins: Plugins) -> None:
-    kubelet.faults.never_open_stream = True
-    plugin = await plugins.start("d")
-    await register(kubelet, plugin.name)
-    view = kubelet.resource(R)
-    assert (view.connected, view.streams_opened, view.known) == (True, 0, False)
-    await kubelet.drop_streams()
-    assert plugin.streams == []
-
-
 async def test_socket_can_answer_with_garbage(kubelet: Kubelet, plugins: Plugins) -> None:
     """The fault applies from the next start, and until a start without it."""
     kubelet.faults.garbage_register = True
