@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -33,8 +33,6 @@ class Registration:
     version: str
     endpoint: str
     resource_name: str
-    options: pb.DevicePluginOptions = field(repr=False)  # its repr has several lines
-    """The options in the request; kubelets ignore them, and call GetDevicePluginOptions."""
     outcome: str = PENDING
     """``pending``, ``ok``, ``cancelled`` (the caller gave up or the kubelet stopped), or the error text."""
 
@@ -94,7 +92,7 @@ class RegistrationService(rpc.RegistrationServicer):
         self, request: pb.RegisterRequest, context: grpc.aio.ServicerContext[pb.RegisterRequest, pb.Empty]
     ) -> pb.Empty:
         """Answer Empty, or UNKNOWN with the kubelet's text, like a Go error without a status."""
-        registration = Registration(request.version, request.endpoint, request.resource_name, request.options)
+        registration = Registration(request.version, request.endpoint, request.resource_name)
         plugin = {"resource": registration.resource_name, "endpoint": registration.endpoint}
         self._registrations.append(registration)
         self._notify()
