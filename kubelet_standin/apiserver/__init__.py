@@ -39,8 +39,9 @@ limit. The same checks run with it and with kube-apiserver.
 - ``server.requests`` counts requests, and :meth:`ApiServer.wait_for` waits for a condition without polling.
 - ``minor`` is the version, ``drop_fields`` are fields of feature gates that are off.
 
-Not modelled: strategic merge patches and server-side apply, label selectors, admission, defaults except for the time of
-a taint, API versions other than v1, and the validation of anything but ResourceSlices and names.
+Not modelled: finalizers, generated names, strategic merge patches and server-side apply, label selectors, admission,
+defaults except for the time of a taint, API versions other than v1, and the validation of anything but ResourceSlices
+and names.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 import time
 import uuid
 from datetime import UTC, datetime
@@ -89,8 +88,6 @@ class Store:
         kind = location.kind
         new = _checked(location, body)
         metadata = new["metadata"]
-        if not metadata.get("name") and metadata.get("generateName"):
-            metadata["name"] = f"{metadata['generateName']}{_suffix()}"
         if metadata.pop("resourceVersion", ""):
             message = "resourceVersion should not be set on objects to be created"
             raise statuses.StatusError(500, "InternalError", message)
@@ -126,12 +123,9 @@ class Store:
         if new.get("spec") != old.get("spec") and "generation" in before:
             new["metadata"]["generation"] = before["generation"] + 1
         self._admit(location.kind, new, old)
-        if before.get("deletionTimestamp") and not new["metadata"].get("finalizers"):
-            self._record("DELETED", location.kind, new, old)
-        elif {**new, "metadata": {**new["metadata"], "resourceVersion": before["resourceVersion"]}} != old:
+        new["metadata"]["resourceVersion"] = before["resourceVersion"]
+        if new != old:
             self._record("MODIFIED", location.kind, new, old)
-        else:
-            return copy.deepcopy(old)
         return copy.deepcopy(new)
 
     def delete(self, location: Location, preconditions: Mapping[str, Any]) -> Object:
@@ -143,12 +137,7 @@ class Store:
             if wanted is not None and wanted != metadata[field]:
                 raise statuses.conflict(location.kind, location.name, _precondition(label, wanted, metadata[field]))
         new = copy.deepcopy(old)
-        if metadata.get("finalizers"):
-            if "deletionTimestamp" not in metadata:
-                new["metadata"] |= {"deletionTimestamp": self._now(), "deletionGracePeriodSeconds": 0}
-                self._record("MODIFIED", location.kind, new, old)
-        else:
-            self._record("DELETED", location.kind, new, old)
+        self._record("DELETED", location.kind, new, old)
         return copy.deepcopy(new)
 
     def compact(self) -> None:
@@ -259,7 +248,3 @@ def _merged(location: Location, new: Object, old: Object) -> Object:
 
 def _precondition(label: str, wanted: object, actual: object) -> str:
     return f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {actual}"
-
-
-def _suffix() -> str:
-    return "".join(random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))  # noqa: S311 - as apiserver's name generator

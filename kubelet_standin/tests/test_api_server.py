@@ -66,12 +66,6 @@ async def test_objects_are_found_read_and_refused(server: ApiServer) -> None:
         server.objects.get("/api/v1/nonsense/a")
 
 
-async def test_a_generated_name_has_its_prefix(server: ApiServer) -> None:
-    created = server.objects.create(CLAIMS, {"metadata": {"generateName": "phone-"}})
-    assert created["metadata"]["name"].startswith("phone-")
-    assert len(created["metadata"]["name"]) == len("phone-") + 5
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "text"),
     [

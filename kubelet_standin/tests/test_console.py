@@ -243,16 +243,8 @@ def test_text_line_shows_what_a_container_gets() -> None:
 
 
 def test_json_line_shows_what_a_container_gets() -> None:
-    allocation = json.loads(json.dumps(dataclasses.asdict(ALLOCATION)))
-    del allocation["name"]
-    assert json.loads(console.format_event(EVENT, NOW, as_json=True)) == {
-        "time": "2026-01-02T03:04:05.006+00:00",
-        "event": "container-allocated",
-        "pod": "a pod",
-        "container": "main",
-        **{
-            name: value
-            for name, value in json.loads(json.dumps(dataclasses.asdict(ALLOCATION))).items()
-            if name != "name"
-        },
-    }
+    """The fields of the allocation are at the top level, its name as that of the container."""
+    expected = {"time": "2026-01-02T03:04:05.006+00:00", "event": EVENT.name, "pod": "a pod", "container": "main"}
+    allocation = dataclasses.asdict(dataclasses.replace(ALLOCATION, name=""))
+    line = {"name": "", **json.loads(console.format_event(EVENT, NOW, as_json=True))}
+    assert line == expected | json.loads(json.dumps(allocation))
