@@ -7,7 +7,8 @@
     ├── BackendError                 a scan of the host failed, or a backend could not clean up
     ├── CdiError                     the CDI spec file cannot be written or removed
     ├── ClaimRecordError             the records of the prepared claims cannot be read or locked
-    ├── ClaimError                   a claim cannot be prepared as it is
+    ├── ClaimError                   a claim cannot be prepared now
+    │   └── ClaimRefusedError        ... and never as it is
     ├── ServiceError                 the HTTP address is unavailable, or an HTTP query failed
     ├── WorkerTimeoutError           a call in a worker thread did not end in time
     ├── ServiceAccountMissingError   no service account, or no address of the API server; in ``apiserver.credentials``
@@ -55,6 +56,10 @@ class ClaimRecordError(PluginError):
 
 class ClaimError(PluginError):
     """A ResourceClaim cannot be prepared: it is gone or not allocated, or its devices are not available."""
+
+
+class ClaimRefusedError(ClaimError):
+    """A ResourceClaim asks for what no device of the driver can do, or its pod has ended: no fault of the node."""
 
 
 class ServiceError(PluginError):

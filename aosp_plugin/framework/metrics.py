@@ -177,8 +177,9 @@ class Metrics:
         self._of_drivers = of_drivers = _Series(prefix, self.registry)
         self.claim_prepares = of_drivers.counter(
             "claim_prepares_total",
-            "Preparations of claims: `ok`, `failed`. The kubelet retries a failed one after 60 to 90 s.",
-            result=_RESULTS,
+            "Preparations of claims: `ok`, `refused` (the claim asks for what it cannot have, or was deleted), "
+            "`failed`. The kubelet retries both after 60 to 90 s.",
+            result=("ok", "refused", "failed"),
         )
         self.claim_prepare_duration = of_drivers.histogram(
             "claim_prepare_duration_seconds",

@@ -173,6 +173,22 @@ async def test_results_of_other_drivers_are_ignored(node: Node, claims: Claims) 
     assert [device.device for device in await prepared_devices(claims, claim)] == ["phone1"]
 
 
+async def test_what_a_claim_asks_for_in_vain_is_no_failure_of_the_node(node: Node, claims: Claims) -> None:
+    """A tenant can write such claims as often as he likes, and must not raise the alert about failures."""
+    asking = node.source.add("a", "phone1")
+    results = node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"]
+    results[0]["adminAccess"] = True
+    configured = node.source.add("b", "phone1", config=[parameters("FromClaim", {"broken": 1})])
+    deleted = reference("c")
+    for claim in (asking, configured, deleted):
+        await refusal(claims, claim)
+    assert counted(node.metrics, "claim_prepares_total", result="refused") == 3
+    assert counted(node.metrics, "claim_prepares_total", result="failed") == 0
+    node.source.down = True
+    await refusal(claims, node.source.add("d", "phone2"), 0.1)
+    assert counted(node.metrics, "claim_prepares_total", result="failed") == 1
+
+
 async def test_a_uid_that_could_be_a_path_is_refused(node: Node, claims: Claims) -> None:
     assert "UID '../x'" in await refusal(claims, reference("../x"))
     assert await unprepare(claims, "../x") == {"../x": ""}

@@ -28,7 +28,7 @@ USES = [
 LABEL_VALUES = {
     "health": {"healthy", "unhealthy"},
     "reason": {"", *Reason},
-    "result": {"ok", "failed", "hung"},
+    "result": {"ok", "refused", "failed", "hung"},
     "code": set(CODES),
 }
 

@@ -13,7 +13,7 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.dra import driver_names
-from aosp_plugin.framework.errors import ClaimError
+from aosp_plugin.framework.errors import ClaimError, ClaimRefusedError
 
 MAX_RECORD_BYTES = 64 * 1024
 """Length of the JSON of a record, with the parameters of class and claim for each request. Users write the parameters
@@ -207,21 +207,23 @@ def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping
 
     Results and parameters of other drivers are ignored. adminAccess is refused, because two containers that use one
     device would disturb each other; a monitor can read the driver's metrics instead. A shared device (shareID) is
-    refused, because this driver offers none. Raises ClaimError.
+    refused, because this driver offers none. Raises ClaimError, for most reasons ClaimRefusedError.
     """
     if claim.metadata.uid != reference.uid:
-        raise ClaimError(f"the claim was replaced by another one of the same name, with UID {claim.metadata.uid}")
+        raise ClaimRefusedError(
+            f"the claim was replaced by another one of the same name, with UID {claim.metadata.uid}"
+        )
     if claim.status.allocation is None:
-        raise ClaimError("the claim is not allocated")
+        raise ClaimRefusedError("the claim is not allocated")
     results = [result for result in claim.results if result.driver == driver]
     if not results:
-        raise ClaimError(f"the claim has no device of {driver}")
+        raise ClaimRefusedError(f"the claim has no device of {driver}")
     by_request: dict[str, list[DeviceRecord]] = {}
     seen: dict[str, str] = {}
     for result in results:
         device = _device(result, driver, ids)
         if device.id in seen:
-            raise ClaimError(
+            raise ClaimRefusedError(
                 f"device {device.name} is allocated twice, for the requests {seen[device.id]} and {result.request}"
             )
         seen[device.id] = result.request
@@ -232,7 +234,7 @@ def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping
     ]
     record = ClaimRecord(driver, reference.uid, reference.namespace, reference.name, tuple(requests))
     if (size := len(msgspec.json.encode(record))) > MAX_RECORD_BYTES:
-        raise ClaimError(
+        raise ClaimRefusedError(
             f"the parameters for {driver} are too long: with those of all requests, the record of the claim has {size} "
             f"bytes; allowed: up to {MAX_RECORD_BYTES}"
         )
@@ -257,9 +259,11 @@ def parameters_of(request: str, configurations: Sequence[Configuration], driver:
 
 def _device(result: Result, driver: str, ids: Mapping[tuple[str, str], str]) -> DeviceRecord:
     if result.admin_access:
-        raise ClaimError(f"request {result.request}: adminAccess is not supported by {driver}")
+        raise ClaimRefusedError(f"request {result.request}: adminAccess is not supported by {driver}")
     if result.share_id:
-        raise ClaimError(f"request {result.request}: {driver} has no devices that are allocated by shares (shareID)")
+        raise ClaimRefusedError(
+            f"request {result.request}: {driver} has no devices that are allocated by shares (shareID)"
+        )
     device_id = ids.get((result.pool, result.device))
     if device_id is None:
         raise ClaimError(

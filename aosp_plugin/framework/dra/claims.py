@@ -45,7 +45,14 @@ from aosp_plugin.framework.dra.claim_records import (
     uid_problem,
 )
 from aosp_plugin.framework.dra.record_store import BOOT_ID_FILE, RecordStore
-from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
+from aosp_plugin.framework.errors import (
+    CdiError,
+    ClaimError,
+    ClaimRecordError,
+    ClaimRefusedError,
+    InvalidRequestError,
+    PluginError,
+)
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import milliseconds
@@ -82,8 +89,10 @@ class _Call:
 
     def check(self) -> None:
         """Raise ClaimError if the call must have no further effect. For any thread."""
-        if self.refusal or self.remaining <= 0:
-            raise ClaimError(self.refusal or "the claim was not prepared in time")
+        if self.refusal:
+            raise ClaimRefusedError(self.refusal)
+        if self.remaining <= 0:
+            raise ClaimError("the claim was not prepared in time")
 
 
 class Claims:
@@ -266,6 +275,12 @@ class Claims:
             yield lambda: milliseconds(self._clock() - started)
             result = "ok"
             self._pods_changed()
+        except (ClaimRefusedError, InvalidRequestError):
+            result = "refused"
+            raise
+        except NotFoundError as error:
+            result = "refused" if error.reason == "NotFound" else "failed"
+            raise
         finally:
             count.labels(self._resource, result).inc()
             duration.labels(self._resource).observe(self._clock() - started)
