@@ -21,14 +21,18 @@ _ANNOTATIONS = "\nannotations:\n"
 
 
 def pack(project: Project, output: Path, image: str, digest: str, source_url: str) -> Path:
-    """Write the chart's archive with these values of image.repository and image.digest, and return its path."""
+    """Write the chart's archive with an image and with links to the runbook as its values, and return its path."""
     # /ci/ is in .helmignore; its other patterns are of files that are not under version control.
     listed = run("git", "ls-files", "-z", DIRECTORY, f":!{DIRECTORY}/ci", cwd=project.root).split("\0")
     paths = {name.removeprefix(f"{DIRECTORY}/"): project.root / name for name in listed if name}
     contents = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
     values = contents["values.yaml"].decode()
     values = _replace(values, '\n  repository: ""\n', f'\n  repository: "{image}"\n')
-    contents["values.yaml"] = _replace(values, '\n  digest: ""\n', f'\n  digest: "{digest}"\n').encode()
+    values = _replace(values, '\n  digest: ""\n', f'\n  digest: "{digest}"\n')
+    if source_url:
+        runbook = f"{source_url}/blob/v{project.version}/docs/runbook.md"
+        values = _replace(values, '\n  runbook: ""\n', f'\n  runbook: "{runbook}"\n')
+    contents["values.yaml"] = values.encode()
     contents["Chart.yaml"] = _metadata(contents["Chart.yaml"].decode(), project, image, digest, source_url).encode()
     # Helm reads Chart.yaml first.
     order = sorted(contents, key=lambda name: (name != "Chart.yaml", name))

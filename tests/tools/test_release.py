@@ -55,6 +55,8 @@ image:
 
   tag: ""
   digest: ""
+prometheusRule:
+  runbook: ""
 other:
   repository: x
 """
@@ -164,8 +166,9 @@ def test_a_tagged_release_has_a_date_in_the_changelog(root: Path, heading: str) 
 
 def test_the_project_s_chart_can_be_packed(output: Path) -> None:
     contents = packed(pack(source.read(source.ROOT), output, IMAGE, DIGEST, URL))
-    image = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])["image"]
-    assert (image["repository"], image["digest"]) == (IMAGE, DIGEST)
+    values = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])
+    assert (values["image"]["repository"], values["image"]["digest"]) == (IMAGE, DIGEST)
+    assert values["prometheusRule"]["runbook"].startswith(f"{URL}/blob/v")
     chart = yaml.safe_load(contents["aosp-device-plugin/Chart.yaml"])
     assert chart["home"] == URL
     (listed,) = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])

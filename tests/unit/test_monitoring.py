@@ -78,8 +78,8 @@ def test_the_dashboard_shows_every_metric() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_an_alert_links_to_its_heading_in_the_runbook(name: str) -> None:
-    assert RULES[name]["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"
+def test_an_alert_has_a_heading_in_the_runbook(name: str) -> None:
+    """The chart links to it."""
     assert name in re.findall(r"^#+ (.+)$", RUNBOOK, flags=re.MULTILINE)
 
 

@@ -104,10 +104,13 @@ def image_is_required() -> None:
 
 
 def files_are_rendered() -> None:
-    """Helm renders alert rules, dashboard, NodeFeatureRule and phones' profiles, except for the runbook's address."""
-    rules = (DEPLOY / "monitoring" / "rules.yaml").read_text().replace("docs/runbook.md", "https://x")
-    plain = charted("--set", "prometheusRule.enabled=true,prometheusRule.runbook=https://x")
-    assert the("PrometheusRule", plain)["spec"] == yaml.safe_load(rules)
+    """Helm renders alert rules, with links to the runbook, and dashboard, NodeFeatureRule and phones' profiles."""
+    rules = yaml.safe_load((DEPLOY / "monitoring" / "rules.yaml").read_text())
+    plain = the("PrometheusRule", charted("--set", "prometheusRule.enabled=true"))
+    assert plain["spec"] == rules, "without a runbook there are no links"
+    linked = the("PrometheusRule", charted("--set", "prometheusRule.enabled=true,prometheusRule.runbook=https://x"))
+    for rule in linked["spec"]["groups"][0]["rules"]:
+        assert rule["annotations"]["runbook_url"] == f"https://x#{rule['alert'].lower()}", rule
     rendered = charted(*VALUES["everything"])
     (dashboard,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-dashboard")]
     text = (DEPLOY / "monitoring" / "dashboard.json").read_text()
@@ -218,6 +221,7 @@ REFUSED = {
     "kubelet.rootDir=data": "at '/kubelet/rootDir'",
     "extraArgs[0]=status": "at '/extraArgs/0'",
     "port=0": "at '/port'",
+    "prometheusRule.runbook=docs/runbook.md": "at '/prometheusRule/runbook'",
     "prometheusRule.disabled.AospPluginX=true": "additional properties 'AospPluginX' not allowed",
     "prometheusRule.thresholds.AospPluginPolling=2": "additional properties 'AospPluginPolling' not allowed",
     "prometheusRule.thresholds.AospPluginRestarting=often": "got string, want number",
