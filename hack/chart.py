@@ -1,16 +1,12 @@
 """``make chart``: write the derived files below deploy/.
 
 values.schema.json of the chart is written by hand, but for the plugin's configuration keys, and for the names of the
-alerts and those that have a threshold. A chart can read files of its own directory only, so alert rules, dashboard and
-NodeFeatureRule are copied there. The alert rules are also wrapped as a PrometheusRule for the Prometheus operator.
-Chart.yaml has the source's version.
+alerts. A chart can read files of its own directory only, so some are copied there. Chart.yaml has the source's version.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import textwrap
 from pathlib import Path
 
 import yaml
@@ -20,23 +16,8 @@ from hack import schemas, version
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
-_RULES = "monitoring/rules.yaml"
-_COPIED = (
-    *(_RULES, "monitoring/dashboard.json", "nfd/nodefeaturerule.yaml", "dra/claims.yaml"),
-    *("apparmor/aosp-phone", "seccomp/aosp-phone.json"),
-)
-_COMPARED = re.compile("((?!== ).)*?> [0-9]", re.DOTALL)
-"""Matches an expression whose first comparison is > with a number: those about a state compare by ==."""
-_PROMETHEUS_RULE = """\
-apiVersion: monitoring.coreos.com/v1
-kind: PrometheusRule
-metadata:
-  name: aosp-device-plugin
-  namespace: kube-system
-  labels:
-    app.kubernetes.io/name: aosp-device-plugin
-spec:
-"""
+RULES = CHART / "files" / "rules.yaml"
+_COPIED = ("nfd/nodefeaturerule.yaml", "dra/claims.yaml", "apparmor/aosp-phone", "seccomp/aosp-phone.json")
 
 
 def files() -> dict[Path, str]:
@@ -49,8 +30,6 @@ def files() -> dict[Path, str]:
     for source in _COPIED:
         header, text = _header(source), (DEPLOY / source).read_text(encoding="utf-8")
         contents[CHART / "files" / Path(source).name] = header + text if source.endswith(".yaml") else text
-    rules = textwrap.indent((DEPLOY / _RULES).read_text(encoding="utf-8"), "  ")
-    contents[DEPLOY / "monitoring" / "prometheusrule.yaml"] = _header(_RULES) + _PROMETHEUS_RULE + rules
     return contents
 
 
@@ -70,17 +49,11 @@ def with_keys(schema: str) -> str:
     keys = {name: part for name, part in schemas.parameters()["properties"].items() if name not in added}
     device_class = values["dra"]["properties"]["classes"]["additionalProperties"]
     device_class["properties"]["parameters"]["properties"] = keys
-    (group,) = yaml.safe_load((DEPLOY / _RULES).read_text(encoding="utf-8"))["groups"]
-    alerts = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    alerts = [rule["alert"] for rule in group["rules"]]
     tuned = values["prometheusRule"]["properties"]
     tuned["disabled"]["properties"] = {name: {"type": "boolean"} for name in alerts}
-    by_hand = tuned["thresholds"]["properties"]
-    tuned["thresholds"]["properties"] = {
-        name: by_hand.get(name, {"type": "number", "minimum": 0})
-        for name, expression in alerts.items()
-        if name in by_hand or _COMPARED.match(expression)
-    }
-    tuned["customRules"]["propertyNames"]["enum"] = list(alerts)
+    tuned["customRules"]["propertyNames"]["enum"] = alerts
     return json.dumps(document, indent=2) + "\n"
 
 

@@ -24,7 +24,7 @@ CONFIGURATION = ROOT / "docs" / "configuration.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 PARAMETERS = ROOT / "docs" / "phone-parameters.schema.json"
-RULES = ROOT / "deploy" / "monitoring" / "rules.yaml"
+RULES = ROOT / "deploy" / "chart" / "files" / "rules.yaml"
 STATUS = ROOT / "docs" / "status.schema.json"
 PHONES = ROOT / "kubectl_phones" / "schema.json"
 TEXT = "<!-- make docs: text -->"
@@ -36,21 +36,22 @@ def files() -> dict[Path, str]:
     documents = {PARAMETERS: schemas.parameters(), STATUS: schemas.status(), PHONES: schemas.phones()}
     texts = {path: msgspec.json.format(msgspec.json.encode(it), indent=2) for path, it in documents.items()}
     return {
-        CONFIGURATION: with_tables(CONFIGURATION, keys_by_title()),
-        MONITORING: with_tables(MONITORING, {"metrics": _metrics()}),
-        RUNBOOK: with_texts(RUNBOOK, dict([*_alerts(), *_reasons()])),
+        CONFIGURATION: with_tables(CONFIGURATION.read_text(encoding="utf-8"), keys_by_title()),
+        MONITORING: with_tables(MONITORING.read_text(encoding="utf-8"), {"metrics": _metrics()}),
+        RUNBOOK: with_tables(
+            with_texts(RUNBOOK.read_text(encoding="utf-8"), dict([*_alerts(), *_reasons()])), {"alerts": _alert_table()}
+        ),
         **{path: f"{text.decode()}\n" for path, text in texts.items()},
     }
 
 
-def with_texts(path: Path, texts: Mapping[str, str]) -> str:
+def with_texts(page: str, texts: Mapping[str, str]) -> str:
     """Return the text of a page with what is between each heading and the comment after it as it has to be."""
-    page = path.read_text(encoding="utf-8")
     for title, text in texts.items():
         before, heading, section = page.partition(f"### {title}\n\n")
         old, comment, after = section.partition(TEXT)
         if not comment or "\n#" in old:
-            raise SystemExit(f"{path} has no heading '### {title}', or not '{TEXT}' below it: add them first")
+            raise SystemExit(f"the page has no heading '### {title}', or not '{TEXT}' below it: add them first")
         page = "".join([before, heading, textwrap.fill(text, 139 - len(TEXT)), " ", comment, after])
     return page
 
@@ -63,12 +64,30 @@ def _reasons() -> Iterator[tuple[str, str]]:
 
 def _alerts() -> Iterator[tuple[str, str]]:
     """Yield each alert with its severity, how long its condition lasts before, and its summary."""
-    (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    for rule in group["rules"]:
-        summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: label[1].upper(), rule["annotations"]["summary"])
-        summary = re.sub(r"\{\{ \$value[^}]*\}\}B?", "N", summary)
+    for rule in _rules():
         after = f" after {rule['for']}" if "for" in rule else ""
-        yield rule["alert"], f"**{rule['labels']['severity'].capitalize()}{after}**: {summary}"
+        yield rule["alert"], f"**{rule['labels']['severity'].capitalize()}{after}**: {_summary(rule)}"
+
+
+def _alert_table() -> str:
+    """Return the table of the alerts, the critical ones first."""
+    rows = [("alert", "severity", "after", "meaning"), ("---",) * 4]
+    for rule in sorted(_rules(), key=lambda rule: rule["labels"]["severity"] != "critical"):
+        link = f"[{rule['alert']}](#{rule['alert'].lower()})"
+        rows.append((link, rule["labels"]["severity"], rule.get("for", "at once"), _summary(rule)))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
+
+
+def _summary(rule: Mapping[str, Any]) -> str:
+    """Return the text of an alert with capitals in place of values."""
+    summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: label[1].upper(), rule["annotations"]["summary"])
+    return re.sub(r"\{\{ \$value[^}]*\}\}B?", "N", summary)
 
 
 def keys_by_title() -> dict[str, str]:
@@ -80,9 +99,8 @@ def keys_by_title() -> dict[str, str]:
     }
 
 
-def with_tables(path: Path, tables: Mapping[str, str]) -> str:
+def with_tables(page: str, tables: Mapping[str, str]) -> str:
     """Return the text of a page with what follows each comment, up to the next heading, as it has to be."""
-    page = path.read_text(encoding="utf-8")
     for title, table in tables.items():
         before, comment, rest = page.partition(f"<!-- make docs: {title} -->\n\n")
         _, heading, after = rest.partition("\n## ")

@@ -12,13 +12,15 @@ NO_DEVICES: Final = Kind(
     "No device exists",
     "Pods that request the resource stay pending. Load binder_linux, or correct device_dir and device_prefix. "
     "docs/hosts.md has the configuration for /dev/binder.",
-    "PluginNoDevices",
+    "PluginDevicesMissing",
+    heading="no-devices",
 )
 TOO_FEW_DEVICES: Final = Kind(
     "too-few-devices",
     "Fewer devices exist than the configuration orders",
     'Existing devices stay available. Search the plugin\'s log for "host update failed".',
-    "PluginDevicesNotProvisioned",
+    "PluginDevicesMissing",
+    heading="phones-that-were-not-made",
 )
 UNLINKED: Final = Kind(
     "unlinked",
@@ -41,7 +43,7 @@ GONE: Final = Kind(
     "gone",
     "gone, although pods have them",
     "The binder device was removed while a pod used it. Create it again, then restart the pod.",
-    "PluginDevicesLost",
+    "PluginDevicesMissing",
 )
 
 RECORDS_NOT_UPDATED: Final = Kind(
@@ -59,7 +61,7 @@ FORMER_DRIVERS_FAILING: Final = Kind(
     "former-drivers",
     "Pods with claims of a former DRA driver cannot end",
     "The plugin retries. Mount what is missing, or serve api: dra again until these pods have ended.",
-    "PluginClaimUnpreparesFailing",
+    "PluginClaimRepairsFailing",
     begins="former drivers cannot be served, retrying",
     ends="former drivers can be served again",
 )
@@ -87,7 +89,7 @@ NODE_TASK_FAILING: Final = Kind(
     "node-task-failing",
     "The plugin cannot write to the Node",
     "Events are missing, or the startup taint stays. Check the plugin's ClusterRole and its network.",
-    "PluginNodeTaskFailing",
+    "PluginApiRequestsFailing",
     begins="node task failed, retrying",
     ends="node task recovered",
 )

@@ -35,7 +35,7 @@ class Kind(NamedTuple):
     action: str
     """The consequences and the first remedy. The page is often served where the documents are not at hand."""
     alert: str = ""
-    """The name of the alert, without the prefix of the program. It is a heading in the runbook of the program."""
+    """The name of the alert, without the prefix of the program. It is a heading in the program's runbook."""
     severity: Severity = Severity.WARNING
     begins: str = ""
     """The log message when a condition begins, or its detail changes; empty if another message says so."""
@@ -44,7 +44,7 @@ class Kind(NamedTuple):
     level: int = logging.WARNING
     """The level of ``begins``."""
     heading: str = ""
-    """The fragment of the heading in the runbook, if it is not the alert."""
+    """The fragment of the heading in the runbook, if it is not the alert's."""
 
     @property
     def blocks(self) -> bool:
@@ -88,14 +88,14 @@ ALLOCATIONS_UNKNOWN: Final = Kind(
     "allocations-unknown",
     "Which pod has which device is unknown",
     "The kubelet's podresources API does not answer: check the kubelet, and the mount of pod_resources_socket.",
-    "PluginAllocationsFailing",
+    heading="a-node-that-is-unreachable",
 )
 KUBELET_NOT_COMPARED: Final = Kind(
     "kubelet-not-compared",
     "How many devices the kubelet has is unknown",
     "A kubelet that has lost devices is not noticed. Check the kubelet, and the mount of its podresources socket.",
-    "PluginAllocationsFailing",
-    Severity.NOTICE,
+    severity=Severity.NOTICE,
+    heading="a-node-that-is-unreachable",
     begins="devices of the kubelet are unknown",
     ends="devices of the kubelet are known again",
 )
@@ -104,7 +104,7 @@ SCAN_FAILED: Final = Kind(
     "outdated",
     "The device list may be out of date",
     "The kubelet keeps the last list. Check for a hanging file system, a full disk or missing rights.",
-    "PluginScanHung",
+    "PluginScansFailing",
     Severity.ERROR,
     begins="device scan failed, retrying",
     ends="device scan recovered",
@@ -128,7 +128,7 @@ TRUNCATED: Final = Kind(
     "truncated",
     "not offered: the kubelet's message limit of 4 MiB is reached",
     "Use shorter device names or fewer devices in one resource.",
-    "PluginDevicesTruncated",
+    "PluginDevicesMissing",
     Severity.ERROR,
     begins="device list truncated at the kubelet's 4 MiB limit",
     ends="device list no longer truncated",
@@ -138,8 +138,8 @@ POLLING: Final = Kind(
     "polling",
     "File changes are detected by polling, because inotify is unavailable",
     "Changes are noticed within a second. Raise fs.inotify.max_user_instances and fs.inotify.max_user_watches.",
-    "PluginPolling",
-    Severity.NOTICE,
+    severity=Severity.NOTICE,
+    heading="polling",
     begins="inotify unavailable, falling back to polling",
     ends="inotify available again",
 )

@@ -68,6 +68,6 @@ CELLS: Final = (
     Cell(
         name="without-binder",
         title="without binder",
-        refused="no devices: `AospPluginNoDevices`; `hack/binder_devices.py create` fails",
+        refused="no devices: `AospPluginDevicesMissing`; `hack/binder_devices.py create` fails",
     ),
 )

@@ -15,11 +15,11 @@ from aosp_plugin.framework.metrics import CODES
 from tests.reports import state_metrics
 
 ROOT = Path(__file__).parents[2]
-MONITORING = ROOT / "deploy" / "monitoring"
+FILES = ROOT / "deploy" / "chart" / "files"
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
-(GROUP,) = yaml.safe_load((MONITORING / "rules.yaml").read_text(encoding="utf-8"))["groups"]
+(GROUP,) = yaml.safe_load((FILES / "rules.yaml").read_text(encoding="utf-8"))["groups"]
 RULES = {rule["alert"]: rule for rule in GROUP["rules"]}
-DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
+DASHBOARD = json.loads((FILES / "dashboard.json").read_text(encoding="utf-8"))
 PANELS = {panel["title"]: [target["expr"] for target in panel.get("targets", [])] for panel in DASHBOARD["panels"]}
 USES = [
     *(pytest.param(rule["expr"], id=name) for name, rule in RULES.items()),

@@ -105,7 +105,7 @@ def image_is_required() -> None:
 
 def files_are_rendered() -> None:
     """Helm renders alert rules, with links to the runbook, and dashboard, NodeFeatureRule and phones' profiles."""
-    rules = yaml.safe_load((DEPLOY / "monitoring" / "rules.yaml").read_text())
+    rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
     plain = the("PrometheusRule", charted("--set", "prometheusRule.enabled=true"))
     assert plain["spec"] == rules, "without a runbook there are no links"
     linked = the("PrometheusRule", charted("--set", "prometheusRule.enabled=true,prometheusRule.runbook=https://x"))
@@ -113,7 +113,7 @@ def files_are_rendered() -> None:
         assert rule["annotations"]["runbook_url"] == f"https://x#{rule['alert'].lower()}", rule
     rendered = charted(*VALUES["everything"])
     (dashboard,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-dashboard")]
-    text = (DEPLOY / "monitoring" / "dashboard.json").read_text()
+    text = (CHART / "files" / "dashboard.json").read_text()
     assert dashboard["aosp-device-plugin.json"].strip() == text.strip()
     (profile,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-phone-profile")]
     assert profile["aosp-phone"].strip() == (DEPLOY / "apparmor" / "aosp-phone").read_text().strip()
@@ -123,21 +123,20 @@ def files_are_rendered() -> None:
 
 
 def alerts_are_tuned() -> None:
-    """Values leave alerts out, and set thresholds, times, labels and annotations of one of the others, or of all."""
+    """Values leave alerts out, and replace expressions, times, labels and annotations of others."""
     values = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())["prometheusRule"]
     (group,) = the("PrometheusRule", charted(*VALUES["everything"]))["spec"]["groups"]
-    (unchanged,) = yaml.safe_load((DEPLOY / "monitoring" / "rules.yaml").read_text())["groups"]
+    (unchanged,) = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())["groups"]
     rules, own = ({rule["alert"]: rule for rule in each["rules"]} for each in (group, unchanged))
     assert own.keys() - rules.keys() == values["disabled"].keys()
-    for name, threshold in values["thresholds"].items():
-        words = zip(own[name]["expr"].split(), rules[name]["expr"].split(), strict=True)
-        changed = [after for before, after in words if before != after]
-        assert changed == [str(threshold)] or rules[name]["for"] == threshold, rules[name]
-    for name, custom in values["customRules"].items():
-        assert rules[name]["for"] == custom.get("for", values["thresholds"][name]), rules[name]
-        for field in ("labels", "annotations"):
-            assert custom.get(field, {}).items() <= rules[name][field].items(), rules[name]
-    assert all("team" in rule["labels"] and "dashboard" in rule["annotations"] for rule in rules.values()), rules
+    for name, rule in rules.items():
+        custom = values["customRules"].get(name, {})
+        for field in ("expr", "for"):
+            assert rule.get(field) == custom.get(field, own[name].get(field)), rule
+        labels = own[name]["labels"] | values["additionalRuleLabels"] | custom.get("labels", {})
+        assert rule["labels"] == labels, rule
+        link = {"runbook_url": f"{values['runbook']}#{name.lower()}"}
+        assert rule["annotations"] == own[name]["annotations"] | link | custom.get("annotations", {}), rule
 
 
 def selectors_select() -> None:
@@ -223,10 +222,8 @@ REFUSED = {
     "port=0": "at '/port'",
     "prometheusRule.runbook=docs/runbook.md": "at '/prometheusRule/runbook'",
     "prometheusRule.disabled.AospPluginX=true": "additional properties 'AospPluginX' not allowed",
-    "prometheusRule.thresholds.AospPluginPolling=2": "additional properties 'AospPluginPolling' not allowed",
-    "prometheusRule.thresholds.AospPluginRestarting=often": "got string, want number",
     "prometheusRule.customRules.AospPluginX.for=1m": "invalid propertyName 'AospPluginX'",
-    "prometheusRule.customRules.AospPluginGone.for=soon": "at '/prometheusRule/customRules/AospPluginGone/for'",
+    "prometheusRule.customRules.AospPluginNotRegistered.for=soon": "customRules/AospPluginNotRegistered/for",
     "livenessProbe.exec.command=x": "additional properties 'exec' not allowed",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",

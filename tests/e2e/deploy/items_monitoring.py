@@ -16,10 +16,10 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import Metrics
 from tests.e2e.deploy import parts
-from tests.e2e.deploy.parts import DEPLOY, HERE, refuses, run
+from tests.e2e.deploy.parts import CHART, HERE, refuses, run
 from tests.reports import state_metrics
 
-MONITORING: Final = DEPLOY / "monitoring"
+FILES: Final = CHART / "files"
 STATES: Final = HERE / "alerts.yaml"
 RESOURCE: Final = "aosp.io/binder"
 DEVICES: Final = 10
@@ -30,7 +30,7 @@ _FIRING: Final = """group by (alertname) (ALERTS{alertstate="firing"}
 
 def rules() -> None:
     """promtool accepts the alert rules."""
-    run(parts.promtool(), "check", "rules", "--lint=all", "--lint-fatal", str(MONITORING / "rules.yaml"))
+    run(parts.promtool(), "check", "rules", "--lint=all", "--lint-fatal", str(FILES / "rules.yaml"))
 
 
 def alerts() -> None:
@@ -38,7 +38,7 @@ def alerts() -> None:
     states = yaml.safe_load(STATES.read_text())
     require(states)
     stopped = states["the kubelet is stopped"]
-    refuses(lambda: require({"other alerts": {**stopped, "alerts": {23: []}}}), "AospPluginNotRegistered")
+    refuses(lambda: require({"other alerts": {**stopped, "alerts": {26: []}}}), "AospPluginNotRegistered")
 
 
 def require(states: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ def require(states: dict[str, Any]) -> None:
     ]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "alerts.yaml")
-        content = {"rule_files": [str(MONITORING / "rules.yaml")], "evaluation_interval": "1m", "tests": tests}
+        content = {"rule_files": [str(FILES / "rules.yaml")], "evaluation_interval": "1m", "tests": tests}
         path.write_text(yaml.safe_dump(content))
         run(parts.promtool(), "test", "rules", str(path))
 
@@ -74,12 +74,13 @@ def _series(process: dict[str, Any], instance: str) -> list[dict[str, str]]:
     """Return the series of a process, whose keys that are no minutes name those that differ."""
     begin, end, node = process.get("from", 0), process.get("to", 100), process.get("node", "n1")
     before = f"_x{begin - 1} " if begin else ""
-    unused = process.keys() - {"from", "to", "node"}
+    of_process = {"from", "to", "node", "resource"}
+    unused = process.keys() - of_process
     found = []
-    for sample in _healthy():
+    for sample in _healthy(process.get("resource", RESOURCE)):
         counts = (sample.name, sample.labels.get("result")) == ("aosp_plugin_scans_total", "ok")
         values = f"0+1x{end - 1}" if counts else f"{min(sample.value, 1e18)}x{end - 1}"  # +Inf has no notation
-        for text in process.keys() - {"from", "to", "node"}:
+        for text in process.keys() - of_process:
             if _is_named(sample, text):
                 values = process[text]
                 unused -= {text}
@@ -97,19 +98,19 @@ def _is_named(sample: Sample, text: str) -> bool:
     return sample.name.removeprefix("aosp_plugin_") == name and labels.items() <= sample.labels.items()
 
 
-def _healthy() -> list[Sample]:
+def _healthy(resource: str) -> list[Sample]:
     """Return what the plugin exposes with healthy devices, for both APIs, and what Prometheus adds."""
-    metrics = state_metrics(RESOURCE)
-    metrics.add(RESOURCE, is_driver=True)
-    metrics.count_devices(RESOURCE, Snapshot(1, [Device(f"aosp_binder{number}") for number in range(DEVICES)]))
-    metrics.registrations.labels(RESOURCE, "ok").inc()
+    metrics = state_metrics(resource)
+    metrics.add(resource, is_driver=True)
+    metrics.count_devices(resource, Snapshot(1, [Device(f"aosp_binder{number}") for number in range(DEVICES)]))
+    metrics.registrations.labels(resource, "ok").inc()
     for gauge, value in {metrics.registered: 1, metrics.kubelet_allocatable: DEVICES}.items():
-        gauge.labels(RESOURCE).set(value)
+        gauge.labels(resource).set(value)
     for gauge in (metrics.slices_wanted, metrics.slices_confirmed):
-        gauge.labels(RESOURCE).set(1)
+        gauge.labels(resource).set(1)
     for code in ("200", "403"):
-        metrics.api_requests.labels(RESOURCE, "get", "nodes", code).inc()
-        metrics.api_request_duration.labels(RESOURCE).observe(0.1)
+        metrics.api_requests.labels(resource, "get", "nodes", code).inc()
+        metrics.api_request_duration.labels(resource).observe(0.1)
     text = metrics.exposition()[1].decode()
     exposed = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return [*exposed, Sample("up", {}, 1)]
@@ -129,7 +130,7 @@ def names() -> None:
 
 def dashboard() -> None:
     """promtool parses all expressions of the dashboard."""
-    panels = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
+    panels = json.loads((FILES / "dashboard.json").read_text())["panels"]
     texts = [
         target["expr"].replace("$__rate_interval", "5m") for panel in panels for target in panel.get("targets", ())
     ]
@@ -144,7 +145,7 @@ def dashboard() -> None:
 
 def dashboard_is_grafanas() -> None:
     """Grafana's own types take the dashboard, and refuse a misspelled field."""
-    text = (MONITORING / "dashboard.json").read_text()
+    text = (FILES / "dashboard.json").read_text()
     run(parts.dashboard_checker(), text=text)
     wrong = text.replace('"fillOpacity"', '"fillOpacities"')
     refuses(lambda: run(parts.dashboard_checker(), text=wrong), "unexpected field 'fillOpacities'")
