@@ -17,7 +17,7 @@ from hack import schemas, version
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
 RULES = CHART / "files" / "rules.yaml"
-_COPIED = ("nfd/nodefeaturerule.yaml", "dra/claims.yaml", "apparmor/aosp-phone", "seccomp/aosp-phone.json")
+_COPIED = ("nfd/nodefeaturerule.yaml", "dra/claims.yaml")
 
 
 def files() -> dict[Path, str]:
@@ -29,7 +29,7 @@ def files() -> dict[Path, str]:
     }
     for source in _COPIED:
         header, text = _header(source), (DEPLOY / source).read_text(encoding="utf-8")
-        contents[CHART / "files" / Path(source).name] = header + text if source.endswith(".yaml") else text
+        contents[CHART / "files" / Path(source).name] = header + text
     return contents
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from tests.layouts import LAYOUTS, Layout
@@ -9,12 +10,13 @@ from tests.matrix.cell import Cell
 
 
 def _cell(layout: Layout) -> Cell:
-    """Return the cell of a distribution, with what its values file renders."""
+    """Return the cell of a distribution, with the values that it requires and what they render."""
     cdi = " or ".join(f"`{path}`" for path in layout.cdi)
     parts = [f"kubelet in `{layout.root}`", f"CDI files in {cdi} where CDI is on"]
     if layout.selinux:
         parts.append(f"SELinux type `{layout.selinux}`")
-    values = f"[values](../deploy/chart/distributions/{layout.name}.yaml) rendered and validated: {', '.join(parts)}"
+    required = f"values `{json.dumps(layout.values)}`" if layout.values else "no values"
+    values = f"{required}; rendered and validated: {', '.join(parts)}"
     return Cell(name=layout.name, title=layout.title, note=layout.note, not_run=values)
 
 

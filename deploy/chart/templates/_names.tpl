@@ -1,5 +1,5 @@
 {{- define "aosp-device-plugin.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- .Chart.Name }}
 {{- end }}
 
 {{- define "aosp-device-plugin.fullname" -}}
@@ -39,6 +39,22 @@ app.kubernetes.io/component: device-plugin
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/*
+The labels of a pod that is not the plugin's, from its component and the context. It has another name, because the DaemonSet
+adopts pods that its selector matches.
+*/}}
+{{- define "aosp-device-plugin.labelsOf" -}}
+{{- $component := index . 0 -}}
+{{- with index . 1 -}}
+app.kubernetes.io/name: {{ include "aosp-device-plugin.name" . }}-{{ $component }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: {{ $component }}
+{{- with include "aosp-device-plugin.commonLabels" . }}
+{{ . }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "aosp-device-plugin.serviceAccountName" -}}
@@ -116,59 +132,39 @@ context of one kind of nodes its resources, otherwise those of all kinds.
 {{- end -}}
 {{- end }}
 
+{{/* "true" if a resource has phones, which a privileged container mounts. */}}
+{{- define "aosp-device-plugin.phones" -}}
+{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
+{{- if .phones -}}true{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* "true" if the plugin itself is privileged. */}}
 {{- define "aosp-device-plugin.privileged" -}}
-{{- if and .Values.provision.enabled (eq .Values.provision.mode "plugin") -}}true{{- end -}}
+{{- if eq .Values.provision.mode "plugin" -}}true{{- end -}}
 {{- end }}
 
 {{/* "true" if an init container mounts phones, and the plugin must not. */}}
 {{- define "aosp-device-plugin.initContainer" -}}
-{{- if and .Values.provision.enabled (eq .Values.provision.mode "init-container") -}}true{{- end -}}
+{{- if and (eq .Values.provision.mode "init-container") (include "aosp-device-plugin.phones" .) -}}true{{- end -}}
 {{- end }}
 
 {{/* "true" if a privileged container beside the plugin mounts phones, and the plugin must not. */}}
 {{- define "aosp-device-plugin.provisioner" -}}
-{{- if and .Values.provision.enabled (eq .Values.provision.mode "provisioner") -}}true{{- end -}}
+{{- if and (eq .Values.provision.mode "provisioner") (include "aosp-device-plugin.phones" .) -}}true{{- end -}}
 {{- end }}
 
-{{/* Reject a configuration that requires rights or a mount that the pod would not have. */}}
-{{- define "aosp-device-plugin.check" -}}
-{{- $config := .Values.config -}}
-{{- $of := "" -}}
-{{- with .Kind -}}{{- $of = printf "entry %s of nodes: " . -}}{{- end -}}
-{{- $ours := dict "kubelet_dir" "kubelet.rootDir and kubelet.devicePluginsDir" "pod_resources_socket" "kubelet.rootDir" -}}
-{{- range $key, $value := merge $ours (dict "provisioned_by" "provision.mode") -}}
-{{- if hasKey $config $key -}}
-{{- fail (printf "%sconfig.%s depends on the rights and mounts of the pod: set %s instead" $of $key $value) -}}
-{{- end -}}
-{{- end -}}
-{{- $privileged := eq "true" (include "aosp-device-plugin.privileged" .) -}}
-{{- $enabled := "requires provision.enabled=true (docs/deploy.md)" -}}
-{{- $plugin := "requires a privileged plugin: provision.enabled=true and provision.mode=plugin (docs/deploy.md)" -}}
-{{- $made := false -}}
-{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
-{{- if .phones -}}{{- $made = true -}}{{- end -}}
-{{- end -}}
-{{- if and .Values.provision.enabled (ne .Values.provision.mode "plugin") (not $made) -}}
-{{- fail (printf "%sprovision.enabled=true has nothing to provision: set config.phones.count, or provision.enabled=false to allocate devices that the host has" $of) -}}
-{{- end -}}
-{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
-{{- if and .phones (not $.Values.provision.enabled) -}}
-{{- fail (printf "%sconfig.phones mounts file systems on the host and %s" $of $enabled) -}}
-{{- end -}}
-{{- if and .phones (eq (toString .api) "dra") (not $privileged) -}}
-{{- fail (printf "%sconfig.phones with api=dra mounts a file system for each claim and %s" $of $plugin) -}}
-{{- end -}}
-{{- $mounts := and .phones (include "aosp-device-plugin.provisioner" $) -}}
-{{- if and (eq (toString .recreate) "on-start") (not (or $privileged $mounts)) -}}
-{{- fail (printf "%sconfig.recreate=on-start creates binder devices on the host and %s" $of $plugin) -}}
-{{- end -}}
-{{- if and (eq (toString .verify) "probe") (not $privileged) -}}
-{{- fail (printf "%sconfig.verify=probe opens binder devices of the host and %s" $of $plugin) -}}
-{{- end -}}
-{{- $directory := dig "directory" "/run/aosp-binderfs/phones" (default dict .phones) -}}
-{{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}
-{{- fail (printf "%sconfig.phones.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $of $directory) -}}
-{{- end -}}
-{{- end -}}
+{{/*
+The strategy of one kind of nodes. Two drivers of a node would wait for each other, and with hostNetwork the new pod for the
+port of the old one; otherwise the old pod stays until the new one is ready.
+*/}}
+{{- define "aosp-device-plugin.updateStrategy" -}}
+{{- $surge := not (or (include "aosp-device-plugin.dra" .) .Values.hostNetwork) -}}
+{{- $rolling := dict "maxSurge" (ternary "10%" 0 $surge) "maxUnavailable" (ternary 0 "10%" $surge) -}}
+{{- .Values.updateStrategy | default (dict "type" "RollingUpdate" "rollingUpdate" $rolling) | toYaml -}}
+{{- end }}
+
+{{/* "true" if the plugin writes Events or removes a taint, for which it needs rights on the Node. */}}
+{{- define "aosp-device-plugin.writesNode" -}}
+{{- if or .Values.config.node_events .Values.config.startup_taint -}}true{{- end -}}
 {{- end }}

@@ -137,6 +137,6 @@ def values(mode: str = "plugin", **config: Any) -> dict[str, Any]:
     return {
         "image": plugin.VALUES["image"],
         "nodeSelector": {"aosp.io/e2e": "guest"},
-        "provision": {"enabled": True, "mode": mode},
+        "provision": {"mode": mode},
         "config": {"version": "v1", "verify": "binder", "phones": {"count": COUNT}} | config,
     }

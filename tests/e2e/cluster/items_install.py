@@ -28,7 +28,7 @@ def documented_values() -> dict[str, Any]:
     """Return the page's example of values, with stand-ins instead of phones that the plugin makes."""
     values: dict[str, Any] = documented.example("spread_devices")
     values["image"]["repository"] = values["image"]["repository"].replace("REGISTRY", "localhost")
-    del values["config"]["phones"], values["provision"]
+    del values["config"]["phones"]
     del values["podMonitor"], values["prometheusRule"]  # kinds of an operator that the cluster does not have
     values["config"] |= plugin.VALUES["config"]
     return values

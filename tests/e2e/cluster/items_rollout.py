@@ -43,12 +43,12 @@ def rollout(cluster: Cluster, what: str) -> Iterator[NodeHistory]:
         say(f"# {what}: the Node object: {history}")
 
 
-def values(*, surge: bool = False, tag: str = "") -> dict[str, Any]:
-    """Return the chart's values: with maxSurge, with another tag of the image."""
+def values(*, surge: bool = True, tag: str = "") -> dict[str, Any]:
+    """Return the chart's values: with maxSurge, the default, or without; with another tag of the image."""
     changed = copy.deepcopy(VALUES)
     if tag:
         changed["image"]["tag"] = tag
-    return changed | (documented.example("rollingUpdate: {maxSurge") if surge else {})
+    return changed | ({} if surge else documented.example("rollingUpdate: {maxSurge"))
 
 
 def start(cluster: Cluster, values: dict[str, Any] = VALUES) -> None:
@@ -73,19 +73,19 @@ def free_phone(cluster: Cluster) -> None:
     phones.remove(cluster, "Pod", "further")
 
 
-@item("rollout restart: no phone restarts, and the Node object has all devices again; its capacity stays")
+@item("maxSurge: 0: no phone restarts, and the Node object has all devices again; its capacity stays")
 def restart(cluster: Cluster) -> None:
-    start(cluster)
-    with rollout(cluster, "rollout restart") as history:
+    start(cluster, values(surge=False))
+    with rollout(cluster, "rollout restart with maxSurge: 0") as history:
         restart_plugin(cluster)
     assert {capacity for capacity, _ in history.amounts} == {PHONES}, f"{history}"
     free_phone(cluster)
 
 
-@item("maxSurge: the new plugin is ready before the old one ends; no phone restarts, and the Node's capacity stays")
+@item("By default, the new plugin is ready before the old one ends; no phone restarts, and the Node's capacity stays")
 def surge(cluster: Cluster) -> None:
-    start(cluster, values(surge=True))
-    with rollout(cluster, "rollout restart with maxSurge") as history:
+    start(cluster)
+    with rollout(cluster, "rollout restart") as history:
         restart_plugin(cluster)
     name = plugin.pod_on(cluster, cluster.machine)["metadata"]["name"]
     log = cluster.api.text("GET", f"{plugin.PODS}/{name}/log")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -34,9 +36,6 @@ def values_are_rendered() -> None:
     missing = [value for value in _leaves(values) if value not in text]
     assert not missing, missing
     daemon_set, common = the("DaemonSet", rendered), values["commonLabels"].items()
-    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
-    for probe in ("readinessProbe", "livenessProbe"):
-        assert values[probe].items() <= container[probe].items(), container[probe]
     metadata = daemon_set["spec"]["template"]["metadata"]
     monitor = the("PodMonitor", rendered)
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": [daemon_set["metadata"]["namespace"]]}
@@ -104,7 +103,7 @@ def image_is_required() -> None:
 
 
 def files_are_rendered() -> None:
-    """Helm renders alert rules, with links to the runbook, and dashboard, NodeFeatureRule and phones' profiles."""
+    """Helm renders alert rules, with links to the runbook, and dashboard and NodeFeatureRule."""
     rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
     plain = the("PrometheusRule", charted("--set", "prometheusRule.enabled=true"))
     assert plain["spec"] == rules, "without a runbook there are no links"
@@ -115,9 +114,6 @@ def files_are_rendered() -> None:
     (dashboard,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-dashboard")]
     text = (CHART / "files" / "dashboard.json").read_text()
     assert dashboard["aosp-device-plugin.json"].strip() == text.strip()
-    (profile,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-phone-profile")]
-    assert profile["aosp-phone"].strip() == (DEPLOY / "apparmor" / "aosp-phone").read_text().strip()
-    assert profile["aosp-phone.json"].strip() == (DEPLOY / "seccomp" / "aosp-phone.json").read_text().strip()
     rule = yaml.safe_load((DEPLOY / "nfd" / "nodefeaturerule.yaml").read_text())
     assert the("NodeFeatureRule", rendered)["spec"] == rule["spec"]
 
@@ -182,6 +178,70 @@ def _loaded(text: str) -> keys.Config:
         return sources.load({}, {}, str(path))[0]
 
 
+def configuration_is_checked() -> None:
+    """Before an upgrade, a pod without rights runs `aosp-plugin config` for each kind of nodes; a wrong one fails."""
+    wrong = "nodes[1].config.container_paths[0]=/proc/binder"
+    for name, number in (("everything", 1), ("kinds", 3)):
+        rendered = accepted(charted(*VALUES[name]))
+        job = the("Job", rendered)
+        assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade", job
+        assert job["spec"]["backoffLimit"] == 0, job
+        assert len(_checked(rendered)) == number
+        assert {code for code, _ in _checked(rendered)} == {0}, _checked(rendered)
+        pod = job["spec"]["template"]["spec"]
+        assert (pod["securityContext"]["runAsNonRoot"], pod["automountServiceAccountToken"]) == (True, False)
+        daemon_sets = [each for each in rendered if each["kind"] == "DaemonSet"]
+        for daemon_set in daemon_sets:
+            labels = job["spec"]["template"]["metadata"]["labels"].items()
+            assert not daemon_set["spec"]["selector"]["matchLabels"].items() <= labels, labels
+    (_, _), (code, message), (_, _) = _checked(charted(*VALUES["kinds"], "--set", f"{NODES_OF_KINDS},{wrong}"))
+    assert (code, "container_paths" in message) == (2, True), message
+
+
+NODES_OF_KINDS = ",".join(f"nodes[{i}].name=k{i},nodes[{i}].nodeSelector.k=v{i}" for i in range(3))
+
+
+def _checked(rendered: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    """Return exit code and messages of each container that checks a configuration, as the chart runs it."""
+    pod = the("Job", rendered)["spec"]["template"]["spec"]
+    (name,) = [volume["configMap"]["name"] for volume in pod["volumes"]]
+    (files,) = [each["data"] for each in rendered if each["kind"] == "ConfigMap" and each["metadata"]["name"] == name]
+    results = []
+    with tempfile.TemporaryDirectory() as directory:
+        for file, text in files.items():
+            Path(directory, file).write_text(text)
+        for container in pod["containers"]:
+            (mount,) = container["volumeMounts"]
+            words = [word.replace(mount["mountPath"], directory) for word in container["args"]]
+            result = subprocess.run(
+                [sys.executable, "-m", "aosp_plugin", *words], capture_output=True, text=True, timeout=60, check=False
+            )
+            results.append((result.returncode, result.stderr))
+    return results
+
+
+def old_pod_stays() -> None:
+    """By default a new pod is ready before the old one ends, except where two pods cannot be on a node."""
+    without = {"maxSurge": 0, "maxUnavailable": "10%"}
+    for values, expected in (
+        (VALUES["provision"], {"maxSurge": "10%", "maxUnavailable": 0}),
+        (VALUES["dra"], without),
+        (("--set", "hostNetwork=true"), without),
+        (("--set", "updateStrategy.rollingUpdate.maxUnavailable=3"), {"maxUnavailable": 3}),
+    ):
+        strategy = the("DaemonSet", charted(*values))["spec"]["updateStrategy"]
+        assert strategy["rollingUpdate"] == expected, strategy
+
+
+def privileges_follow_from_phones() -> None:
+    """A count of phones adds the container that mounts them; without one, nothing is privileged."""
+    for values, names in ((("--set", "config.phones.count=3"), ["aosp-device-plugin", "provisioner"]), ((), None)):
+        pod = the("DaemonSet", charted(*values))["spec"]["template"]["spec"]
+        assert [each["name"] for each in pod["containers"]] == (names or ["aosp-device-plugin"]), values
+        privileged = [each["name"] for each in pod["containers"] if each["securityContext"]["privileged"]]
+        assert privileged == (["provisioner"] if names else []), values
+
+
 def changes_roll_out() -> None:
     """A changed configuration changes the pod template; a changed interval of the PodMonitor does not."""
 
@@ -189,49 +249,43 @@ def changes_roll_out() -> None:
         return the("DaemonSet", charted(*arguments))["spec"]["template"]
 
     assert template("--set", "config.log_level=debug") != template()
-    assert template("--set", "podMonitor.interval=7s") == template()
+    assert template("--set", "podMonitor.endpoint.interval=7s") == template()
 
 
 SURGE = "updateStrategy.rollingUpdate.maxSurge=1,updateStrategy.rollingUpdate.maxUnavailable=0"
 NODES = "nodes[0].name=a,nodes[0].nodeSelector.k=x"
 REFUSED = {
-    "provision.enabled=true,provision.mode=init-container,config.phones.count=3,config.recreate=on-start": (
-        "requires a privileged plugin"
-    ),
-    "provision.enabled=true,config.phones.count=3,config.verify=probe": "requires a privileged plugin",
-    "provision.enabled=true,config.phones.count=3,config.api=dra": "config.phones with api=dra mounts a file system",
+    "provision.mode=init-container,config.phones.count=3,config.recreate=on-start": "requires a privileged plugin",
+    "config.phones.count=3,config.verify=probe": "requires a privileged plugin",
+    "config.phones.count=3,config.api=dra": "config.phones with api=dra mounts a file system",
     "provision.mode=both": "at '/provision/mode'",
-    "provision.enabled=true": "provision.enabled=true has nothing to provision: set config.phones.count",
+    "provision.enabled=true": "additional properties 'enabled' not allowed",
     "config.provisioned_by=command": "set provision.mode instead",
-    "config.phones.count=3": "config.phones mounts file systems on the host and requires",
-    "config.resources[0].phones.count=3": "config.phones mounts file systems on the host and requires",
-    "provision.enabled=true,config.phones.count=3,config.phones.directory=/mnt/x": "is not in a volume",
+    "config.phones.count=3,config.phones.directory=/mnt/x": "is not in a volume",
     "config.recreate=on-start": "config.recreate=on-start creates binder devices on the host and requires",
     "config.verify=probe": "config.verify=probe opens binder devices of the host and requires",
     "config.resources[0].verify=probe": "config.verify=probe opens binder devices of the host and requires",
     "config.version=v2": "value must be 'v1'",
-    "config.api=dra,config.phones.count=3": "config.phones mounts file systems on the host and requires",
     f"config.api=dra,{SURGE}": "choose 0",
     "config.api=dra,dra.classes.aosp\\.io/phone.extendedResource=true": "dra.classes has aosp.io/phone, but no",
-    "config.kubelet_dir=/data/kubelet/device-plugins": "set kubelet.rootDir and kubelet.devicePluginsDir instead",
+    "config.kubelet_dir=/data/kubelet/device-plugins": "set kubelet.rootDir instead",
     "config.pod_resources_socket=/x": "set kubelet.rootDir instead",
     "config.node_events=true,serviceAccount.create=false": "serviceAccount.create=false requires serviceAccount.name",
     "podLabels.app\\.kubernetes\\.io/instance=x": "invalid propertyName 'app.kubernetes.io/instance'",
     "kubelet.rootDir=data": "at '/kubelet/rootDir'",
-    "extraArgs[0]=status": "at '/extraArgs/0'",
+    "updateStrategy=null": "missing property 'updateStrategy'",
     "port=0": "at '/port'",
     "prometheusRule.runbook=docs/runbook.md": "at '/prometheusRule/runbook'",
     "prometheusRule.disabled.AospPluginX=true": "additional properties 'AospPluginX' not allowed",
     "prometheusRule.customRules.AospPluginX.for=1m": "invalid propertyName 'AospPluginX'",
     "prometheusRule.customRules.AospPluginNotRegistered.for=soon": "customRules/AospPluginNotRegistered/for",
-    "livenessProbe.exec.command=x": "additional properties 'exec' not allowed",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
     "nodes[0].name=a": "at '/nodes/0': missing property 'nodeSelector'",
     f"{NODES},nodes[1].name=a,nodes[1].nodeSelector.k=y": "nodes has two entries with the name a",
     f"{NODES},nodes[1].name=b,nodes[1].nodeSelector.k=x": "nodes: a and b may select the same node",
     f"{NODES},nodes[1].name=b,nodes[1].nodeSelector.l=x": "nodes: a and b may select the same node",
-    f"{NODES},nodes[0].config.phones.count=3": "entry a of nodes: config.phones mounts file systems on the host and",
+    f"{NODES},nodes[0].config.verify=probe": "entry a of nodes: config.verify=probe opens binder devices of the host",
     f"{NODES},nodes[0].config.node_events=true": "entry a of nodes: the rights for node_events are those of all",
     f"hostNetwork=true,{SURGE}": "with hostNetwork the new pod waits for the port of the old one; choose 0",
 }
@@ -311,6 +365,9 @@ ITEMS = (
     selectors_select,
     init_container_provisions,
     plugin_takes_configuration,
+    configuration_is_checked,
+    old_pod_stays,
+    privileges_follow_from_phones,
     changes_roll_out,
     values_are_checked,
     test_pods,

@@ -1,19 +1,20 @@
-"""Items: the chart's values files for Kubernetes distributions, rendered and validated."""
+"""Items: the chart with the values that Kubernetes distributions require, rendered and validated."""
 
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.deploy.manifests import VALUES, Manifest, accepted, charted
-from tests.layouts import DEVICE_PLUGINS, LAYOUTS, Layout, values_file
+from tests.layouts import DEVICE_PLUGINS, LAYOUTS, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _VARIANTS: Final = ("default", "provision", "privileged", "dra")
 _DEFAULT_TYPE: Final = ("--set", "securityContext.seLinuxOptions=null")
-"""What the values file of OpenShift orders for `provision.mode: plugin`."""
+"""What the page says of OpenShift with `provision.mode: plugin`."""
 
 
 def kubelet_directories() -> None:
@@ -75,7 +76,8 @@ def _daemon_sets() -> dict[tuple[str, str], Manifest]:
 
 
 def _rendered(layout: Layout, variant: str) -> list[Manifest]:
-    arguments: Sequence[str] = ("--values", str(values_file(layout)), *VALUES[variant])
+    required = [word for name, part in layout.values.items() for word in ("--set-json", f"{name}={json.dumps(part)}")]
+    arguments: Sequence[str] = (*required, *VALUES[variant])
     if layout.selinux and variant in {"privileged", "dra"}:
         arguments = (*arguments, *_DEFAULT_TYPE)
     return charted(*arguments)

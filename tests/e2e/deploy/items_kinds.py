@@ -9,7 +9,7 @@ import yaml
 from tests.e2e.deploy.manifests import VALUES, accepted, charted
 from tests.e2e.deploy.parts import CHART
 
-OF_EACH_KIND: Final = {"ConfigMap", "DaemonSet", "Pod", "ResourceClaimTemplate"}
+OF_EACH_KIND: Final = {"ConfigMap", "DaemonSet", "Job", "Pod", "ResourceClaimTemplate"}
 
 
 def kinds_are_rendered() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import yaml
 
@@ -12,11 +11,7 @@ from tests.e2e.deploy.manifests import (
     VALUES,
     accepted,
     charted,
-    comparable,
-    configurations,
-    differences,
     kustomized,
-    policy_spec,
     require_schema,
     the,
 )
@@ -35,7 +30,6 @@ EXAMPLES = {
     "../remove.yaml": ["ConfigMap", "DaemonSet"],
 }
 """The kinds of the objects in each manifest that is used as it is."""
-POLICY_KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
 def api_server_takes_kustomize() -> None:
@@ -66,60 +60,15 @@ def api_server_refuses() -> None:
     )
 
 
-def same_as_kustomize() -> None:
-    """The chart renders DaemonSet, NetworkPolicy and configuration of deploy/base, provision, privileged and dra."""
-    for name, values in (("base", "default"), ("provision", "provision"), ("privileged", "privileged"), ("dra", "dra")):
-        _same(kustomized(name), charted(*VALUES[values]))
-
-
-def same_as_dra() -> None:
-    """The chart with api: dra renders the objects of deploy/dra, with the same rights, policy and class."""
-    kustomize, chart = kustomized("dra"), charted(*VALUES["dra"])
-    left, right = (
-        {(manifest["kind"], manifest["metadata"]["name"]): _content(manifest) for manifest in accepted(part)}
-        for part in (kustomize, chart)
-    )
-    assert {kind for kind, _ in left} == {kind for kind, _ in right} - {"Pod", "ResourceClaimTemplate"}, right.keys()
-    compared = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DeviceClass", *POLICY_KINDS)
-    for key in left:
-        if key[0] in compared:
-            assert left[key] == right[key], f"{key}: {'; '.join(differences(left[key], right[key]))}"
-
-
 def no_links_of_services() -> None:
     """No pod of the chart or of kustomize has variables of Services, whatever mounts the phones."""
     by_init_container = ("--set", "provision.mode=init-container", *VALUES["provision"])
     charts = [charted(*values) for values in (*VALUES.values(), by_init_container)]
     overlays = [kustomized(name) for name in ("base", "provision", "privileged", "dra", "examples/node")]
     for manifest in itertools.chain(*charts, *overlays):
-        if manifest["kind"] in {"DaemonSet", "Pod"}:
+        if manifest["kind"] in {"DaemonSet", "Job", "Pod"}:
             pod = manifest["spec"] if manifest["kind"] == "Pod" else manifest["spec"]["template"]["spec"]
             assert pod["enableServiceLinks"] is False, f"{manifest['kind']} {manifest['metadata']['name']}"
-
-
-def _content(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return an object without its labels."""
-    metadata = {name: value for name, value in manifest["metadata"].items() if name != "labels"}
-    return manifest | {"metadata": metadata}
-
-
-def _same(kustomize: list[dict[str, Any]], chart: list[dict[str, Any]]) -> None:
-    left, right = (comparable(the("DaemonSet", accepted(manifests))) for manifests in (kustomize, chart))
-    assert left == right, "; ".join(differences(left, right))
-    left, right = (policy_spec(accepted(manifests)) for manifests in (kustomize, chart))
-    assert left == right, "; ".join(differences(left, right))
-    left, right = (yaml.safe_load(configurations(manifests)[0]) for manifests in (kustomize, chart))
-    assert left == right, "; ".join(differences(left, right))
-
-
-def variants_differ() -> None:
-    """Counter-example: the comparison finds the differences between deploy/base, provision and privileged."""
-    names = ("base", "provision", "privileged")
-    variants = [comparable(the("DaemonSet", accepted(kustomized(name)))) for name in names]
-    pods = [daemon_set["spec"]["template"]["spec"] for daemon_set in variants]
-    assert [len(pod["containers"]) for pod in pods] == [1, 2, 1]
-    for first, second in itertools.combinations(variants, 2):
-        assert differences(first, second)
 
 
 def operator_takes_chart() -> None:
@@ -150,9 +99,6 @@ ITEMS = (
     api_server_takes_kustomize,
     api_server_takes_chart,
     api_server_refuses,
-    same_as_kustomize,
-    same_as_dra,
     no_links_of_services,
-    variants_differ,
     operator_takes_chart,
 )

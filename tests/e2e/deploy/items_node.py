@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.e2e.deploy import parts
-from tests.e2e.deploy.manifests import VALUES, accepted, charted, has_token, kustomized, the
+from tests.e2e.deploy.manifests import VALUES, accepted, charted, has_token, the
 from tests.e2e.deploy.parts import CHART, refuses, run
 
 RIGHTS: Final = {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}
@@ -60,21 +60,4 @@ def old_clusters_are_refused() -> None:
     refuses(lambda: run(*command), "require Kubernetes 1.30")
 
 
-def kustomize_is_equal() -> None:
-    """deploy/examples/node has the rights and policies of the chart."""
-    names = RIGHTS | {"ValidatingAdmissionPolicyBinding"}
-    left, right = (
-        {(each["kind"], each["metadata"]["name"]): _without_labels(each) for each in rendered if each["kind"] in names}
-        for rendered in (accepted(kustomized("examples/node")), accepted(charted(*VALUES["node"])))
-    )
-    assert left == right
-    pod = the("DaemonSet", kustomized("examples/node"))["spec"]["template"]["spec"]
-    assert has_token(pod)
-
-
-def _without_labels(manifest: dict[str, Any]) -> dict[str, Any]:
-    metadata = {name: value for name, value in manifest["metadata"].items() if name != "labels"}
-    return {**manifest, "metadata": metadata}
-
-
-ITEMS = (everything_is_rendered, each_key_has_its_own_rights, old_clusters_are_refused, kustomize_is_equal)
+ITEMS = (everything_is_rendered, each_key_has_its_own_rights, old_clusters_are_refused)

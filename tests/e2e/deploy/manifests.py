@@ -27,10 +27,10 @@ VALUES: Final = {
 }
 """The values with which the chart is tested."""
 
-_OF_HELM: Final = ("app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by")
 _BUILT_IN: Final = (
     "v1",
     "apps/v1",
+    "batch/v1",
     "admissionregistration.k8s.io/v1",
     "networking.k8s.io/v1",
     "rbac.authorization.k8s.io/v1",
@@ -107,46 +107,7 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
-def comparable(daemon_set: Manifest) -> Manifest:
-    """Return a DaemonSet with defaults in a comparable form: without Helm's labels, and with sorted lists.
-
-    The name of the ConfigMap is removed too, because kustomize adds a hash to it.
-    """
-    spec: Manifest = json.loads(json.dumps(daemon_set["spec"]))
-    template = spec["template"]
-    template["metadata"].pop("annotations", None)
-    for labels in (spec["selector"]["matchLabels"], template["metadata"]["labels"]):
-        for name in _OF_HELM:
-            labels.pop(name, None)
-    pod = template["spec"]
-    pod["volumes"].sort(key=lambda volume: str(volume["name"]))
-    for volume in pod["volumes"]:
-        volume.get("configMap", {}).pop("name", None)
-    for container in (*pod["containers"], *pod.get("initContainers", ())):
-        container["volumeMounts"].sort(key=lambda mount: str(mount["mountPath"]))
-    return {"name": daemon_set["metadata"]["name"], "namespace": daemon_set["metadata"]["namespace"], "spec": spec}
-
-
-def policy_spec(manifests: Iterable[Manifest]) -> Manifest:
-    """Return the spec of the NetworkPolicy, without Helm's label."""
-    spec: Manifest = json.loads(json.dumps(the("NetworkPolicy", manifests)["spec"]))
-    for name in _OF_HELM:
-        spec["podSelector"]["matchLabels"].pop(name, None)
-    return spec
-
-
-def differences(left: Any, right: Any, path: str = "") -> list[str]:
-    """Return the paths at which two values differ."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        names = sorted(left.keys() | right.keys())
-        return [text for name in names for text in differences(left.get(name), right.get(name), f"{path}.{name}")]
-    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        pairs = enumerate(zip(left, right, strict=True))
-        return [text for i, pair in pairs for text in differences(*pair, f"{path}[{i}]")]
-    return [] if left == right else [f"{path}: {left} and {right}"]
-
-
 def configurations(manifests: Iterable[Manifest]) -> list[str]:
     """Return the text of the configuration file of each kind of nodes."""
-    maps = [manifest["data"] for manifest in manifests if manifest["kind"] == "ConfigMap"]
-    return [data["config.yaml"] for data in maps if "config.yaml" in data]
+    maps = [each for each in manifests if each["kind"] == "ConfigMap" and "annotations" not in each["metadata"]]
+    return [each["data"]["config.yaml"] for each in maps if "config.yaml" in each["data"]]

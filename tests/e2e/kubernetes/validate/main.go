@@ -25,6 +25,9 @@ import (
 	"k8s.io/kubernetes/pkg/apis/apps"
 	_ "k8s.io/kubernetes/pkg/apis/apps/install"
 	appsvalidation "k8s.io/kubernetes/pkg/apis/apps/validation"
+	"k8s.io/kubernetes/pkg/apis/batch"
+	_ "k8s.io/kubernetes/pkg/apis/batch/install"
+	batchvalidation "k8s.io/kubernetes/pkg/apis/batch/validation"
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
@@ -105,6 +108,13 @@ func validate(object runtime.Object) (field.ErrorList, error) {
 		return appsvalidation.ValidateDaemonSet(typed, podutil.GetValidationOptionsFromPodTemplate(&typed.Spec.Template, nil)), nil
 	case *apps.StatefulSet:
 		return appsvalidation.ValidateStatefulSet(typed, podutil.GetValidationOptionsFromPodTemplate(&typed.Spec.Template, nil)), nil
+	case *batch.Job:
+		// The API server generates a selector from the UID when it creates a Job, before it validates it.
+		manual := true
+		typed.Spec.ManualSelector = &manual
+		typed.Spec.Selector = &metav1.LabelSelector{MatchLabels: typed.Spec.Template.Labels}
+		options := podutil.GetValidationOptionsFromPodTemplate(&typed.Spec.Template, nil)
+		return batchvalidation.ValidateJob(typed, batchvalidation.JobValidationOptions{PodValidationOptions: options}), nil
 	case *core.ConfigMap:
 		return corevalidation.ValidateConfigMap(typed), nil
 	case *core.Pod:
