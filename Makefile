@@ -12,7 +12,7 @@ UV_INSTALL = uv pip install --quiet --native-tls --python $(BIN)/python
 .DEFAULT_GOAL := help
 .PHONY: help seccomp demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
   test-bench test-apiserver test-cluster simulate chaos bench bench-storm \
-  matrix docs chart version release release-twice test-workflows proto lock image audit clean
+  matrix docs chart manifests version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,8 +125,11 @@ matrix: $(VENV)/.installed ## Run the compatibility matrix and write docs/compat
 docs: $(VENV)/.installed ## Generate the tables in docs, the JSON schemas and the runbook's alerts and reasons from their sources
 	$(BIN)/python -m hack.docs
 
-chart: $(VENV)/.installed ## Write the keys into the Helm chart's schema, and copy alert rules and dashboard to it
+chart: $(VENV)/.installed ## Write keys and alerts into the Helm chart's schema
 	$(BIN)/python -m hack.chart
+
+manifests: $(VENV)/.installed ## Render the YAML for kubectl and kustomize from the Helm chart; requires Go
+	$(BIN)/python -m hack.manifests
 
 seccomp: $(VENV)/.installed ## Write the seccomp profile for phones from containerd's default; requires root on Debian, Go
 	$(BIN)/python -m hack.phone_seccomp

@@ -30,13 +30,20 @@ def load(name: str) -> dict[str, Any]:
     return document
 
 
-DAEMON_SET = load("base/daemonset.yaml")
-POD = DAEMON_SET["spec"]["template"]["spec"]
+def installed(name: str, kind: str = "DaemonSet") -> dict[str, Any]:
+    """Return the object of a kind in the manifests of a directory of deploy/."""
+    documents = yaml.safe_load_all((DEPLOY / name / "manifests.yaml").read_text(encoding="utf-8"))
+    (found,) = [document for document in documents if document["kind"] == kind]
+    assert isinstance(found, dict)
+    return found
+
+
+POD = installed("base")["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 FLAGS = dict(argument.split("=", 1) for argument in CONTAINER["args"][1:])
 VARIABLES = {variable["name"]: variable.get("value", "") for variable in CONTAINER["env"]}
 LISTEN = sources.variable("listen")
-PROVISION_POD = load("provision/daemonset.yaml")["spec"]["template"]["spec"]
+PROVISION_POD = installed("provision")["spec"]["template"]["spec"]
 PROVISION_PLUGIN, PROVISIONER = PROVISION_POD["containers"]
 
 
@@ -53,7 +60,7 @@ def test_base_has_no_privilege() -> None:
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     assert not (HOST_NAMESPACES | {"initContainers"}) & POD.keys()
-    account = load("base/serviceaccount.yaml")
+    account = installed("base", "ServiceAccount")
     assert (POD["serviceAccountName"], account["automountServiceAccountToken"]) == (account["metadata"]["name"], False)
     assert POD["automountServiceAccountToken"] is False
 
@@ -75,7 +82,9 @@ def test_the_configuration_is_accepted_with_the_container_s_flags_and_variables(
     flags = {flag[2:].replace("-", "_"): value for flag, value in FLAGS.items()}
     variables = {LISTEN: VARIABLES[LISTEN].replace("$(POD_IP)", "10.0.0.1")}
     if variant == "provision":
-        variables |= {variable["name"]: variable["value"] for variable in PROVISION_PLUGIN["env"]}
+        variables["AOSP_PLUGIN_PROVISIONED_BY"] = {each["name"]: each.get("value") for each in PROVISION_PLUGIN["env"]}[
+            "AOSP_PLUGIN_PROVISIONED_BY"
+        ]
     effective, _ = sources.load(flags, variables, str(DEPLOY / variant / "config.yaml"))
     (resource,) = effective.resources
     assert resource.resource_name == ("aosp.io/binder" if variant == "base" else "aosp.io/phone")
@@ -171,7 +180,7 @@ SHIPPED_PODS = shipped_pods()
 
 def test_pods_are_found_in_manifests_and_documents() -> None:
     files = {place.partition(" ")[0] for place in SHIPPED_PODS}
-    assert {"deploy/base/daemonset.yaml", "deploy/remove.yaml", "deploy/examples/dra/shared.yaml"} < files
+    assert {"deploy/base/manifests.yaml", "deploy/remove.yaml", "deploy/examples/dra/shared.yaml"} < files
     assert {"README.md", "quickstart.md"} < files
 
 

@@ -26,12 +26,15 @@ def documents(path: Path | str) -> list[Any]:
 CONFIG, _ = sources.load({}, {}, str(DEPLOY / "dra/config.yaml"))
 (RESOURCE,) = CONFIG.resources
 DRIVER = driver_name(RESOURCE.resource_name)
-POD = documents("dra/daemonset.yaml")[0]["spec"]["template"]["spec"]
+INSTALLED = {(each["kind"], each["metadata"]["name"]): each for each in documents("dra/manifests.yaml")}
+POD = INSTALLED["DaemonSet", "aosp-device-plugin"]["spec"]["template"]["spec"]
 
 
 def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> None:
     (container,) = POD["containers"]
-    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in POD["volumes"] if "hostPath" in volume}
+    hosts = {
+        volume["name"]: volume["hostPath"]["path"] for volume in POD["volumes"] if volume["name"].startswith("plugins")
+    }
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in hosts}
     assert mounts == hosts
     assert set(mounts.values()) == {CONFIG.plugins_registry, posixpath.dirname(CONFIG.driver_directory(DRIVER))}
@@ -39,13 +42,13 @@ def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> No
 
 def test_the_driver_has_the_rights_with_which_its_publisher_is_tested() -> None:
     """And the claims."""
-    role, _ = documents("dra/rbac.yaml")
+    role = INSTALLED["ClusterRole", "aosp-device-plugin"]
     rights = [(verb, name) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]]
     assert {*rights} == {*RIGHTS, ("get", "resourceclaims")}
 
 
 def test_the_policy_for_claims_knows_the_keys_of_the_parameters() -> None:
-    policy, _ = documents("dra/claims.yaml")
+    policy = INSTALLED["ValidatingAdmissionPolicy", "aosp-device-plugin-claims"]
     (keys,) = (item["expression"] for item in policy["spec"]["variables"] if item["name"] == "keys")
     assert {*json.loads(keys)} == {"apiVersion", "kind", *PARAMETER_KEYS} - {"allowedDevices"}
 

@@ -1,4 +1,4 @@
-"""Checks: the policy of deploy/dra/claims.yaml refuses parameters that the driver refuses, and touches no others."""
+"""Checks: the policy of deploy/dra for claims refuses parameters that the driver refuses, and touches no others."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ POLICY: Final = "ValidatingAdmissionPolicy"
 ACTIVE: Final = 120.0
 """Seconds within which the API server enforces new policies and roles."""
 
-_MANIFESTS: Final = ("dra/rbac.yaml", "dra/policy.yaml", "dra/claims.yaml", "examples/node/rights.yaml")
+_MANIFESTS: Final = ("dra/manifests.yaml", "examples/node/manifests.yaml")
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _COLLECTIONS: Final = {
@@ -98,7 +98,8 @@ def prepare(plane: ControlPlane) -> World:
     api.create(ACCOUNTS, {"metadata": {"name": ACCOUNT}})
     for name in _MANIFESTS:
         for manifest in yaml.safe_load_all((PROJECT / "deploy" / name).read_text()):
-            api.create(_COLLECTIONS[manifest["kind"]], manifest)
+            if manifest["kind"] in _COLLECTIONS:
+                api.create(_COLLECTIONS[manifest["kind"]], manifest)
     taints = [{"key": key, "effect": "NoSchedule"} for key in (KEY, OTHER)]
     for name in (OWN, FOREIGN, LONG):
         api.create(NODES, {"metadata": {"name": name}, "spec": {"taints": taints}})

@@ -1,4 +1,4 @@
-"""Items: kustomize and the Helm chart render the same manifests, and the API server accepts them."""
+"""Items: the API server accepts what Helm and kustomize render, and the latter is rendered from the chart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 
 import yaml
 
+from hack import manifests as manifests_of_chart
 from hack import phone_seccomp
 from tests.e2e.deploy.manifests import (
     VALUES,
@@ -32,10 +33,24 @@ EXAMPLES = {
 """The kinds of the objects in each manifest that is used as it is."""
 
 
+def manifests_are_current() -> None:
+    """The YAML for kubectl and kustomize is what `make manifests` renders from the chart."""
+    outdated = [path.name for path, text in manifests_of_chart.files().items() if path.read_text() != text]
+    assert not outdated, f"run `make manifests`: {outdated}"
+
+
 def api_server_takes_kustomize() -> None:
-    """The API server accepts deploy/base, deploy/provision, deploy/privileged, deploy/dra and the examples."""
+    """The API server accepts deploy/base, deploy/provision, deploy/privileged, deploy/dra and the examples.
+
+    The configuration is that of the directory: kustomize gives its ConfigMap another name, and the pod finds it.
+    """
     for name, count in (("base", 4), ("provision", 4), ("privileged", 4), ("dra", 11), ("examples/node", 12)):
-        assert len(accepted(kustomized(name))) == count, name
+        rendered = accepted(kustomized(name))
+        assert len(rendered) == count, name
+        pod, config = the("DaemonSet", rendered)["spec"]["template"]["spec"], the("ConfigMap", rendered)
+        assert config["data"]["config.yaml"] == (DEPLOY / name / "config.yaml").read_text(), name
+        assert config["metadata"]["name"] in [each.get("configMap", {}).get("name") for each in pod["volumes"]], name
+        assert config["metadata"]["labels"]["app.kubernetes.io/name"] == "aosp-device-plugin", name
     for name, kinds in EXAMPLES.items():
         manifests = accepted(yaml.safe_load_all((DEPLOY / "examples" / name).read_text()))
         assert [manifest["kind"] for manifest in manifests] == kinds, name
@@ -96,6 +111,7 @@ def filter_is_current() -> None:
 
 
 ITEMS = (
+    manifests_are_current,
     api_server_takes_kustomize,
     api_server_takes_chart,
     api_server_refuses,

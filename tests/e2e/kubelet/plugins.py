@@ -183,7 +183,9 @@ class AsPod:
 
 def base() -> dict[str, Any]:
     """Return the DaemonSet of deploy/base."""
-    daemonset: dict[str, Any] = yaml.safe_load((PROJECT / "deploy/base/daemonset.yaml").read_text())
+    manifests = yaml.safe_load_all((PROJECT / "deploy/base/manifests.yaml").read_text())
+    daemonset: dict[str, Any]
+    (daemonset,) = [manifest for manifest in manifests if manifest["kind"] == "DaemonSet"]
     return daemonset
 
 
