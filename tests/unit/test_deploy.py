@@ -118,6 +118,15 @@ def test_configurations_accept_binder_devices_only(place: str) -> None:
     assert {entry.get("verify", "binder" if "phones" in entry else "char") for entry in verified} <= {"binder", "probe"}
 
 
+def test_phones_are_removed_on_the_nodes_of_all_kinds_and_both_apis() -> None:
+    """Their labels have the same name as the plugin's node selector, and other values."""
+    (removal,) = [each for each in yaml.safe_load_all((DEPLOY / "remove.yaml").read_text()) if "spec" in each]
+    pod = removal["spec"]["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": key, "operator": "Exists"} for key in POD["nodeSelector"]]}
+    assert "nodeSelector" not in pod
+
+
 def test_the_nfd_rule_sets_the_label_that_the_daemon_set_selects() -> None:
     """No registry has the CRD of Node Feature Discovery, so this is the only check of the rule."""
     (rule,) = load("nfd/nodefeaturerule.yaml")["spec"]["rules"]
