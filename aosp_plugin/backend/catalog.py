@@ -57,17 +57,6 @@ RECORDS_NOT_UPDATED: Final = Kind(
 RECORDS_UNREADABLE: Final = RECORDS_NOT_UPDATED._replace(
     begins="device records cannot be read, retrying", ends="device records read"
 )
-FORMER_DRIVERS_FAILING: Final = Kind(
-    "former-drivers",
-    "Pods with claims of a former DRA driver cannot end",
-    "The plugin retries. Mount what is missing, or serve api: dra again until these pods have ended.",
-    "PluginClaimRepairsFailing",
-    begins="former drivers cannot be served, retrying",
-    ends="former drivers can be served again",
-)
-CLAIMS_UNSERVED: Final = FORMER_DRIVERS_FAILING._replace(
-    begins="pods with claims cannot end, no driver is served", ends="no pod has a claim any more"
-)
 SPECS_NOT_REMOVED: Final = Kind(
     "cdi-specs-not-removed",
     "Former CDI specs cannot be removed",

@@ -209,9 +209,14 @@ class ClaimsBackend(BinderBackend):
             return False
 
     def places(self, device_id: str) -> Collection[str]:
-        """Return the path of a phone's binderfs, or the paths of the binder devices of a found device."""
-        names = [device_id] if self._claimed is not None else self._layout.set_of(device_id).members
-        return [self._host.resolve(f"{self._resource.scan_directory}/{name}") for name in names]
+        """Return the path of a phone's binderfs, or the paths of the binder devices of a found device.
+
+        The paths of a found device include those that are links: it stays the same when they lead elsewhere.
+        """
+        if self._claimed is not None:
+            return [self._host.resolve(f"{self._resource.scan_directory}/{device_id}")]
+        paths = [f"{self._resource.scan_directory}/{name}" for name in self._layout.set_of(device_id).members]
+        return [*paths, *map(self._host.resolve, paths)]
 
     def attributes(self, found: FoundDevices, device_id: str) -> Mapping[str, bool | int | str]:
         """Return the number of a device, its number of binder devices, and its first spread device."""

@@ -54,23 +54,6 @@ def create_server(config: Config, resource: Resource, backend: BinderBackend, ru
     """Return the server of a resource. Raises PluginError if it has no access to the API server that it requires."""
     if resource.api is Api.DEVICE_PLUGIN:
         return DevicePlugin(backend, kubelet_dir=config.kubelet_dir, socket_prefix=SOCKET_PREFIX, runtime=runtime)
-    return _create_driver(config, backend, runtime)
-
-
-def create_former_driver(config: Config, runtime: Runtime, resource: Resource) -> DraDriver:
-    """Return the driver of a former name of a resource, which publishes no device. Raises PluginError."""
-    backend = create_backend(Host(config.host_root), resource, cdi_dir=config.cdi_dir, conditions=runtime.conditions)
-    withheld = f"{resource.resource_name} is a former name of the resource"
-    return _create_driver(config, backend, runtime, withheld=withheld)
-
-
-def create_former_plugin(config: Config, runtime: Runtime, resource_name: str) -> DevicePlugin:
-    """Return the plugin of a former resource, which lists no device, and asks the kubelet for no call."""
-    devices = ListedDevices(resource_name, list, directories=())
-    return DevicePlugin(devices, kubelet_dir=config.kubelet_dir, socket_prefix=SOCKET_PREFIX, runtime=runtime)
-
-
-def _create_driver(config: Config, backend: BinderBackend, runtime: Runtime, *, withheld: str = "") -> DraDriver:
     return DraDriver(
         backend,
         node_name=node_name(),
@@ -83,9 +66,14 @@ def _create_driver(config: Config, backend: BinderBackend, runtime: Runtime, *, 
             config.service_account_dir, conditions=runtime.conditions, resource=backend.resource_name
         ),
         kubelet_socket=config.pod_resources_socket,
-        withheld=withheld,
         runtime=runtime,
     )
+
+
+def create_former_plugin(config: Config, runtime: Runtime, resource_name: str) -> DevicePlugin:
+    """Return the plugin of a former resource, which lists no device, and asks the kubelet for no call."""
+    devices = ListedDevices(resource_name, list, directories=())
+    return DevicePlugin(devices, kubelet_dir=config.kubelet_dir, socket_prefix=SOCKET_PREFIX, runtime=runtime)
 
 
 def device_plugins(servers: Iterable[ResourceServer]) -> list[DevicePlugin]:

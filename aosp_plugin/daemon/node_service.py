@@ -70,7 +70,6 @@ class NodeService:
             self._former = FormerNames(
                 config,
                 self._found,
-                partial(assembly.create_former_driver, config, unreported),
                 partial(assembly.create_former_plugin, config, unreported),
                 conditions,
                 self._worker,
@@ -82,7 +81,7 @@ class NodeService:
                 DeviceRecords(config.kubelet_dir, config.cdi_dir, self.resources[0]),
                 self._rescan_one,
                 partial(claims_on_host, config.driver_directory("")),
-                self._former.serve,
+                self._former.follow,
                 self._remove_stale_specs,
                 conditions,
             )

@@ -215,6 +215,15 @@ CLAIMS_NOT_REPAIRED: Final = Kind(
     level=logging.ERROR,
 )
 CLAIM_SLOW: Final = CLAIMS_NOT_REPAIRED._replace(begins="", ends="")
+CLAIMS_UNSERVED: Final = Kind(
+    "claims-unserved",
+    "Pods have devices by claims of a former configuration, and cannot end",
+    "Nobody else gets these devices. Configure what the message names as before until these pods have ended, then "
+    "change it again.",
+    heading="claims-of-a-former-configuration",
+    begins="claims of a former configuration cannot be released",
+    ends="no claims of a former configuration are left",
+)
 CREDENTIALS_UNAVAILABLE: Final = Kind(
     "credentials-unavailable",
     "The token or the certificates for the API server cannot be read",

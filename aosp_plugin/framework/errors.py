@@ -9,6 +9,7 @@
     ├── ClaimRecordError             the records of the prepared claims cannot be read or locked
     ├── ClaimError                   a claim cannot be prepared now
     │   └── ClaimRefusedError        ... and never as it is
+    ├── FormerClaimError             a claim was prepared in another configuration
     ├── ServiceError                 the HTTP address is unavailable, or an HTTP query failed
     ├── WorkerTimeoutError           a call in a worker thread did not end in time
     ├── ServiceAccountMissingError   no service account, or no address of the API server; in ``apiserver.credentials``
@@ -60,6 +61,10 @@ class ClaimError(PluginError):
 
 class ClaimRefusedError(ClaimError):
     """A ResourceClaim asks for what no device of the driver can do, or its pod has ended: no fault of the node."""
+
+
+class FormerClaimError(PluginError):
+    """A claim can neither be repaired nor released, because its devices or its spec are elsewhere than configured."""
 
 
 class ServiceError(PluginError):

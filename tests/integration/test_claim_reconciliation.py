@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
-from aosp_plugin.framework.conditions import CLAIMS_FAILING
+from aosp_plugin.framework.conditions import CLAIMS_FAILING, CLAIMS_UNSERVED
 from aosp_plugin.framework.dra.claims import Claims
-from aosp_plugin.framework.errors import ClaimError, ClaimRecordError
+from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference, refusal
@@ -220,8 +221,7 @@ async def test_the_device_and_the_spec_of_a_claim_whose_record_is_lost_stay(node
         assert not in_use(node)
 
 
-async def test_specs_follow_the_configured_directory(node: Node) -> None:
-    """A spec in the former one might have precedence for the runtime, and would not follow a repair."""
+async def test_a_claim_whose_spec_is_in_a_former_directory_stays_until_that_is_configured_again(node: Node) -> None:
     async with node.claims() as claims:
         await prepare(node, claims, "a", "phone1")
     use(node, "phone1")
@@ -229,39 +229,18 @@ async def test_specs_follow_the_configured_directory(node: Node) -> None:
     moved = node._replace(cdi_name="etc-cdi")
     async with moved.claims() as claims:
         await claims.repair()
-        assert set(claims.prepared) == {"a"}
-        assert (moved.spec("a").read_bytes(), node.specs, in_use(node)) == (content, set(), {"phone1"})
-        await claims.unprepare(reference("a"), PATIENCE)
-        assert (moved.specs, node.backend.mounted) == (set(), set())
-
-
-async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(node: Node) -> None:
-    """Such as on a full disk."""
+        text = f"its CDI spec is in {node.cdi}, as configured when claim default/claim-a (UID a) was prepared"
+        assert text in causes(claims, CLAIMS_UNSERVED)
+        with pytest.raises(FormerClaimError, match=re.escape(text)):
+            await claims.unprepare(reference("a"), PATIENCE)
+        with pytest.raises(FormerClaimError, match=re.escape(text)):
+            await claims.prepare(reference("a"), PATIENCE)
+        await prepare(moved, claims, "b", "phone2")
+        assert (node.spec("a").read_bytes(), moved.specs, in_use(node)) == (content, {"b"}, {"phone1"})
     async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    moved = node._replace(cdi_name="etc-cdi")
-    moved.cdi.touch()  # no directory
-    async with moved.claims() as claims:
         await claims.repair()
-        assert node.specs == {"a"}
-        moved.cdi.unlink()
         await claims.unprepare(reference("a"), PATIENCE)
-        assert (node.specs, node.backend.mounted) == (set(), set())
-
-
-async def test_a_former_directory_that_is_not_accessible_is_reported(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    node.cdi.rename(node.root / "hidden")
-    moved = node._replace(cdi_name="etc-cdi")
-    async with moved.claims() as claims:
-        await claims.repair()
-        await claims.repair()
-    (warning,) = [record for record in caplog.records if "former CDI directory is not accessible" in record.message]
-    assert warning.__dict__["path"] == str(node.spec("a"))
-    assert moved.specs == {"a"}
+        assert node.specs == set()
 
 
 async def test_a_directory_that_has_another_path_keeps_its_specs(node: Node) -> None:

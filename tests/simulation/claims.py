@@ -27,6 +27,8 @@ WIPE = 30.0
 CLAIMS = resource_claims("default")
 SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
 DEADLINE = 45.0
+FORCED = 0.1
+"""How probable it is that a pod is deleted by force when it cannot end, because no process serves its driver."""
 RETRY = 5.0
 """Seconds between two attempts; a kubelet takes 60 to 90."""
 
@@ -58,13 +60,11 @@ class ClaimKubelet:
         self.pods: dict[str, ClaimPod] = {}
         self.running = False
         self.configured: Callable[[], set[str]] = set
-        """Returns the drivers of the configuration. Pods of others are deleted by force."""
+        """Returns the drivers of the configuration. Some pods of others are deleted by force."""
         self._registered: dict[str, tuple[str, Server]] = {}
         """The drivers by the names of their sockets."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._numbers = 0
-        self.forced: set[str] = set()
-        """The UIDs of claims that were deleted while no process served their driver."""
         host.files.make_directories(REGISTRY)
         host.files.lookup(REGISTRY).watchers.append(self._changed)
 
@@ -225,7 +225,7 @@ class ClaimKubelet:
         mounted = {path for path in self.host.files.mounts if path.startswith(below)} - containers.holders.keys() - held
         for pod in self.pods.values():
             mounted -= containers.places_by_cdi(pod.names)
-        known = {pod.claim.uid for pod in self.pods.values()} | self.forced
+        known = {pod.claim.uid for pod in self.pods.values()}
         specs = {name for _, name in self.specs() if name.partition("-claim_")[2].removesuffix(".json") not in known}
         return [f"left of an ended claim: {name}" for name in sorted(mounted | specs)]
 
@@ -284,8 +284,8 @@ class ClaimKubelet:
                         return
                     if (driver := self.driver(pod.driver)) is None:
                         pod.error = "the driver is not registered"
-                        if pod.ends and pod.driver not in self.configured():
-                            self.forced.add(pod.claim.uid)
+                        is_deleted_by_force = not pod.names or self.host.rng.random() < FORCED
+                        if pod.ends and pod.driver not in self.configured() and is_deleted_by_force:
                             self._forget(pod)
                             return
                     elif await (self._unprepare(pod, driver) if pod.ends else self._prepare(pod, driver)):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from aosp_plugin.framework.conditions import API_SERVER_FAILING, SLICES_MISSING, WITHHELD
+from aosp_plugin.framework.conditions import API_SERVER_FAILING, CLAIMS_UNSERVED, SLICES_MISSING, WITHHELD
 from tests.simulation.claims import STATE
 from tests.simulation.faults import FAULTS, Undo
 from tests.simulation.loop import SimulatedLoop
@@ -31,8 +31,8 @@ API_PAUSE = 35.0
 """The longest pause before the API server is asked again, so that many nodes do not overload it: until then, a signal
 says that it did not answer."""
 
-ASKED = {kind.name for kind in (API_SERVER_FAILING, SLICES_MISSING, WITHHELD)}
-"""The kinds of signals that end only with the next question, to the API server or the kubelet."""
+ASKED = {kind.name for kind in (API_SERVER_FAILING, CLAIMS_UNSERVED, SLICES_MISSING, WITHHELD)}
+"""The kinds of signals that end only with the next question, to the API server or the kubelet, or look at records."""
 
 ASKED_ERRORS = ("API server",)
 """What is in errors of pods that do so."""
@@ -41,7 +41,7 @@ UPDATE = 5.0
 """Seconds after which the kubelet knows what the plugin knows."""
 
 TASKS = 140
-"""Tasks of a plugin at rest, at the most. It has 42 to 85, some 20 for each former driver, and more if they add up."""
+"""Tasks of a plugin at rest, at the most. It has 42 to 85, and more if they add up."""
 
 BURST = 30
 """Faults between two times of quiet, on average."""
@@ -204,8 +204,6 @@ class _Signals:
         world, now = self._world, asyncio.get_running_loop().time()
         world.claims.check_names()
         wrong = {*world.missing(), *world.vanished()}
-        if not world.serves_former_drivers():
-            wrong = {each for each in wrong if not world.is_of_former_driver(each)}
         told = {signal.about for signal in world.signals()} if wrong else set()
         silent = {each for each in wrong if each.partition(":")[0] not in told}
         blind = silent if world.is_blind() else {each for each in silent if world.is_unknown(each)}
@@ -226,6 +224,8 @@ async def _recovered(world: World, result: Result, name: str) -> None:
     while not world.host.violations:
         missing = [*world.look_as_operator(), *world.missing()]
         signals, left = world.signals(is_recovered=True), world.left()
+        if world.runbook.changed:
+            began = loop.time()
         if missing:
             recovered = None
         elif recovered is None:
@@ -243,18 +243,21 @@ async def _recovered(world: World, result: Result, name: str) -> None:
             silent = loop.time()
         elif recovered is not None:
             _check_echo(world, result, loop.time() - max(recovered, silent), signals)
-        if loop.time() - began > BOUND:
-            wrong = [*missing, *map(str, signals), *left]
-            world.host.violated(f"not recovered after {BOUND:.0f} s: {'; '.join(wrong)}")
+        _check_bound(world, loop.time() - began, "recovered", [*missing, *map(str, signals), *left])
         await asyncio.sleep(0.25)
+
+
+def _check_bound(world: World, seconds: float, what: str, wrong: list[str]) -> None:
+    """Check that what is wrong does not last too long."""
+    if seconds > BOUND:
+        world.host.violated(f"not {what} after {BOUND:.0f} s: {'; '.join(wrong)}")
 
 
 async def _linked(world: World) -> None:
     """Wait until binder devices have the right links, which no signal reports."""
     began = asyncio.get_running_loop().time()
     while (wrong := world.wrong_links()) and not world.host.violations:
-        if asyncio.get_running_loop().time() - began > BOUND:
-            world.host.violated(f"not linked after {BOUND:.0f} s: {'; '.join(wrong)}")
+        _check_bound(world, asyncio.get_running_loop().time() - began, "linked", wrong)
         await asyncio.sleep(0.25)
 
 

@@ -149,6 +149,24 @@ class Settings:
         """Return the resources of an API."""
         return [pool for pool in self.pools if pool.api is api]
 
+    def serves(self, driver: str, cdi: str, place: str) -> bool:
+        """Return whether the plugin can release a claim of a driver, with its spec in ``cdi``, and a device there."""
+        pool = self._pool(driver)
+        is_there = not pool.directory or place.startswith(f"{pool.directory}/")
+        return pool.api is Api.DRA and pool.driver == driver and self.cdi == cdi and is_there
+
+    def serve(self, driver: str, cdi: str, place: str) -> None:
+        """Change what keeps the plugin from releasing a claim; see ``serves``."""
+        pool = self._pool(driver)
+        pool.api, self.cdi = Api.DRA, cdi
+        if pool.driver != driver:
+            pool.name, pool.other_name = pool.other_name, pool.name
+        if pool.directory and not place.startswith(f"{pool.directory}/"):
+            pool.directory, pool.other_directory = pool.other_directory, pool.directory
+
+    def _pool(self, driver: str) -> Pool:
+        return next(pool for pool in self.pools if driver in {pool.driver, driver_of(pool.other_name)})
+
     def text(self) -> str:
         """Return the content of the configuration file."""
         common = {"missing_device_ttl": TTL, "shared_devices": (), "verify": "binder", "cdi_dir": self.cdi}

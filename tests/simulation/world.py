@@ -16,7 +16,7 @@ from aosp_plugin.config.values import Api
 from aosp_plugin.daemon.node_service import NodeService
 from aosp_plugin.daemon.serve import Daemon
 from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
-from aosp_plugin.framework.conditions import CREDENTIALS_UNAVAILABLE, WITHHELD, Condition
+from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, CREDENTIALS_UNAVAILABLE, WITHHELD, Condition
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from tests.simulation.api import ApiServer
 from tests.simulation.claims import STATE, ClaimKubelet, ClaimPod
@@ -26,6 +26,7 @@ from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, Kubelet, Pod
 from tests.simulation.loop import SimulatedLoop, SimulatedTask
 from tests.simulation.processes import CURRENT, Process
+from tests.simulation.runbook import Runbook
 from tests.simulation.settings import (
     DEVICES,
     FILE,
@@ -56,9 +57,6 @@ ENVIRONMENT = {
 OPERATOR = 20.0
 """Seconds between two looks of an operator at a configuration that was changed."""
 
-FORMER = 60.0
-"""Seconds after which a plugin serves former drivers: 45 from its start or reload, and 10 between two looks."""
-
 
 class Signal(NamedTuple):
     """What an operator sees of a problem."""
@@ -88,8 +86,7 @@ class World:
         self.kept_directories: dict[str, Inode] = {}
         """Those of the kubelet's directory, by name, until a kubelet starts."""
         self._looked = 0.0
-        self._seen: tuple[NodeService | None, float] = (None, 0.0)
-        """What the plugin ran when it was looked at last, and since when."""
+        self.runbook = Runbook(self)
         self._served = ("", Config())
         """The text of the configuration that was read last, and what it means."""
         self.kubelet = Kubelet(self.host)
@@ -244,6 +241,8 @@ class World:
     def look_as_operator(self) -> list[str]:
         """Send SIGHUP if the plugin does not serve the configuration: it may have been rejected because of a fault.
 
+        If it serves it, follow the runbook about claims of a former one.
+
         Delete the pods whose CDI specs are gone for good: of former resources, or of a phone that is nowhere in the
         present directory. No process knows any more how to write them.
         """
@@ -255,8 +254,10 @@ class World:
             )
             if not is_known and "unresolvable CDI device" in pod.error:
                 self.kubelet.remove(pod.name)
-        if self._service() is None or self.is_served():
+        if self._service() is None:
             return []
+        if self.is_served():
+            return self.runbook.follow()
         if self._loop.time() > self._looked + OPERATOR:
             self._looked = self._loop.time()
             self.process.reload()
@@ -507,16 +508,9 @@ class World:
         return self.host.hanging or without_events or bool(self.kubelet.lost)
 
     def is_of_former_driver(self, wrong: str) -> bool:
-        """Return whether what is wrong is of a driver that is served only when the kubelet has forgotten its slices."""
+        """Return whether what is wrong is of a driver that is not configured: the records say so every 10 s."""
         names = {each for pool in self.settings.pools for each in (pool.driver, driver_of(pool.other_name))}
         return wrong.partition(":")[0] in names - self.claims.configured()
-
-    def serves_former_drivers(self) -> bool:
-        """Return whether the plugin has served its configuration for so long that it serves former drivers as well."""
-        service = self._service()
-        if service is not self._seen[0]:
-            self._seen = service, self._loop.time()
-        return service is not None and self._loop.time() > self._seen[1] + FORMER
 
     def is_unknown(self, wrong: str) -> bool:
         """Return whether the plugin may not know yet that this is wrong.
@@ -555,7 +549,8 @@ class World:
         """Return what an operator sees of a problem now; ``is_recovered``: but for claims that have to wait longer."""
         service = self._service()
         if service is None:
-            names = [name for pool in self.settings.pools for name in (pool.name, pool.driver)]
+            pools = self.settings.pools
+            names = [name for pool in pools for name in (pool.name, pool.driver, driver_of(pool.other_name))]
             return [Signal(name, "the plugin does not run") for name in names]
         drivers = {pool.name: pool.driver for pool in self.settings.of(Api.DRA)}
         found = []
@@ -563,8 +558,14 @@ class World:
             name = drivers.get(server.resource_name, server.resource_name)
             found += [Signal(name, each.detail, each.kind.name) for each in self._conditions(server, is_recovered)]
             found += [Signal(name, text) for text in self._reasons(server)]
+        unserved = [each for each in service._conditions.of("") if each.kind is CLAIMS_UNSERVED]
+        found += [Signal(each.subject, each.detail, each.kind.name) for each in unserved]
         waiting = [Signal(pod.name, pod.error) for pod in self.kubelet.waiting() if pod.error]
         return [*found, *waiting, *(Signal(driver, error) for driver, error in self.claims.errors())]
+
+    def reports_unserved_claims(self) -> bool:
+        """Return whether the plugin reports claims of a former configuration."""
+        return any(signal.kind == CLAIMS_UNSERVED.name for signal in self.signals())
 
     def _conditions(self, server: Any, is_recovered: bool) -> list[Condition]:  # noqa: FBT001 - private
         """Return what is wrong with a resource, but for what follows from the configuration, or is read rarely."""

@@ -30,8 +30,8 @@ from aosp_plugin.framework.cdi import CdiDevice, encode, qualified_name, spec_of
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.dra.claim_records import UID, ClaimRecord, PreparedDevice
 from aosp_plugin.framework.dra.driver_names import claim_kind
-from aosp_plugin.framework.dra.record_store import Content, Others, RecordStore
-from aosp_plugin.framework.errors import BackendError, ClaimRecordError, PluginError
+from aosp_plugin.framework.dra.record_store import Others, RecordStore
+from aosp_plugin.framework.errors import BackendError, ClaimRecordError, FormerClaimError, PluginError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Repaired
 
@@ -81,6 +81,7 @@ class ClaimHost:
         self._store.refresh()
         existing = self._store.records.get(wanted.uid)
         if existing == wanted:
+            self._require_configured(wanted)
             return self._prepare(wanted)
         if existing is not None:  # allocated again since
             self._release(existing)
@@ -135,8 +136,8 @@ class ClaimHost:
         """
         before()
         self._store.refresh()
-        for former in self._store.sweep():
-            self._specs.remove(former.claim.uid, former.cdi_directory)
+        for content in self._store.sweep():
+            self._specs.remove(content.claim.uid, content.cdi_directory)
         self._specs.sweep()
         if self._unrestored is None:
             self._unrestored = {*self._store.records}
@@ -145,6 +146,7 @@ class ClaimHost:
         for record in [*self._store.records.values()]:
             kind: Repaired | None = None
             try:
+                self._require_configured(record)
                 restored = record.uid not in self._unrestored
                 kind = "claim" if ended.get(record.uid) == record else self._lost(record) if restored else None
                 self._repair(record, kind, restored=restored)
@@ -173,9 +175,9 @@ class ClaimHost:
             edits.update(zip(request.ids, prepared, strict=True))
         return self._specs.write(record, edits)
 
-    def _record(self, record: ClaimRecord, former: Iterable[str] = ()) -> None:
-        """Write the record of a claim. ``former`` are places that its containers may have as well."""
-        self._store.write(record, sorted({*former, *self._places(record)}), self._specs.directory)
+    def _record(self, record: ClaimRecord) -> None:
+        """Write the record of a claim."""
+        self._store.write(record, sorted(self._places(record)), self._specs.directory)
 
     def _places(self, record: ClaimRecord) -> set[str]:
         return {place for device_id in record.ids for place in self._backend.places(device_id)}
@@ -199,14 +201,23 @@ class ClaimHost:
             fields = {"claim": record.full_name, "uid": record.uid, "error": str(error)}
             LOG.error("claim rollback failed, retrying", extra=fields)  # noqa: TRY400 - an expected error
 
+    def _require_configured(self, record: ClaimRecord) -> None:
+        """Raise FormerClaimError for a claim whose containers have something that is now configured to be elsewhere.
+
+        To prepare it again would give it other devices, and to release it would leave those that it has.
+        """
+        content = self._store.content(record)
+        if content.places and self._places(record).isdisjoint(content.places):
+            raise _former(record, "its devices are", content.places[0])
+        if not _is_same(content.cdi_directory, self._specs.directory):
+            raise _former(record, "its CDI spec is in", content.cdi_directory)
+
     def _release(self, record: ClaimRecord) -> None:
+        self._require_configured(record)
         others = [other for other in self._store.records.values() if other.uid != record.uid]
         taken = {device_id for other in others for device_id in other.ids}
         taken |= self._held(record.ids, self._store.others()).keys()
         self._backend.unprepare([device_id for device_id in record.ids if device_id not in taken])
-        content = self._store.content(record)
-        if content is not None and not self._is_own(content):  # it may not have been moved yet
-            self._remove_spec_from(content.cdi_directory, record)
         self._specs.remove(record.uid)
         self._store.remove(record.uid)
 
@@ -217,16 +228,11 @@ class ClaimHost:
 
     def _lost(self, record: ClaimRecord) -> Repaired | None:
         """Return what of a prepared claim is lost."""
-        content = self._store.content(record)
-        if content is None:
+        if self._store.is_lost(record):
             return "record"
         if not self._backend.is_prepared(self._inventory.found, record.ids):
             return "mount"
-        return "spec" if self._is_own(content) and not self._specs.is_intact(record.uid) else None
-
-    def _is_own(self, content: Content) -> bool:
-        """Return whether the spec of a claim is in the configured directory, not in a former one."""
-        return content.cdi_directory == self._specs.directory
+        return None if self._specs.is_intact(record.uid) else "spec"
 
     def _repair(self, record: ClaimRecord, kind: Repaired | None, *, restored: bool) -> None:
         fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
@@ -234,9 +240,9 @@ class ClaimHost:
             self._release(record)
             LOG.warning("claim does not exist any more, unprepared", extra=fields)
             return
-        content = self._store.content(record)
-        if kind == "record":
+        if kind == "record" or not self._places(record).issubset(self._store.content(record).places):
             self._record(record)
+        if kind == "record":
             LOG.warning("record of a claim lost, written again", extra=fields)
         if kind is not None or not restored:
             self._prepare(record)
@@ -245,29 +251,20 @@ class ClaimHost:
         elif kind == "spec":
             fields = {"uid": record.uid, "path": self._specs.path(record.uid)}
             LOG.warning("CDI spec of a claim lost, written again", extra=fields)
-        if not restored and content is not None:
-            self._follow_configuration(record, content)
-
-    def _follow_configuration(self, record: ClaimRecord, content: Content) -> None:
-        """Record where the devices and the spec of a claim are now, if the configuration has changed that."""
-        if not self._is_own(content):
-            self._remove_spec_from(content.cdi_directory, record)
-        elif self._places(record).issubset(content.places):
-            return
-        self._record(record, content.places)
-
-    def _remove_spec_from(self, former: str, record: ClaimRecord) -> None:
-        fields = {"claim": record.full_name, "uid": record.uid, "path": self._specs.path(record.uid, former)}
-        if not os.path.isdir(former):
-            LOG.warning("former CDI directory is not accessible, the spec of a claim stays there", extra=fields)
-        elif not _is_same(former, self._specs.directory):
-            self._specs.remove(record.uid, former)
-            LOG.info("CDI spec of a claim removed from the former directory", extra=fields)
 
 
 def _is_same(directory: str, configured: str) -> bool:
-    """Return whether two paths, of which the first exists, lead to one directory. Raises OSError."""
-    return os.path.exists(configured) and os.path.samefile(directory, configured)
+    """Return whether two paths lead to one directory. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        return directory == configured or os.path.samefile(directory, configured)
+    return False
+
+
+def _former(record: ClaimRecord, what: str, path: str) -> FormerClaimError:
+    return FormerClaimError(
+        f"{what} {path}, as configured when claim {record.label} was prepared: configure that again until its pod has "
+        "ended"
+    )
 
 
 def _damaged(paths: Iterable[str]) -> ClaimRecordError:

@@ -29,6 +29,7 @@ from aosp_plugin.framework.conditions import (
     CLAIM_SLOW,
     CLAIMS_FAILING,
     CLAIMS_NOT_REPAIRED,
+    CLAIMS_UNSERVED,
     Condition,
     Kind,
 )
@@ -50,6 +51,7 @@ from aosp_plugin.framework.errors import (
     ClaimError,
     ClaimRecordError,
     ClaimRefusedError,
+    FormerClaimError,
     InvalidRequestError,
     PluginError,
 )
@@ -355,7 +357,7 @@ class Claims:
                 self._metrics.claim_repairs.labels(self._resource, kind, result).inc()
         except (OSError, PluginError) as error:
             failed = {"": error.with_traceback(None)}  # which refers to ``failed``
-        self._repair_failed = bool(failed)
+        self._repair_failed = not all(isinstance(error, FormerClaimError) for error in failed.values())
         by_kind: dict[Kind, dict[str, Exception]] = {}
         for uid, cause in failed.items():
             by_kind.setdefault(_kind_of(uid, cause), {})[uid] = cause
@@ -428,7 +430,7 @@ def _kind_of(uid: str, error: Exception) -> Kind:
     """Return the kind of condition for an error of a repair; the UID is empty if it concerns no single claim."""
     if not uid or isinstance(error, CdiError | ClaimRecordError):
         return CLAIMS_FAILING
-    return CLAIMS_NOT_REPAIRED
+    return CLAIMS_UNSERVED if isinstance(error, FormerClaimError) else CLAIMS_NOT_REPAIRED
 
 
 def _not_repaired(kind: Kind, errors: Mapping[str, Exception]) -> Condition:

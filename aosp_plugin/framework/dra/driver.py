@@ -47,13 +47,11 @@ class DraDriver(ResourceServer):
         directories: DraDirectories,
         credentials: ServiceAccount,
         kubelet_socket: str = "",
-        withheld: str = "",
         runtime: Runtime | None = None,
     ) -> None:
         """``credentials`` are for the API server, and closed at the end.
 
-        ``kubelet_socket`` is that of the kubelet's podresources API, which shows whether the kubelet runs. ``withheld``
-        is why no device is published and no further claim prepared, as long as the driver runs.
+        ``kubelet_socket`` is that of the kubelet's podresources API, which shows whether the kubelet runs.
 
         Drivers of the same process share ``runtime``; None for one of its own.
         """
@@ -77,7 +75,6 @@ class DraDriver(ResourceServer):
             pods_changed=self.pods_changed.set,
             runtime=runtime,
         )
-        self._claims.withheld, self._publishes = withheld, not withheld
         self._claim_files = self._scan_loop.subscribe()
         self._registration = KubeletService(
             self.driver_name,
@@ -121,8 +118,7 @@ class DraDriver(ResourceServer):
         self._claims.check()
 
     def _beside(self) -> list[Coroutine[None, None, None]]:
-        published = [self._publish()] if self._publishes else []
-        return [*published, self._claims.run(self._claim_files, self._stop), self._follow_kubelet()]
+        return [self._publish(), self._claims.run(self._claim_files, self._stop), self._follow_kubelet()]
 
     async def _start(self, *, require_devices: bool) -> None:
         """Scan, and restore the claims before the kubelet asks for them. Later rounds retry what fails."""

@@ -34,12 +34,6 @@ def driver_name(resource_name: str) -> str:
     return f"{name}.{domain}"
 
 
-def resource_name(driver: str) -> str:
-    """Return the name of a resource that has this driver: the inverse of ``driver_name``."""
-    name, _, domain = driver.partition(".")
-    return f"{domain}/{name}"
-
-
 def driver_name_problem(resource_name: str) -> str | None:
     """Return why a resource cannot be served by a DRA driver; None if it can."""
     name = driver_name(resource_name)

@@ -144,10 +144,15 @@ class RecordStore:
                 atomic_file.remove(self.path(name))
             self._set({other: file for other, file in self._files.items() if other != name})
 
-    def content(self, record: ClaimRecord) -> Content | None:
-        """Return the content of the file of a record of this store; None if the file is lost."""
-        file = self._files[_file_name(record)]
-        return None if file.identity is None else file.content
+    def content(self, record: ClaimRecord) -> Content:
+        """Return the content of the file of a record of this store, as it was last read or written."""
+        content = self._files[_file_name(record)].content
+        assert content is not None  # noqa: S101 - a record that was read
+        return content
+
+    def is_lost(self, record: ClaimRecord) -> bool:
+        """Return whether the file of a record of this store is gone or changed."""
+        return self._files[_file_name(record)].identity is None
 
     def sweep(self) -> Sequence[Content]:
         """Remove records of other boots, and return them; also temporary files that killed processes left.

@@ -81,23 +81,23 @@ def clear(cluster: Cluster) -> None:
     until(lambda: not cluster.api.list(pods) and not cluster.api.list(CLAIMS), "all are gone", seconds=3 * PATIENCE)
 
 
-def slices(cluster: Cluster, machine: Machine) -> list[dict[str, Any]]:
-    """Return the driver's slices of a machine."""
-    return cluster.api.list(SLICES, fieldSelector=f"spec.driver={DRIVER},spec.nodeName={machine.name}")
+def slices(cluster: Cluster, machine: Machine, driver: str = DRIVER) -> list[dict[str, Any]]:
+    """Return a driver's slices of a machine."""
+    return cluster.api.list(SLICES, fieldSelector=f"spec.driver={driver},spec.nodeName={machine.name}")
 
 
-def devices(cluster: Cluster, machine: Machine) -> dict[str, dict[str, Any]]:
+def devices(cluster: Cluster, machine: Machine, driver: str = DRIVER) -> dict[str, dict[str, Any]]:
     """Return the devices in the slices of a machine by the value of their attribute ``id``."""
     return {
         device["attributes"]["id"]["string"]: device | {"pool": found["spec"]["pool"]["name"]}
-        for found in slices(cluster, machine)
+        for found in slices(cluster, machine, driver)
         for device in found["spec"].get("devices", [])
     }
 
 
-def untainted(cluster: Cluster, machine: Machine) -> set[str]:
+def untainted(cluster: Cluster, machine: Machine, driver: str = DRIVER) -> set[str]:
     """Return the IDs of the published devices without a taint."""
-    return {name for name, device in devices(cluster, machine).items() if not device.get("taints")}
+    return {name for name, device in devices(cluster, machine, driver).items() if not device.get("taints")}
 
 
 def wait_published(cluster: Cluster, machine: Machine, count: int, *, seconds: float = PATIENCE) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tests.e2e.cluster import dra, held, phones
+from aosp_plugin.framework.dra.driver_names import driver_name
+from tests.e2e.cluster import dra, held, phones, plugin
 from tests.e2e.cluster.claim_scenes import RUNNING, Undisturbed
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.scenes import PHONES, without
@@ -12,6 +13,9 @@ from tests.e2e.kubelet.waiting import PATIENCE, holds, until
 
 if TYPE_CHECKING:
     from tests.e2e.cluster.cluster import Cluster
+
+HANDSET: Final = "aosp.io/handset"
+"""The other name of the resource."""
 
 item = Items()
 
@@ -85,6 +89,7 @@ def specs_lost(cluster: Cluster) -> None:
     cluster.machine.run("sh", "-ec", f"rm /var/run/cdi/{dra.DRIVER}-claim_*")
     pods.check()
     _restart_container(cluster, pods)
+    assert dra.owners(cluster, phones.running(cluster, "web")) == pods.owners
     pods.end()
 
 
@@ -96,6 +101,7 @@ def cdi_directory_removed(cluster: Cluster) -> None:
     until(lambda: all(dra.prepared(cluster.machine, claim) for claim in pods.claims), "the specs", seconds=2 * PATIENCE)
     pods.check()
     _restart_container(cluster, pods)
+    assert dra.owners(cluster, phones.running(cluster, "web")) == pods.owners
     pods.end()
 
 
@@ -110,7 +116,26 @@ def _restart_container(cluster: Cluster, pods: Undisturbed) -> None:
         return bool(status["restartCount"] == 1 and "running" in status["state"])
 
     until(restarted, f"the container of {name} has restarted")
-    assert dra.owners(cluster, phones.running(cluster, "web")) == pods.owners
+
+
+@item("The driver gets another name under running pods: nobody gets their phones, and they end by the former name")
+def renamed(cluster: Cluster) -> None:
+    """Their claims are reported; containers start again meanwhile."""
+    pods = Undisturbed(cluster)
+    machine, taken = cluster.machine, {phone for _, phone in pods.owners.values()}
+    plugin.install(cluster, dra.values(resource_name=HANDSET) | {"dra": {}})
+    log = (f"--namespace={plugin.NAMESPACE}", "logs", plugin.pod_on(cluster, machine)["metadata"]["name"])
+    reported = f"no process on this node serves {dra.DRIVER}, which has prepared {RUNNING} claims"
+    until(lambda: reported in cluster.kubectl(*log), "the claims are reported")
+    driver = driver_name(HANDSET)
+    until(lambda: len(dra.untainted(cluster, machine, driver)) == PHONES - RUNNING, "other phones are published")
+    assert not dra.untainted(cluster, machine, driver) & taken
+    _restart_container(cluster, pods)
+    cluster.api.delete(f"{phones.collection('Deployment')}/web")
+    holds(lambda: all(dra.prepared(machine, claim) for claim in pods.claims), "the claims stay", seconds=5)
+    plugin.install(cluster, dra.values())
+    dra.wait_unprepared(machine, *pods.claims, seconds=dra.RETRIED)
+    dra.wait_published(cluster, machine, PHONES)
 
 
 @item("afterwards nothing of the driver is left")

@@ -1,0 +1,60 @@
+"""What the operator of a simulated node does about claims of a former configuration: what the runbook says."""
+
+import copy
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Runbook:
+    """Configures what these claims require, ends their pods, and then configures again what was intended."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._intended: Settings | None = None
+        """The configuration that the operator returns to; None if it is the present one."""
+        self._record = ""
+        """The path of the record for which the present configuration is."""
+        self.changed = False
+        """Whether the last call has changed the configuration."""
+
+    def follow(self) -> list[str]:
+        """Do the next step if it is due; return what remains to be done."""
+        world, records = self._world, self._records()
+        self.changed = False
+        intended = self._intended or world.settings
+        former = [path for path, content in records.items() if not intended.serves(*_place(content))]
+        if self._intended is None and not former:
+            return []
+        if self._intended is None and not world.reports_unserved_claims():
+            return ["claims of a former configuration are not reported"]
+        if self._intended is not None and self._record in records:
+            return [f"{self._record} stays"]
+        if former:
+            self._intended, self._record = intended, former[0]
+            content = records[self._record]
+            world.settings = copy.deepcopy(intended)
+            world.settings.serve(*_place(content))
+            if content["claim"]["name"] in world.claims.pods:
+                world.claims.end(content["claim"]["name"])
+        else:
+            self._intended, world.settings = None, intended
+        self.changed = True
+        world.apply()
+        world.reconfigured = ""  # no fault
+        return ["claims of a former configuration are left"]
+
+    def _records(self) -> dict[str, Any]:
+        """Return the content of each record of a claim that is not damaged, by path."""
+        files = self._world.host.files
+        found = {path: files.lookup(path).data for path in self._world.claims.records()}
+        return {path: json.loads(data) for path, data in found.items() if data}
+
+
+def _place(content: dict[str, Any]) -> tuple[str, str, str]:
+    """Return driver, CDI directory and a device of a record."""
+    return content["claim"]["driver"], content["cdi_directory"], content["places"][0]
