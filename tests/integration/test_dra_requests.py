@@ -16,7 +16,7 @@ from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.errors import PluginError
 from kubelet_standin import ClaimsError, DraKubelet, KubeletVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE
 
 
 @contextlib.asynccontextmanager
@@ -66,13 +66,6 @@ async def test_answer_has_an_entry_for_each_claim(kubelet_dir: str, service: str
         assert driver.handler.prepared == ["a", "b"]
 
 
-async def test_nothing_is_left_of_requests_that_were_answered(kubelet_dir: str) -> None:
-    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
-        for number in range(20):
-            await prepare(channel, f"claim-{number}")
-        await until(lambda: not driver.service._servicer._running)
-
-
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -109,39 +102,15 @@ async def test_error_of_the_handler_is_the_answer(
     assert {(each["claim"], each["uid"]) for each in failed} == {("default/a", "uid-a"), ("default/b", "uid-b")}
 
 
-async def test_handler_that_hangs_is_answered_for_and_goes_on(kubelet_dir: str) -> None:
-    """The pod gets an error instead of a deadline, and the work ends nevertheless."""
-    released = asyncio.Event()
+async def test_handler_that_hangs_is_answered_for(kubelet_dir: str) -> None:
+    """The pod gets an error instead of a deadline."""
     async with registered(kubelet_dir, call=3.0) as (kubelet, driver):
-        driver.handler.hook = released.wait
-        with pytest.raises(ClaimsError, match=r"ResourceClaim game: not completed after 2\.[0-9] s, and going on$"):
+        driver.handler.hook = asyncio.Event().wait
+        with pytest.raises(ClaimsError, match=r"ResourceClaim game: not completed after 2\.[0-9] s$"):
             await kubelet.prepare(pod("game"))
         driver.handler.hook = lambda: None
         await kubelet.prepare(pod("other"))
-        released.set()
-        await asyncio.sleep(0)
-        await kubelet.prepare(pod("third"))
-        assert driver.handler.prepared == ["other", "game", "third"]
-
-
-async def test_client_that_cancels_does_not_end_the_work(kubelet_dir: str) -> None:
-    begun, released = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        begun.set()
-        await released.wait()
-
-    async with registered(kubelet_dir) as (kubelet, driver), connection(kubelet_dir, driver) as channel:
-        driver.handler.hook = wait
-        call = prepare(channel, "a")
-        await begun.wait()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        released.set()
-        driver.handler.hook = lambda: None
-        await kubelet.prepare(pod("b"))
-        assert driver.handler.prepared == ["a", "b"]
+        assert driver.handler.prepared == ["other"]
 
 
 SICK = DeviceHealth("node/00000", "game", "the node is gone")

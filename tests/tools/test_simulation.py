@@ -18,7 +18,7 @@ import pytest
 
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.framework.dra.kubelet_service import ClaimServicer
+from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
@@ -124,15 +124,15 @@ def pause_that_never_ends() -> Iterator[None]:
 @contextlib.contextmanager
 def spec_removed_too_early() -> Iterator[None]:
     """Remove the CDI specs of claims when the plugin ends."""
-    original = ClaimServicer.close
+    original = KubeletService.close
 
-    async def close(self: Any, timeout: float) -> None:
-        await original(self, timeout)
+    async def close(self: Any) -> None:
+        await original(self)
         claims = self._claims
         for uid in [*claims.prepared]:
             await claims._worker.run(partial(claims._host._specs.remove, uid))
 
-    with mock.patch.object(ClaimServicer, "close", close):
+    with mock.patch.object(KubeletService, "close", close):
         yield
 
 

@@ -56,8 +56,8 @@ HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 DEADLINE = 45.0
 """Seconds that kubelets wait for an answer (pkg/kubelet/cm/dra/plugin/dra_plugin.go, defaultClientCallTimeout)."""
 
-MARGIN = 2.0
-"""Seconds before the deadline when a claim should have been handled; a fifth of the deadline if that is shorter."""
+MARGIN = 1.0
+"""Seconds before the deadline when a claim is answered for; a tenth of the deadline if that is shorter."""
 
 
 HEALTH_TIMEOUT = 30
@@ -106,7 +106,6 @@ class KubeletService(Registration):
         # (operation_generator.go): the path in the driver's container may be another one.
         self._info = registration_pb.PluginInfo(type="DRAPlugin", name=driver, supported_versions=SUPPORTED_VERSIONS)
         self._claims = claims
-        self._servicer = ClaimServicer(claims, runtime)
         self._kubelet_socket = kubelet_socket
         self._kubelet_listened = False
         self.first_registered = asyncio.Event()
@@ -115,12 +114,8 @@ class KubeletService(Registration):
         """Set each time the kubelet begins to register the driver, as it does after a restart; the subscriber clears
         it."""
 
-    async def close(self) -> None:
-        """End the work for claims, the file events and the worker thread, after ``run`` or instead of it."""
-        await self._servicer.close(self._stop.remaining / 2)
-        await super().close()
-
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
+        finished = asyncio.Event()
         registration = {
             "GetInfo": grpc.unary_unary_rpc_method_handler(
                 partial(self._get_info, endpoint),
@@ -133,10 +128,32 @@ class KubeletService(Registration):
                 registration_pb.RegistrationStatusResponse.SerializeToString,
             ),
         }
-        finished = asyncio.Event()
+        requests = {
+            "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+                self._prepare,
+                pb.NodePrepareResourcesRequest.FromString,
+                pb.NodePrepareResourcesResponse.SerializeToString,
+            ),
+            "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+                self._unprepare,
+                pb.NodeUnprepareResourcesRequest.FromString,
+                pb.NodeUnprepareResourcesResponse.SerializeToString,
+            ),
+        }
+        health = {
+            "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+                partial(self._watch_health, finished),
+                health_pb.NodeWatchResourcesRequest.FromString,
+                health_pb.NodeWatchResourcesResponse.SerializeToString,
+            )
+        }
         self._await_kubelet()
-        handlers = [grpc.method_handlers_generic_handler(REGISTRATION, registration)]
-        return [*handlers, *self._servicer.handlers(finished)], finished.set
+        services = [
+            (REGISTRATION, registration),
+            *((name, requests) for name in CLAIM_SERVICES),
+            *((name, health) for name in HEALTH_SERVICES),
+        ]
+        return [grpc.method_handlers_generic_handler(name, methods) for name, methods in services], finished.set
 
     async def _get_info(
         self, endpoint: str, _request: registration_pb.InfoRequest, _context: Context
@@ -201,50 +218,6 @@ class KubeletService(Registration):
         self._kubelet_listened = False
         super()._unregistered()
 
-
-class ClaimServicer:
-    """The services of one driver, for any number of sockets and kubelets.
-
-    The work for the claims of a request continues after its deadline, and if the kubelet cancels it.
-    """
-
-    def __init__(self, claims: Claims, runtime: Runtime) -> None:
-        self._claims = claims
-        self._timings = runtime.timings
-        self._clock = runtime.clock
-        self._running: set[asyncio.Task[object]] = set()
-
-    def handlers(self, finished: asyncio.Event) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
-        """Return the handlers for a gRPC server; ``finished`` ends their streams."""
-        requests = {
-            "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
-                self._prepare,
-                pb.NodePrepareResourcesRequest.FromString,
-                pb.NodePrepareResourcesResponse.SerializeToString,
-            ),
-            "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
-                self._unprepare,
-                pb.NodeUnprepareResourcesRequest.FromString,
-                pb.NodeUnprepareResourcesResponse.SerializeToString,
-            ),
-        }
-        health = grpc.unary_stream_rpc_method_handler(
-            partial(self._watch_health, finished),
-            health_pb.NodeWatchResourcesRequest.FromString,
-            health_pb.NodeWatchResourcesResponse.SerializeToString,
-        )
-        stream = {"NodeWatchResources": health}
-        services = [*((name, requests) for name in CLAIM_SERVICES), *((name, stream) for name in HEALTH_SERVICES)]
-        return [grpc.method_handlers_generic_handler(name, methods) for name, methods in services]
-
-    async def close(self, timeout: float) -> None:
-        """Cancel the running work, and wait up to ``timeout`` seconds for its end."""
-        running = set(self._running)
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running, timeout=timeout)
-
     async def _prepare(
         self, request: pb.NodePrepareResourcesRequest, context: Context
     ) -> pb.NodePrepareResourcesResponse:
@@ -275,36 +248,25 @@ class ClaimServicer:
         """Return the result or the error of exactly these claims, before the deadline of the request.
 
         The kubelet passes all claims of a pod in one request, and refuses an answer with other claims
-        (pkg/kubelet/cm/dra/manager.go).
+        (pkg/kubelet/cm/dra/manager.go). What a claim does on the host goes on after the answer, and if the kubelet
+        cancels the request: the kubelet asks again.
         """
         claims = {claim.uid: ClaimReference(claim.namespace, claim.name, claim.uid) for claim in requested}
         remaining = min(context.time_remaining() or DEADLINE, DEADLINE)  # None without a deadline
-        margin = min(MARGIN, remaining / 5)
-        seconds = remaining - margin / 2
-        tasks = {
-            uid: asyncio.create_task(self._outcome(rpc, claim, handle(claim, remaining - margin)))
-            for uid, claim in claims.items()
-        }
-        for task in tasks.values():
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        fields = {"rpc": rpc, "claim": ",".join(claim.full_name for claim in claims.values())}
-        try:
-            if tasks:
-                await asyncio.wait(tasks.values(), timeout=seconds)
-        except asyncio.CancelledError:
-            LOG.warning("request cancelled by kubelet, completing it", extra=fields)
-            raise
-        if not all(task.done() for task in tasks.values()):
-            LOG.error("request timed out, completing it", extra={**fields, "duration_ms": milliseconds(seconds)})
-        late = f"not completed after {seconds:.1f} s, and going on"
-        return {uid: task.result() if task.done() else late for uid, task in tasks.items()}
+        seconds = remaining - min(MARGIN, remaining / 10)
+        results = await asyncio.gather(*(self._outcome(rpc, claim, handle, seconds) for claim in claims.values()))
+        return dict(zip(claims, results, strict=True))
 
-    async def _outcome(self, rpc: Rpc, claim: ClaimReference, work: Awaitable[T]) -> T | str:
+    async def _outcome(
+        self, rpc: Rpc, claim: ClaimReference, handle: Callable[[ClaimReference, float], Awaitable[T]], seconds: float
+    ) -> T | str:
         """Return the result of the work for a claim, or its error, which is logged."""
         started = self._clock()
         try:
-            result = await work
+            async with asyncio.timeout(seconds):
+                result = await handle(claim, seconds - min(MARGIN, seconds / 10))
+        except TimeoutError:
+            problem = f"not completed after {seconds:.1f} s"
         except (OSError, PluginError) as error:
             problem = str(error)
         except Exception as error:
