@@ -8,26 +8,23 @@ import contextlib
 import logging
 import os
 import stat
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from aosp_plugin.backend import found_devices
 from aosp_plugin.backend.binder_backend import BinderBackend, unhealthy
 from aosp_plugin.backend.container_edits import AllocatedDevice
-from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, HostState, PhoneState
+from aosp_plugin.backend.found_devices import FoundDevices, HostState, PhoneState
 from aosp_plugin.backend.offered_phones import OfferedPhones, binder_devices
 from aosp_plugin.backend.parameters import Parameters, effective_parameters, require_free
 from aosp_plugin.binder.devices.health import HealthProblem
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, kind_of
 from aosp_plugin.binder.devices.sets import DeviceSet, PhoneLayout, is_phone, last_number, natural_sort
-from aosp_plugin.binder.devices.store import DeviceStore
-from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.binder.provision.recreation import Recreator
-from aosp_plugin.config.keys import Resource
 from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -43,22 +40,12 @@ LOG = logging.getLogger(__name__)
 class ClaimedPhones(OfferedPhones):
     """Offers ``count`` phones, and keeps the phones of prepared claims."""
 
-    def __init__(
-        self,
-        provisioner: PhoneProvisioner,
-        store: DeviceStore,
-        count: int,
-        held: HeldDevices,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(provisioner, store, count, held, clock=clock)
-        self._prepared: frozenset[str] = frozenset()
-        """The phones of prepared claims."""
-        self._mounted: frozenset[str] = frozenset()
-        """The phones that had a binderfs at the last scan, without those that were released since."""
-        self.unavailable = ""
-        """Why no binderfs can be mounted; empty if one can."""
+    _prepared: frozenset[str] = frozenset()
+    """The phones of prepared claims."""
+    _mounted: frozenset[str] = frozenset()
+    """The phones that had a binderfs at the last scan, without those that were released since."""
+    unavailable = ""
+    """Why no binderfs can be mounted; empty if one can."""
 
     def state(self) -> PhoneState:
         """Return the present state of the phones, which decides on their health.
@@ -147,19 +134,9 @@ class ClaimedPhones(OfferedPhones):
 class ClaimsBackend(BinderBackend):
     """The binder devices of one resource on this host, for ResourceClaims."""
 
-    def __init__(
-        self,
-        host: Host,
-        resource: Resource,
-        *,
-        cdi_dir: str,
-        conditions: Conditions | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """See ``BinderBackend``."""
-        super().__init__(host, resource, cdi_dir=cdi_dir, conditions=conditions, clock=clock)
-        self._claimed = self._phones if isinstance(self._phones, ClaimedPhones) else None
-        self._prepared: dict[str, Sequence[BinderDevice]] = {}
+    _claimed: ClaimedPhones | None = None
+    _prepared: Mapping[str, Sequence[BinderDevice]] = MappingProxyType({})
+    """The binder devices with which devices were prepared."""
 
     def prepare(
         self, found: FoundDevices, ids: Sequence[str], parameters: Sequence[ClaimParameters]
@@ -197,8 +174,7 @@ class ClaimsBackend(BinderBackend):
             last = self._last  # a claim may end before the first scan
             for group in self._sets_of([device_id for device_id in ids if device_id in last.sets], last):
                 self._recreate(group, self._recreator)
-        for device_id in ids:
-            self._prepared.pop(device_id, None)
+        self._prepared = {each: members for each, members in self._prepared.items() if each not in ids}
 
     def is_prepared(self, found: FoundDevices, ids: Sequence[str]) -> bool:
         """Return whether these devices have the binder devices with which they were prepared."""
@@ -231,10 +207,9 @@ class ClaimsBackend(BinderBackend):
         return values
 
     def _offered_phones(self, provisioner: PhoneProvisioner, clock: Callable[[], float]) -> OfferedPhones | None:
-        phones = self._resource.phones
-        if phones is None:
-            return None
-        return ClaimedPhones(provisioner, self._store, phones.count, self._held, clock=clock)
+        if (phones := self._resource.phones) is not None:
+            self._claimed = ClaimedPhones(provisioner, self._store, phones.count, self._held, clock=clock)
+        return self._claimed
 
     def _groups(self, found: FoundDevices, ids: Sequence[str]) -> list[DeviceSet]:
         """Return the device sets of ``ids`` in natural order. Raises UnknownDeviceError.
@@ -317,7 +292,7 @@ class ClaimsBackend(BinderBackend):
         require_free(parameters, [path for path, _ in added], taken)
         if self._claimed is None and self._recreator is None:
             self._log_reuse([device.id for device in devices if device.id not in self._prepared])
-        self._prepared |= {device.id: self._lasting(device.members) for device in devices}
+        self._prepared = {**self._prepared, **{device.id: self._lasting(device.members) for device in devices}}
         shared = found.shared._replace(devices=(*found.shared.devices, *added))
         edits = self._edits.for_claim(devices, shared, parameters)
         return dict(zip((device.id for device in devices), edits, strict=True))

@@ -236,6 +236,10 @@ async def test_a_claim_whose_spec_is_in_a_former_directory_stays_until_that_is_c
         with pytest.raises(FormerClaimError, match=re.escape(text)):
             await claims.prepare(reference("a"), PATIENCE)
         await prepare(moved, claims, "b", "phone2")
+        written = node.record("a").read_bytes()
+        node.record("a").write_text("")
+        await claims.repair()
+        assert node.record("a").read_bytes() == written
         assert (node.spec("a").read_bytes(), moved.specs, in_use(node)) == (content, {"b"}, {"phone1"})
     async with node.claims() as claims:
         await claims.repair()

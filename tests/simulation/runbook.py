@@ -48,6 +48,10 @@ class Runbook:
         world.reconfigured = ""  # no fault
         return ["claims of a former configuration are left"]
 
+    def configured(self) -> list[str]:
+        """Return the paths of the records of claims of the present configuration."""
+        return [path for path, content in self._records().items() if self._world.settings.serves(*_place(content))]
+
     def _records(self) -> dict[str, Any]:
         """Return the content of each record of a claim that is not damaged, by path."""
         files = self._world.host.files

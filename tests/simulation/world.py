@@ -19,7 +19,7 @@ from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
 from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, CREDENTIALS_UNAVAILABLE, WITHHELD, Condition
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from tests.simulation.api import ApiServer
-from tests.simulation.claims import STATE, ClaimKubelet, ClaimPod
+from tests.simulation.claims import ClaimKubelet, ClaimPod
 from tests.simulation.containers import CDI_DIRECTORIES, Tenant
 from tests.simulation.files import KERNEL_DEVICES, FileSystem, Inode
 from tests.simulation.host import Host
@@ -342,13 +342,8 @@ class World:
                 files.make_directories(place)
 
     def damage_record(self) -> None:
-        """Truncate the record of a claim, unless it says where another configuration has put the claim's spec."""
-        elsewhere = tuple(
-            name.partition("-claim_")[2] for directory, name in self.claims.specs() if directory != self.settings.cdi
-        )
-        configured = tuple(f"{STATE}/{driver}/" for driver in self.claims.configured())
-        records = [path for path in self.claims.records() if path.startswith(configured)]
-        if records := [path for path in records if not path.endswith(elsewhere)]:
+        """Truncate the record of a claim of the present configuration, as which the driver restores it."""
+        if records := self.runbook.configured():
             path = self.rng.choice(records)
             self.host.files.remove(path)
             self.host.files.write(path, b"")

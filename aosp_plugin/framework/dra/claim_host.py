@@ -17,12 +17,9 @@ import contextlib
 import logging
 import os
 import re
-import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
-
-import msgspec
 
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.backend import Backend
@@ -39,15 +36,6 @@ LOG = logging.getLogger(__name__)
 
 _MODE = 0o600
 """Only the container runtime, which runs as root, reads specs: parameters of claims may be confidential."""
-
-
-class _Device(msgspec.Struct):
-    name: str
-
-
-class _Spec(msgspec.Struct):
-    kind: str
-    devices: list[_Device]
 
 
 class Repairs(NamedTuple):
@@ -146,10 +134,8 @@ class ClaimHost:
         for record in [*self._store.records.values()]:
             kind: Repaired | None = None
             try:
-                self._require_configured(record)
-                restored = record.uid not in self._unrestored
-                kind = "claim" if ended.get(record.uid) == record else self._lost(record) if restored else None
-                self._repair(record, kind, restored=restored)
+                kind = self._fault(record, ended)
+                self._repair(record, kind)
                 self._unrestored.discard(record.uid)
             except (OSError, PluginError) as error:
                 problems[record.uid] = error.with_traceback(None)  # which refers to ``problems``
@@ -226,25 +212,35 @@ class ClaimHost:
         if damaged := [*map(self._store.path, self._store.damaged), *self._store.others().damaged]:
             raise _damaged(damaged)
 
-    def _lost(self, record: ClaimRecord) -> Repaired | None:
-        """Return what of a prepared claim is lost."""
-        if self._store.is_lost(record):
+    def _fault(self, record: ClaimRecord, ended: Mapping[str, ClaimRecord | None]) -> Repaired | None:
+        """Return what of a prepared claim is lost, or that the claim does not exist any more. Write a lost record."""
+        if self._store.write_lost(record):
             return "record"
+        self._require_configured(record)
+        if ended.get(record.uid) == record:
+            return "claim"
+        if self._is_new(record):
+            return None
         if not self._backend.is_prepared(self._inventory.found, record.ids):
             return "mount"
         return None if self._specs.is_intact(record.uid) else "spec"
 
-    def _repair(self, record: ClaimRecord, kind: Repaired | None, *, restored: bool) -> None:
+    def _is_new(self, record: ClaimRecord) -> bool:
+        """Return whether a claim of a former process has not been prepared again yet."""
+        return self._unrestored is not None and record.uid in self._unrestored
+
+    def _repair(self, record: ClaimRecord, kind: Repaired | None) -> None:
         fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
         if kind == "claim":
             self._release(record)
             LOG.warning("claim does not exist any more, unprepared", extra=fields)
             return
-        if kind == "record" or not self._places(record).issubset(self._store.content(record).places):
-            self._record(record)
         if kind == "record":
             LOG.warning("record of a claim lost, written again", extra=fields)
-        if kind is not None or not restored:
+            self._require_configured(record)
+        if not self._places(record).issubset(self._store.content(record).places):
+            self._record(record)
+        if kind is not None or self._is_new(record):
             self._prepare(record)
         if kind == "mount":
             LOG.warning("devices of a claim lost, prepared again", extra=fields)
@@ -283,8 +279,8 @@ class ClaimSpecs:
         self._kind = claim_kind(driver)
         # As the CDI library names them (pkg/cdi/spec.go, GenerateTransientSpecName): <vendor>-<class>_<id>.
         self._stem = f"{self._kind.replace('/', '-')}_"
-        self._intact: dict[str, tuple[int, ...] | None] = {}
-        """The identity of each file that is known to be intact, by the UID of the claim; None if it needs no spec."""
+        self._written: dict[str, tuple[int, ...] | None] = {}
+        """The identity of each file that this process has written, by the UID of the claim; None without a spec."""
 
     def path(self, uid: str, directory: str = "") -> str:
         """Return the path of the spec of a claim, in another ``directory`` if given."""
@@ -310,29 +306,22 @@ class ClaimSpecs:
                     in_spec.append(CdiDevice(name, own))
                     cdi_devices = (qualified_name(self._kind, name), *cdi_devices)
                 prepared.append(PreparedDevice((request.main_name,), device.pool, device.name, cdi_devices))
-        self._intact[record.uid] = self._replace(record.uid, in_spec) if in_spec else None
+        self._written[record.uid] = self._replace(record.uid, in_spec) if in_spec else None
         return tuple(prepared)
 
     def remove(self, uid: str, directory: str = "") -> bool:
         """Remove the spec of a claim; return whether it existed. Raises CdiError."""
         path = self.path(uid, directory)
         if not directory:
-            self._intact.pop(uid, None)
+            self._written.pop(uid, None)
         with translate_errors(path):
             return atomic_file.remove(path)
 
     def is_intact(self, uid: str) -> bool:
-        """Return whether a claim has its spec, written by this process or another one. Raises CdiError."""
-        path = self.path(uid)
-        if uid in self._intact and self._intact[uid] is None:
-            return True
+        """Return whether the spec of a claim is as this process has written it. Raises CdiError."""
+        path, identity = self.path(uid), self._written.get(uid, ())
         with translate_errors(path), contextlib.suppress(FileNotFoundError):
-            status = os.lstat(path)
-            if self._intact.get(uid) == atomic_file.identity(status):
-                return True
-            if stat.S_ISREG(status.st_mode) and self._is_spec(path, uid):
-                self._intact[uid] = atomic_file.identity(status)
-                return True
+            return identity is None or identity == atomic_file.identity(os.lstat(path))
         return False
 
     def sweep(self) -> None:
@@ -345,12 +334,3 @@ class ClaimSpecs:
         with translate_errors(path):
             atomic_file.make_directory(self.directory)
             return atomic_file.identity(atomic_file.replace(path, encode(spec_of(self._kind, devices)), _MODE))
-
-    def _is_spec(self, path: str, uid: str) -> bool:
-        with open(path, "rb") as file:
-            data = file.read()
-        try:
-            spec = msgspec.json.decode(data, type=_Spec)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        return spec.kind == self._kind and all(device.name.startswith(f"{uid}-") for device in spec.devices)

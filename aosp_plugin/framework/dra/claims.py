@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import Counter, Histogram
 
-from aosp_plugin.framework.aio import background_task, call_in_loop, complete_unless, debounce
+from aosp_plugin.framework.aio import call_in_loop, debounce
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
@@ -226,15 +226,12 @@ class Claims:
                 seconds = min(since + self._timings.claim_conflict - now, call.remaining - self._timings.claim_poll)
                 if seconds <= 0:
                     raise ClaimError(_refusal(wanted, result, now - since))
-                async with background_task(self.api.ask(result, seconds)) as asking:
-                    while self.prepared.get(result.uid) == result:  # other claims come and go
-                        if await complete_unless(self._superseded, asyncio.wait({asking})):
-                            asking.result()
-                            break
+                pause = min(self._timings.claim_poll, seconds)
+                await self.api.ask(result, pause)
                 if result.uid in self.api.ended:
                     await self.repair(seconds)
                     self._requested.set()  # the round retries what failed
-                await self._clock.wait(superseded, timeout=min(self._timings.claim_poll, seconds))
+                await self._clock.wait(superseded, timeout=pause)
         finally:
             if since != math.inf:
                 self._metrics.claim_device_wait.labels(self._resource).observe(self._clock() - since)

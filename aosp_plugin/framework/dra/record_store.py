@@ -108,7 +108,7 @@ class RecordStore:
     def refresh(self) -> None:
         """Lock the directory, unless it is locked, and read it. To be called before all else.
 
-        A record that is gone or changed since it was read or written was lost: it counts, and ``write`` restores it.
+        A record that is gone or changed since it was read or written was lost: it counts, and is to be written again.
         Raises OSError, and ClaimRecordError, also if another process has the lock.
         """
         self._acquire()
@@ -150,9 +150,13 @@ class RecordStore:
         assert content is not None  # noqa: S101 - a record that was read
         return content
 
-    def is_lost(self, record: ClaimRecord) -> bool:
-        """Return whether the file of a record of this store is gone or changed."""
-        return self._files[_file_name(record)].identity is None
+    def write_lost(self, record: ClaimRecord) -> bool:
+        """Write the file of a record again if it is gone or changed; return whether it was. Raises as ``write``."""
+        content = self.content(record)
+        is_lost = self._files[_file_name(record)].identity is None
+        if is_lost:
+            self.write(record, content.places, content.cdi_directory)
+        return is_lost
 
     def sweep(self) -> Sequence[Content]:
         """Remove records of other boots, and return them; also temporary files that killed processes left.
