@@ -55,10 +55,10 @@ CONNECTIONS: Final = 16
 
 MAX_ANSWER: Final = 16 << 20
 """Bytes of a body: the slices of tens of thousands of devices."""
-MAX_EVENT: Final = 4 << 20
-"""Bytes of an event of a watch. An API server stores no object of more than 1.5 MiB."""
 MAX_ERROR: Final = 64 << 10
 """Bytes that are read of the body of an error."""
+EVENT_BUFFER: Final = 2 << 20
+"""Bytes that a connection buffers, half of the longest event of a watch: an API server stores up to 1.5 MiB."""
 
 
 class ApiLimits(NamedTuple):
@@ -100,6 +100,7 @@ class ApiClient:
         self._new_session: Callable[[], aiohttp.ClientSession] = lambda: aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=CONNECTIONS),
             timeout=aiohttp.ClientTimeout(total=None),
+            read_bufsize=EVENT_BUFFER,
             # A megabyte can become a thousand; the server is near.
             auto_decompress=False,
             headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
@@ -156,19 +157,12 @@ class ApiClient:
                 response = await self._open(request, query)
             opened()
             async with response:
-                rest = b""
                 while True:
                     async with asyncio.timeout(seconds + limits.grace):
-                        part = await response.content.readany()
-                    if not part:
-                        break
-                    *lines, rest = (rest + part).split(b"\n")
-                    for line in lines:
-                        yield decode_event(request, line)
-                    if len(rest) > MAX_EVENT:
-                        raise ApiUnavailableError(request, f"an event is longer than {MAX_EVENT >> 20} MiB")
-                if rest.strip():
-                    raise ApiUnavailableError(request, "the watch ended within an event")
+                        line = await response.content.readline()
+                    if not line:
+                        return
+                    yield decode_event(request, line)
 
     async def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Create an object in the collection ``path``, and return what the server has stored.
@@ -208,8 +202,7 @@ class ApiClient:
         """Send a request, and return the body of an answer with status 2xx."""
         with _errors(request):
             async with asyncio.timeout(self._limits.request):
-                response = await self._open(request, query, body)
-                async with response:
+                async with await self._open(request, query, body) as response:
                     answer = await _beginning(response, MAX_ANSWER + 1)
         if len(answer) > MAX_ANSWER:
             raise ApiUnavailableError(request, f"the answer is longer than {MAX_ANSWER >> 20} MiB")
@@ -229,8 +222,8 @@ class ApiClient:
                 raise ApiUnavailableError(request, problem, status=response.status)
             if response.status == HTTPStatus.UNAUTHORIZED:
                 self._credentials.rejected()
-            body_of_error, retry_after = await _beginning(response, MAX_ERROR), response.headers.get("Retry-After", "")
-            raise from_answer(request, response.status, body_of_error, retry_after)
+            retry_after = response.headers.get("Retry-After", "")
+            raise from_answer(request, response.status, await _beginning(response, MAX_ERROR), retry_after)
 
     async def _send(self, request: Request, query: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
         from yarl import URL  # noqa: PLC0415 - a part of aiohttp
@@ -259,11 +252,11 @@ class ApiClient:
 
 
 async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
-    """Return the body of an answer, or the beginning of a longer one: at least ``size`` bytes."""
-    body = bytearray()
-    while len(body) < size and (part := await response.content.readany()):
-        body += part
-    return bytes(body)
+    """Return the body of an answer; of a longer one, the first ``size`` bytes."""
+    try:
+        return await response.content.readexactly(size)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
 
 
 def _content_type(request: Request, body: Body) -> str:
@@ -290,7 +283,7 @@ def _errors(request: Request) -> Iterator[None]:
         code = error.os_error.errno
         text = os.strerror(code) if code else str(error.os_error)
         raise ApiUnavailableError(request, f"cannot connect to {error.host}:{error.port}: {one_line(text)}") from error
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+    except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError, ValueError) as error:
         raise ApiUnavailableError(request, f"{type(error).__name__}: {one_line(str(error))}") from error
 
 

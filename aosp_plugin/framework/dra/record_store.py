@@ -16,7 +16,7 @@ import fcntl
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -88,7 +88,6 @@ class RecordStore:
         self.is_served_elsewhere = False
         """Whether another process has the lock. May be read in any thread."""
         self._files: dict[str, _File] = {}
-        self._others: dict[str, dict[str, _File]] = {}
         self.records: Mapping[str, ClaimRecord] = MappingProxyType({})
         """The prepared claims by UID, as they were last read or written; replaced by a single assignment."""
         self.damaged: Mapping[str, ClaimReference] = MappingProxyType({})
@@ -176,8 +175,7 @@ class RecordStore:
         """
         root, own = os.path.split(self.directory)
         with self._translate_errors("read", ""):
-            self._others = {each: _read_directory(each, self._others.get(each, {})) for each in _drivers(root, own)}
-        return _others(self._others, self.boot)
+            return _others(_drivers(root, own), self.boot)
 
     def _set(self, files: dict[str, _File]) -> None:
         self._files = files
@@ -224,12 +222,14 @@ class RecordStore:
 
 def claims_on_host(root: str) -> Others:
     """Return the claims that any driver has prepared; ``root`` has the drivers' directories. Raises OSError."""
-    return _others({each: _read_directory(each, {}) for each in _drivers(root, "")}, _read_boot(BOOT_ID_FILE))
+    return _others(_drivers(root, ""), _read_boot(BOOT_ID_FILE))
 
 
-def _others(files: Mapping[str, Mapping[str, _File]], boot: str) -> Others:
-    """Return the records in files, by directory and name."""
-    found = [(f"{directory}/{name}", file.content) for directory in files for name, file in files[directory].items()]
+def _others(directories: Iterable[str], boot: str) -> Others:
+    """Return the records in the directories of drivers. Raises OSError."""
+    found = [
+        (f"{each}/{name}", file.content) for each in directories for name, file in _read_directory(each, {}).items()
+    ]
     return Others(
         [content for _, content in found if content is not None and content.boot == boot],
         [path for path, content in found if content is None],
