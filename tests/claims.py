@@ -288,7 +288,7 @@ def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedD
     """Prepare a claim with one request that has these devices, in this thread."""
     claim = msgspec.convert(claim_object(uid, {"phone": ids}), Claim)
     wanted = record_of(reference(uid), claim, DRIVER, device_ids(NODE, node.backend.ids))
-    return host.prepare(wanted, lambda: None)
+    return host.prepare(wanted)
 
 
 async def prepared_devices(claims: Claims, claim: ClaimReference) -> list[PreparedDevice]:

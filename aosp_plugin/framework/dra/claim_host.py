@@ -59,13 +59,12 @@ class ClaimHost:
         self._unrestored: set[str] | None = None
         """The claims of former processes that have not been prepared again yet; None before the first repair."""
 
-    def prepare(self, wanted: ClaimRecord, check: Callable[[], None]) -> tuple[PreparedDevice, ...] | ClaimRecord:
+    def prepare(self, wanted: ClaimRecord) -> tuple[PreparedDevice, ...] | ClaimRecord:
         """Prepare a claim, and return its devices; return another claim that still has one of them.
 
-        The devices of a claim that is prepared already stay as they are, and its spec is written again. ``check``
-        raises an error if the caller has given up. Raises OSError and PluginError.
+        The devices of a claim that is prepared already stay as they are, and its spec is written again. Raises OSError
+        and PluginError.
         """
-        check()
         self._store.refresh()
         existing = self._store.records.get(wanted.uid)
         if existing == wanted:

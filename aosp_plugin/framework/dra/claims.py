@@ -24,7 +24,6 @@ from aosp_plugin.framework.aio import call_in_loop, debounce
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.clock import Clock
 from aosp_plugin.framework.conditions import (
     CLAIM_SLOW,
     CLAIMS_FAILING,
@@ -73,30 +72,6 @@ class DeviceHealth(NamedTuple):
     """Why it is unhealthy; empty if it is healthy."""
 
 
-class _Call:
-    """A call of the kubelet to prepare a claim."""
-
-    def __init__(self, uid: str, seconds: float, clock: Clock) -> None:
-        self.uid = uid
-        self.refusal = ""
-        """Why the call must have no further effect; empty if it may."""
-        self._clock = clock
-        self.began, self.since = clock(), time.time()
-        self._end = self.began + seconds
-
-    @property
-    def remaining(self) -> float:
-        """Seconds until the kubelet needs the answer."""
-        return self._end - self._clock()
-
-    def check(self) -> None:
-        """Raise ClaimError if the call must have no further effect. For any thread."""
-        if self.refusal:
-            raise ClaimRefusedError(self.refusal)
-        if self.remaining <= 0:
-            raise ClaimError("the claim was not prepared in time")
-
-
 class Claims:
     """The claims of one driver. Belongs to the running event loop; calls for claims overlap."""
 
@@ -139,7 +114,6 @@ class Claims:
         self.withheld = ""
         """Why no further claim gets a device; empty if claims get devices."""
         self._superseded = asyncio.Event()
-        self._calls: set[_Call] = set()
         self._repair_failed = False
         self._ids: tuple[int, Mapping[tuple[str, str], str]] = (0, {})
         self._requested = asyncio.Event()
@@ -161,25 +135,24 @@ class Claims:
 
         No claim is left half prepared, even if the caller is cancelled.
         """
-        call = _Call(reference.uid, seconds, self._clock)
-        self._calls.add(call)
-        slow = asyncio.get_running_loop().call_later(self._timings.claim_slow, self._report_slow)
+        end, limit, source = self._clock() + seconds, self._timings.claim_slow, f"claim {reference.uid}"
+        condition = Condition(CLAIM_SLOW, f"{source} is not prepared after {limit:g} s", source, since=time.time())
+        report = partial(self._conditions.replace, source, self._resource, [condition])
+        slow = asyncio.get_running_loop().call_later(limit, report)
         try:
             with self._counted(self._metrics.claim_prepares, self._metrics.claim_prepare_duration) as elapsed:
-                wanted = await self._wanted(reference, call)
+                wanted = await self._wanted(reference, end)
                 self.api.keep(wanted.uid)  # the claim may have counted as gone meanwhile
-                await self._restore_damaged(call.remaining)
-                devices = await self._prepare_when_free(wanted, call)
+                await self._restore_damaged()
+                devices = await self._prepare_when_free(wanted, end)
         finally:
-            call.refusal = call.refusal or "the kubelet does not wait any more"
-            self._calls.discard(call)
             slow.cancel()
-            self._report_slow()
+            self._conditions.replace(source, self._resource, ())
         fields = {"claim": wanted.full_name, "uid": wanted.uid, "device": ",".join(wanted.ids)}
         LOG.info("claim prepared", extra={**fields, "duration_ms": elapsed()})
         return devices
 
-    async def _wanted(self, reference: ClaimReference, call: _Call) -> ClaimRecord:
+    async def _wanted(self, reference: ClaimReference, end: float) -> ClaimRecord:
         """Return the record of a claim that is to be prepared. Raises ApiError, OSError and PluginError.
 
         It is made from the answer of the API server. If the claim is prepared already and the API server does not
@@ -192,8 +165,8 @@ class Claims:
         existing = self.prepared.get(uid)
         if existing is None and self.withheld:
             raise ClaimError(self.withheld)
-        ids = await self._device_ids(call.remaining)
-        seconds = call.remaining if existing is None else min(self._timings.claim_verify, call.remaining)
+        ids = await self._device_ids(end - self._clock())
+        seconds = end - self._clock() if existing is None else self._timings.claim_verify
         try:
             claim = await retry(partial(self.api.get, namespace, name), seconds)
         except ApiError as error:
@@ -207,15 +180,14 @@ class Claims:
             raise ClaimError(str(error)) from error
         return record_of(reference, claim, self._driver, ids)
 
-    async def _prepare_when_free(self, wanted: ClaimRecord, call: _Call) -> Sequence[PreparedDevice]:
+    async def _prepare_when_free(self, wanted: ClaimRecord, end: float) -> Sequence[PreparedDevice]:
         """Prepare a claim as soon as no other claim has its devices. Raises OSError and PluginError."""
         since = math.inf
         try:
             while True:
                 superseded = self._superseded
-                call.check()
-                function = partial(self._host.prepare, wanted, call.check)
-                result = await self._worker.run(function, call.remaining, label="claim preparation")
+                prepare, remaining = partial(self._host.prepare, wanted), end - self._clock()
+                result = await self._worker.run(prepare, remaining, label="claim preparation")
                 if not isinstance(result, ClaimRecord):
                     return result
                 now = self._clock()
@@ -223,7 +195,7 @@ class Claims:
                     since = now
                     fields = {"claim": wanted.full_name, "uid": wanted.uid, "other": result.label}
                     LOG.info("claim waits for a device that another claim has", extra=fields)
-                seconds = min(since + self._timings.claim_conflict - now, call.remaining - self._timings.claim_poll)
+                seconds = min(since + self._timings.claim_conflict - now, end - now - self._timings.claim_poll)
                 if seconds <= 0:
                     raise ClaimError(_refusal(wanted, result, now - since))
                 pause = min(self._timings.claim_poll, seconds)
@@ -252,13 +224,7 @@ class Claims:
             raise ClaimError("the devices of this node have not been scanned yet")
 
     async def unprepare(self, reference: ClaimReference, seconds: float) -> None:
-        """Unprepare a claim, known or not, within ``seconds``. Raises OSError and PluginError.
-
-        A running preparation of the same claim has no further effect.
-        """
-        for call in self._calls:
-            if call.uid == reference.uid:
-                call.refusal = "the claim was unprepared before its preparation had ended"
+        """Unprepare a claim, known or not, within ``seconds``. Raises OSError and PluginError."""
         with self._counted(self._metrics.claim_unprepares, self._metrics.claim_unprepare_duration) as elapsed:
             function = partial(self._host.unprepare, reference.uid)
             known = await self._worker.run(function, seconds, label="claim unpreparation")
@@ -283,15 +249,6 @@ class Claims:
         finally:
             count.labels(self._resource, result).inc()
             duration.labels(self._resource).observe(self._clock() - started)
-
-    def _report_slow(self) -> None:
-        """Report the claim whose preparation has taken longest, if that is too long."""
-        limit, found = self._timings.claim_slow, []
-        first = min(self._calls, key=lambda call: call.began, default=None)
-        if first is not None and self._clock() - first.began >= limit:
-            text = f"claim {first.uid} is not prepared after {limit:g} s"
-            found.append(Condition(CLAIM_SLOW, text, f"claim {first.uid}", since=first.since))
-        self._conditions.replace("slow claims", self._resource, found)
 
     def health(self) -> tuple[Sequence[DeviceHealth], Sequence[asyncio.Event]]:
         """Return the health of each device of a prepared claim, according to the last scan.
@@ -363,18 +320,18 @@ class Claims:
         pause = self._timings.recheck if failed else self._timings.claim_round
         self._repair_due = self._clock() + pause
 
-    async def _restore_damaged(self, seconds: float = math.inf) -> None:
+    async def _restore_damaged(self) -> None:
         """Write damaged records again, as the API server has their claims. What fails stays, and repairs report it."""
         for name, reference in self._store.damaged.items():
             if not reference.name:
                 continue
             try:
-                record = await self._record_of(reference, min(seconds, self._timings.hang))
+                record = await self._record_of(reference, self._timings.hang)
                 if record is None:
                     self.api.not_needed(name, None)
                     continue
                 function = partial(self._host.restore, name, record)
-                await self._worker.run(function, min(seconds, self._timings.hang), label="claim restoration")
+                await self._worker.run(function, self._timings.hang, label="claim restoration")
             except (OSError, PluginError) as error:
                 fields = {"claim": reference.full_name, "uid": reference.uid, "error": str(error)}
                 LOG.warning("damaged claim record not restored, retrying", extra=fields)
