@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -244,6 +245,22 @@ async def test_a_claim_whose_spec_is_in_a_former_directory_stays_until_that_is_c
     async with node.claims() as claims:
         await claims.repair()
         await claims.unprepare(reference("a"), PATIENCE)
+        assert node.specs == set()
+
+
+async def test_a_claim_of_a_former_configuration_that_is_gone_is_released_when_that_is_back(node: Node) -> None:
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    node.source.remove("a")
+    moved = node._replace(cdi_name="etc-cdi")
+    async with reconciled(moved, FAST._replace(claim_round=0.5), gone=0.0) as claims:
+        await until(lambda: "a" in claims.api.ended)
+        with mock.patch.object(claims._host, "repair", wraps=claims._host.repair) as repair:
+            await asyncio.sleep(1.0)
+        assert repair.call_count < 10
+        assert node.specs == {"a"}
+    async with reconciled(node, gone=0.0):
+        await until(lambda: not node.records)
         assert node.specs == set()
 
 

@@ -115,6 +115,9 @@ class Claims:
         """Why no further claim gets a device; empty if claims get devices."""
         self._superseded = asyncio.Event()
         self._repair_failed = False
+        """Whether the last repair has failed, but for claims of a former configuration."""
+        self._unserved: set[str] = set()
+        """The claims of a former configuration."""
         self._ids: tuple[int, Mapping[tuple[str, str], str]] = (0, {})
         self._requested = asyncio.Event()
         self._requested.set()  # the process may have been away for long
@@ -294,7 +297,7 @@ class Claims:
         await self._restore_damaged()
         if self._clock() >= self._ask_due:
             await self._ask_for_claims(stop)
-        if self.api.ended and not self._repair_failed:
+        if self.api.ended.keys() - self._unserved and not self._repair_failed:
             self._repair_due = self._clock()
 
     async def repair(self, timeout: float | None = None, *, before: Callable[[], None] = lambda: None) -> None:
@@ -311,13 +314,14 @@ class Claims:
                 self._metrics.claim_repairs.labels(self._resource, kind, result).inc()
         except (OSError, PluginError) as error:
             failed = {"": error.with_traceback(None)}  # which refers to ``failed``
-        self._repair_failed = not all(isinstance(error, FormerClaimError) for error in failed.values())
+        self._unserved = {uid for uid, cause in failed.items() if isinstance(cause, FormerClaimError)}
+        self._repair_failed = bool(failed.keys() - self._unserved)
         by_kind: dict[Kind, dict[str, Exception]] = {}
         for uid, cause in failed.items():
             by_kind.setdefault(_kind_of(uid, cause), {})[uid] = cause
         found = [_not_repaired(kind, errors) for kind, errors in by_kind.items()]
         self._conditions.replace("claim repairs", self._resource, found)
-        pause = self._timings.recheck if failed else self._timings.claim_round
+        pause = self._timings.recheck if self._repair_failed else self._timings.claim_round
         self._repair_due = self._clock() + pause
 
     async def _restore_damaged(self) -> None:
