@@ -12,7 +12,6 @@ import os
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 from urllib.parse import urlencode
 
@@ -220,8 +219,6 @@ class ApiClient:
             if success:
                 problem = f"the answer is not JSON but {one_line(response.content_type)}"
                 raise ApiUnavailableError(request, problem, status=response.status)
-            if response.status == HTTPStatus.UNAUTHORIZED:
-                self._credentials.rejected()
             retry_after = response.headers.get("Retry-After", "")
             raise from_answer(request, response.status, await _beginning(response, MAX_ERROR), retry_after)
 

@@ -7,12 +7,10 @@ lifetime, an hour by default.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import ssl
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, Request
@@ -21,9 +19,6 @@ from aosp_plugin.framework.errors import PluginError
 
 HOST: Final = "KUBERNETES_SERVICE_HOST"
 PORT: Final = "KUBERNETES_SERVICE_PORT"
-
-REFRESH: Final = 60.0
-"""Seconds after which the files are read again."""
 
 
 class Access(NamedTuple):
@@ -42,20 +37,12 @@ class ServiceAccountMissingError(PluginError):
 class ServiceAccount:
     """The API server's address, and the credentials of a pod, or of another process with the same variables and files.
 
-    The files are read at most once a minute, and after the token was rejected. Files that can no longer be read are
-    logged once, and the last token and certificates stay in use.
+    The files are read for each request: they are in memory. Files that can no longer be read are logged once, and the
+    last token and certificates stay in use.
     """
 
-    def __init__(
-        self,
-        url: str,
-        directory: str,
-        *,
-        conditions: Conditions,
-        resource: str = "",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """``url`` is without a path, such as https://10.96.0.1:443; ``clock`` returns seconds.
+    def __init__(self, url: str, directory: str, *, conditions: Conditions, resource: str = "") -> None:
+        """``url`` is without a path, such as https://10.96.0.1:443.
 
         ``directory`` has the files ``token`` and ``ca.crt``. ``resource`` is the one that requires them; empty if it is
         the whole process.
@@ -66,9 +53,7 @@ class ServiceAccount:
         self._resource = resource
         self._token_file = os.path.join(directory, "token")
         self._certificate_file = os.path.join(directory, "ca.crt")
-        self._clock = clock
         self._certificates = b""
-        self._read_at = -math.inf
         self._refusal = ""
         """Why the files could not be read the last time, for people."""
         self._reading = asyncio.Lock()
@@ -79,17 +64,10 @@ class ServiceAccount:
         Raises ApiUnavailableError if there is no token.
         """
         async with self._reading:
-            now = self._clock()
-            if not self._access.token or now - self._read_at >= REFRESH:
-                self._read_at = now
-                await asyncio.to_thread(self._refresh)
+            await asyncio.to_thread(self._refresh)
         if not self._access.token:
             raise ApiUnavailableError(request, self._refusal)
         return self._access
-
-    def rejected(self) -> None:
-        """Read the token again for the next request, after the server has rejected it: it may have been replaced."""
-        self._read_at = -math.inf
 
     def _refresh(self) -> None:
         """Read the files; on an error, keep what there is."""
