@@ -56,8 +56,8 @@ class ClaimHost:
         self._inventory = inventory
         self._store = store
         self._specs = specs
-        self._unrestored: set[str] | None = None
-        """The claims of former processes that have not been prepared again yet; None before the first repair."""
+        self._prepared: set[str] = set()
+        """The claims that this process has prepared."""
 
     def prepare(self, wanted: ClaimRecord) -> tuple[PreparedDevice, ...] | ClaimRecord:
         """Prepare a claim, and return its devices; return another claim that still has one of them.
@@ -116,18 +116,15 @@ class ClaimHost:
     ) -> Repairs:
         """Make devices and specs match the records; the next call retries what failed.
 
-        ``before`` is called first. ``ended`` are claims that do not exist any more: by UID, those whose record still is
-        this one are released; by the file name of a damaged record, that file is removed. The first call of a process
-        prepares every claim again. Raises OSError and PluginError if no claim can be repaired, because the records
-        cannot be read, or another process serves the driver.
+        ``before`` is called first. ``ended`` are claims that do not exist any more, by UID: those whose record still is
+        this one are released. The first call of a process prepares every claim again. Raises OSError and PluginError if
+        no claim can be repaired, because the records cannot be read, or another process serves the driver.
         """
         before()
         self._store.refresh()
         for content in self._store.sweep():
             self._specs.remove(content.claim.uid, content.cdi_directory)
         self._specs.sweep()
-        if self._unrestored is None:
-            self._unrestored = {*self._store.records}
         problems: dict[str, Exception] = {}
         done: list[tuple[Repaired, Literal["ok", "failed"]]] = []
         for record in [*self._store.records.values()]:
@@ -135,16 +132,11 @@ class ClaimHost:
             try:
                 kind = self._fault(record, ended)
                 self._repair(record, kind)
-                self._unrestored.discard(record.uid)
             except (OSError, PluginError) as error:
                 problems[record.uid] = error.with_traceback(None)  # which refers to ``problems``
             if kind is not None:
                 done.append((kind, "failed" if record.uid in problems else "ok"))
         try:
-            for name in self._store.damaged.keys() & ended.keys():
-                self._specs.remove(self._store.damaged[name].uid)
-                self._store.discard(name)
-                LOG.warning("damaged claim record removed, no such claim exists", extra={"path": name})
             self._require_intact()
         except (OSError, PluginError) as error:
             problems[""] = error.with_traceback(None)
@@ -158,7 +150,9 @@ class ClaimHost:
             if len(prepared) != len(request.ids):
                 raise BackendError(f"{len(request.ids)} devices were prepared, and {len(prepared)} results returned")
             edits.update(zip(request.ids, prepared, strict=True))
-        return self._specs.write(record, edits)
+        devices = self._specs.write(record, edits)
+        self._prepared.add(record.uid)
+        return devices
 
     def _record(self, record: ClaimRecord) -> None:
         """Write the record of a claim."""
@@ -205,6 +199,7 @@ class ClaimHost:
         self._backend.unprepare([device_id for device_id in record.ids if device_id not in taken])
         self._specs.remove(record.uid)
         self._store.remove(record.uid)
+        self._prepared.discard(record.uid)
 
     def _require_intact(self) -> None:
         """Raise ClaimRecordError for damaged records, which may be of any device."""
@@ -218,15 +213,11 @@ class ClaimHost:
         self._require_configured(record)
         if ended.get(record.uid) == record:
             return "claim"
-        if self._is_new(record):
+        if record.uid not in self._prepared:
             return None
         if not self._backend.is_prepared(self._inventory.found, record.ids):
             return "mount"
         return None if self._specs.is_intact(record.uid) else "spec"
-
-    def _is_new(self, record: ClaimRecord) -> bool:
-        """Return whether a claim of a former process has not been prepared again yet."""
-        return self._unrestored is not None and record.uid in self._unrestored
 
     def _repair(self, record: ClaimRecord, kind: Repaired | None) -> None:
         fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
@@ -239,7 +230,7 @@ class ClaimHost:
             self._require_configured(record)
         if not self._places(record).issubset(self._store.content(record).places):
             self._record(record)
-        if kind is not None or self._is_new(record):
+        if kind is not None or record.uid not in self._prepared:
             self._prepare(record)
         if kind == "mount":
             LOG.warning("devices of a claim lost, prepared again", extra=fields)

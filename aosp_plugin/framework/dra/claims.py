@@ -333,6 +333,9 @@ class Claims:
                 record = await self._record_of(reference, self._timings.hang)
                 if record is None:
                     self.api.not_needed(name, None)
+                    if name in self.api.ended:
+                        await self.unprepare(reference, self._timings.hang)
+                        LOG.warning("damaged claim record removed, no such claim exists", extra={"path": name})
                     continue
                 function = partial(self._host.restore, name, record)
                 await self._worker.run(function, self._timings.hang, label="claim restoration")
