@@ -226,6 +226,12 @@ async def test_a_change_of_the_prepared_claims_is_a_change_of_health(node: Node,
         await claims_changed.wait()
 
 
+async def test_parameters_that_are_too_long_are_refused(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1", config=[parameters("FromClaim", {"environment": {"A": "x" * 70_000}})])
+    assert "the parameters for phone.aosp.io are too long" in await refusal(claims, claim)
+    assert nothing_left(node, claims)
+
+
 # -- devices that another claim has, and calls that end early
 
 
