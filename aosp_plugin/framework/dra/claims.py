@@ -114,6 +114,7 @@ class Claims:
         self.withheld = ""
         """Why no further claim gets a device; empty if claims get devices."""
         self._superseded = asyncio.Event()
+        self._slow: dict[str, Condition] = {}
         self._repair_failed = False
         """Whether the last repair has failed, but for claims of a former configuration."""
         self._unserved: set[str] = set()
@@ -138,10 +139,9 @@ class Claims:
 
         No claim is left half prepared, even if the caller is cancelled.
         """
-        end, limit, source = self._clock() + seconds, self._timings.claim_slow, f"claim {reference.uid}"
-        condition = Condition(CLAIM_SLOW, f"{source} is not prepared after {limit:g} s", source, since=time.time())
-        report = partial(self._conditions.replace, source, self._resource, [condition])
-        slow = asyncio.get_running_loop().call_later(limit, report)
+        end, limit, subject = self._clock() + seconds, self._timings.claim_slow, f"claim {reference.uid}"
+        condition = Condition(CLAIM_SLOW, f"{subject} is not prepared after {limit:g} s", subject, since=time.time())
+        slow = asyncio.get_running_loop().call_later(limit, self._report_slow, subject, condition)
         try:
             with self._counted(self._metrics.claim_prepares, self._metrics.claim_prepare_duration) as elapsed:
                 wanted = await self._wanted(reference, end)
@@ -150,7 +150,7 @@ class Claims:
                 devices = await self._prepare_when_free(wanted, end)
         finally:
             slow.cancel()
-            self._conditions.replace(source, self._resource, ())
+            self._report_slow(subject, None)
         fields = {"claim": wanted.full_name, "uid": wanted.uid, "device": ",".join(wanted.ids)}
         LOG.info("claim prepared", extra={**fields, "duration_ms": elapsed()})
         return devices
@@ -252,6 +252,13 @@ class Claims:
         finally:
             count.labels(self._resource, result).inc()
             duration.labels(self._resource).observe(self._clock() - started)
+
+    def _report_slow(self, subject: str, condition: Condition | None) -> None:
+        """Note whether the preparation of a claim takes too long; report the first of these claims."""
+        self._slow.pop(subject, None)
+        if condition is not None:
+            self._slow[subject] = condition
+        self._conditions.replace("slow claims", self._resource, [*self._slow.values()][:1])
 
     def health(self) -> tuple[Sequence[DeviceHealth], Sequence[asyncio.Event]]:
         """Return the health of each device of a prepared claim, according to the last scan.
