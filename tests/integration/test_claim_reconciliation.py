@@ -18,7 +18,7 @@ from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
-from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference, refusal
+from tests.claims import PATIENCE, TIMINGS, DirectoryBackend, Node, make_node, reference, refusal
 from tests.support import causes, reported, until
 
 FAST = TIMINGS._replace(claim_round=0.05, claim_ask=0.05, hang=0.5, recheck=0.05)
@@ -222,7 +222,8 @@ async def test_the_device_and_the_spec_of_a_claim_whose_record_is_lost_stay(node
         assert not in_use(node)
 
 
-async def test_a_claim_whose_spec_is_in_a_former_directory_stays_until_that_is_configured_again(node: Node) -> None:
+async def test_specs_follow_the_configured_directory(node: Node) -> None:
+    """A spec in the former one might have precedence for the runtime, and would not follow a repair."""
     async with node.claims() as claims:
         await prepare(node, claims, "a", "phone1")
     use(node, "phone1")
@@ -230,7 +231,51 @@ async def test_a_claim_whose_spec_is_in_a_former_directory_stays_until_that_is_c
     moved = node._replace(cdi_name="etc-cdi")
     async with moved.claims() as claims:
         await claims.repair()
-        text = f"its CDI spec is in {node.cdi}, as configured when claim default/claim-a (UID a) was prepared"
+        assert set(claims.prepared) == {"a"}
+        assert (moved.spec("a").read_bytes(), node.specs, in_use(node)) == (content, set(), {"phone1"})
+        await claims.unprepare(reference("a"), PATIENCE)
+        assert (moved.specs, node.backend.mounted) == (set(), set())
+
+
+async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(node: Node) -> None:
+    """Such as on a full disk."""
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    moved = node._replace(cdi_name="etc-cdi")
+    moved.cdi.touch()  # no directory
+    async with moved.claims() as claims:
+        await claims.repair()
+        assert node.specs == {"a"}
+        moved.cdi.unlink()
+        await claims.unprepare(reference("a"), PATIENCE)
+        assert (node.specs, node.backend.mounted) == (set(), set())
+
+
+async def test_a_former_directory_that_is_not_accessible_is_reported(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    node.cdi.rename(node.root / "hidden")
+    moved = node._replace(cdi_name="etc-cdi")
+    async with moved.claims() as claims:
+        await claims.repair()
+        await claims.repair()
+    (warning,) = [record for record in caplog.records if "former CDI directory is not accessible" in record.message]
+    assert warning.__dict__["path"] == str(node.spec("a"))
+    assert moved.specs == {"a"}
+
+
+async def test_a_claim_whose_devices_are_in_a_former_directory_stays_until_that_is_configured_again(node: Node) -> None:
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    use(node, "phone1")
+    content = node.spec("a").read_bytes()
+    moved = node._replace(backend=DirectoryBackend(node.root / "moved"))
+    async with moved.claims() as claims:
+        await claims.repair()
+        path = f"{node.backend.directory}/phone1"
+        text = f"its devices are {path}, as configured when claim default/claim-a (UID a) was prepared"
         assert text in causes(claims, CLAIMS_UNSERVED)
         with pytest.raises(FormerClaimError, match=re.escape(text)):
             await claims.unprepare(reference("a"), PATIENCE)
@@ -241,18 +286,17 @@ async def test_a_claim_whose_spec_is_in_a_former_directory_stays_until_that_is_c
         node.record("a").write_text("")
         await claims.repair()
         assert node.record("a").read_bytes() == written
-        assert (node.spec("a").read_bytes(), moved.specs, in_use(node)) == (content, {"b"}, {"phone1"})
+        assert (node.spec("a").read_bytes(), moved.specs, in_use(node)) == (content, {"a", "b"}, {"phone1"})
     async with node.claims() as claims:
-        await claims.repair()
         await claims.unprepare(reference("a"), PATIENCE)
-        assert node.specs == set()
+        assert node.specs == {"b"}
 
 
 async def test_a_claim_of_a_former_configuration_that_is_gone_is_released_when_that_is_back(node: Node) -> None:
     async with node.claims() as claims:
         await prepare(node, claims, "a", "phone1")
     node.source.remove("a")
-    moved = node._replace(cdi_name="etc-cdi")
+    moved = node._replace(backend=DirectoryBackend(node.root / "moved"))
     async with reconciled(moved, FAST._replace(claim_round=0.5), gone=0.0) as claims:
         await until(lambda: "a" in claims.api.ended)
         with mock.patch.object(claims._host, "repair", wraps=claims._host.repair) as repair:

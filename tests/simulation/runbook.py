@@ -59,6 +59,6 @@ class Runbook:
         return {path: json.loads(data) for path, data in found.items() if data}
 
 
-def _place(content: dict[str, Any]) -> tuple[str, str, str]:
-    """Return driver, CDI directory and a device of a record."""
-    return content["claim"]["driver"], content["cdi_directory"], content["places"][0]
+def _place(content: dict[str, Any]) -> tuple[str, str]:
+    """Return driver and a device of a record."""
+    return content["claim"]["driver"], content["places"][0]

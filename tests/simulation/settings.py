@@ -149,16 +149,16 @@ class Settings:
         """Return the resources of an API."""
         return [pool for pool in self.pools if pool.api is api]
 
-    def serves(self, driver: str, cdi: str, place: str) -> bool:
-        """Return whether the plugin can release a claim of a driver, with its spec in ``cdi``, and a device there."""
+    def serves(self, driver: str, place: str) -> bool:
+        """Return whether the plugin can release a claim of a driver with a device there."""
         pool = self._pool(driver)
         is_there = not pool.directory or place.startswith(f"{pool.directory}/")
-        return pool.api is Api.DRA and pool.driver == driver and self.cdi == cdi and is_there
+        return pool.api is Api.DRA and pool.driver == driver and is_there
 
-    def serve(self, driver: str, cdi: str, place: str) -> None:
+    def serve(self, driver: str, place: str) -> None:
         """Change what keeps the plugin from releasing a claim; see ``serves``."""
         pool = self._pool(driver)
-        pool.api, self.cdi = Api.DRA, cdi
+        pool.api = Api.DRA
         if pool.driver != driver:
             pool.name, pool.other_name = pool.other_name, pool.name
         if pool.directory and not place.startswith(f"{pool.directory}/"):

@@ -181,15 +181,16 @@ class ClaimHost:
             LOG.error("claim rollback failed, retrying", extra=fields)  # noqa: TRY400 - an expected error
 
     def _require_configured(self, record: ClaimRecord) -> None:
-        """Raise FormerClaimError for a claim whose containers have something that is now configured to be elsewhere.
+        """Raise FormerClaimError for a claim whose devices are now configured to be elsewhere.
 
         To prepare it again would give it other devices, and to release it would leave those that it has.
         """
-        content = self._store.content(record)
-        if content.places and self._places(record).isdisjoint(content.places):
-            raise _former(record, "its devices are", content.places[0])
-        if not _is_same(content.cdi_directory, self._specs.directory):
-            raise _former(record, "its CDI spec is in", content.cdi_directory)
+        places = self._store.content(record).places
+        if places and self._places(record).isdisjoint(places):
+            raise FormerClaimError(
+                f"its devices are {places[0]}, as configured when claim {record.label} was prepared: configure that "
+                "again until its pod has ended"
+            )
 
     def _release(self, record: ClaimRecord) -> None:
         self._require_configured(record)
@@ -198,6 +199,7 @@ class ClaimHost:
         taken |= self._held(record.ids, self._store.others()).keys()
         self._backend.unprepare([device_id for device_id in record.ids if device_id not in taken])
         self._specs.remove(record.uid)
+        self._specs.remove(record.uid, self._store.content(record).cdi_directory)
         self._store.remove(record.uid)
         self._prepared.discard(record.uid)
 
@@ -232,25 +234,23 @@ class ClaimHost:
             self._record(record)
         if kind is not None or record.uid not in self._prepared:
             self._prepare(record)
+        if (former := self._store.content(record).cdi_directory) != self._specs.directory:
+            self._leave(former, record)
         if kind == "mount":
             LOG.warning("devices of a claim lost, prepared again", extra=fields)
         elif kind == "spec":
             fields = {"uid": record.uid, "path": self._specs.path(record.uid)}
             LOG.warning("CDI spec of a claim lost, written again", extra=fields)
 
-
-def _is_same(directory: str, configured: str) -> bool:
-    """Return whether two paths lead to one directory. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        return directory == configured or os.path.samefile(directory, configured)
-    return False
-
-
-def _former(record: ClaimRecord, what: str, path: str) -> FormerClaimError:
-    return FormerClaimError(
-        f"{what} {path}, as configured when claim {record.label} was prepared: configure that again until its pod has "
-        "ended"
-    )
+    def _leave(self, former: str, record: ClaimRecord) -> None:
+        """Remove the spec of a claim from a former CDI directory: it might have precedence for the runtime."""
+        fields = {"claim": record.full_name, "uid": record.uid, "path": self._specs.path(record.uid, former)}
+        if not os.path.isdir(former):
+            LOG.warning("former CDI directory is not accessible, the spec of a claim stays there", extra=fields)
+        elif not os.path.samefile(former, self._specs.directory):
+            self._specs.remove(record.uid, former)
+            LOG.info("CDI spec of a claim removed from the former directory", extra=fields)
+        self._record(record)
 
 
 def _damaged(paths: Iterable[str]) -> ClaimRecordError:
