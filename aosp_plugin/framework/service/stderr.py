@@ -12,10 +12,10 @@ import atexit
 import io
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-LIMIT = 256 * 1024
-"""Bytes that may wait: about 1,500 records. Another 64 KiB are in a pipe."""
+LIMIT = 1000
+"""Records that may wait: a quarter of a megabyte, if they are of the usual length. Another 64 KiB are in a pipe."""
 
 DRAIN = 1.0
 """Seconds for which the end of the process waits until everything is written."""
@@ -34,19 +34,14 @@ class QueuedWriter(io.RawIOBase):
     """Writes to a file descriptor in a thread of its own. May be used in any thread."""
 
     def __init__(self, descriptor: int) -> None:
-        """``descriptor`` stays open. ``start`` has to follow."""
+        """``descriptor`` stays open. Raises RuntimeError if there can be no further thread."""
         self._descriptor = descriptor
-        self._changed = threading.Condition()  # guards the next three
-        self._waiting: deque[bytes] = deque()
-        self._size = 0
-        """Bytes that are not written yet."""
+        self._records: queue.Queue[bytes] = queue.Queue(LIMIT)
+        self._counting = threading.Lock()  # guards the next one
         self.dropped = 0
         """Number of records that were dropped: each is written by one call, as logging does."""
-
-    def start(self) -> None:
-        """Start the thread, which gets no signals. Raises RuntimeError if there can be no further thread."""
         thread = threading.Thread(target=self._run, name="stderr", daemon=True)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the thread gets no signals
         try:
             thread.start()
         finally:
@@ -67,45 +62,36 @@ class QueuedWriter(io.RawIOBase):
     def write(self, data: ReadableBuffer) -> int:
         """Let the thread write ``data``, or drop it as a whole if too much is waiting. Return its length."""
         record = bytes(data)
-        with self._changed:
-            if self._size and self._size + len(record) > LIMIT:
-                self.dropped += 1
-            else:
-                self._waiting.append(record)
-                self._size += len(record)
-                self._changed.notify_all()
+        try:
+            self._records.put_nowait(record)
+        except queue.Full:
+            self._drop()
         return len(record)
 
     def drain(self, within: float) -> bool:
         """Wait until everything is written, for at most ``within`` seconds; return whether it is."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._size, within)
+        with self._records.all_tasks_done:
+            return self._records.all_tasks_done.wait_for(lambda: not self._records.unfinished_tasks, within)
+
+    def _drop(self) -> None:
+        with self._counting:
+            self.dropped += 1
 
     def _run(self) -> None:
+        """Write the records, and wait for as long as nobody reads. When they flow again, log how many were dropped."""
         reported = 0
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                record = self._waiting.popleft()
-            written = self._write_whole(record)
-            with self._changed:
-                self.dropped += not written
-                dropped, flows = self.dropped - reported, written and not self._waiting
-            if dropped and flows:
-                reported += dropped
-                LOG.warning("log records dropped", extra={"count": dropped})
-            with self._changed:
-                self._size -= len(record)
-                self._changed.notify_all()
-
-    def _write_whole(self, record: bytes) -> bool:
-        """Write a record, and wait for as long as nobody reads. Return False if it cannot be written."""
-        try:
-            while record:
-                record = record[os.write(self._descriptor, record) :]
-        except OSError:  # no space, or the reader is gone; the next record may succeed
-            return False
-        return True
+            record = self._records.get()
+            try:
+                while record:
+                    record = record[os.write(self._descriptor, record) :]
+            except OSError:  # no space, or the reader is gone; the next record may succeed
+                self._drop()
+            else:
+                if (count := self.dropped - reported) and self._records.empty():
+                    reported += count
+                    LOG.warning("log records dropped", extra={"count": count})
+            self._records.task_done()
 
 
 _writer: QueuedWriter | None = None
@@ -114,20 +100,15 @@ _writer: QueuedWriter | None = None
 def install() -> None:
     """Replace ``sys.stderr``, once in a process, and before logging is set up.
 
-    Nothing changes if there is no standard error, or if no thread can start: such a process cannot work. A child of
-    ``os.fork`` that does not call exec has no such thread, and loses what it writes.
+    Nothing changes if there is no standard error. A child of ``os.fork`` that does not call exec has no such thread,
+    and loses what it writes. Raises RuntimeError if there can be no further thread: such a process cannot work.
     """
     global _writer  # noqa: PLW0603 - standard error is one for the process as well
     if _writer is not None or sys.stderr is None:
         return
-    writer = QueuedWriter(sys.stderr.fileno())
-    try:
-        writer.start()
-    except RuntimeError:
-        return
-    _writer = writer
+    _writer = QueuedWriter(sys.stderr.fileno())
     encoding, errors = sys.stderr.encoding, sys.stderr.errors
-    sys.stderr = io.TextIOWrapper(writer, encoding=encoding, errors=errors, write_through=True)
+    sys.stderr = io.TextIOWrapper(_writer, encoding=encoding, errors=errors, write_through=True)
     atexit.register(drain, DRAIN)
 
 
