@@ -61,7 +61,6 @@ class BinderBackend(Backend[FoundDevices]):
         """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
         self._conditions = conditions or Conditions()
         self.resource_name = resource.resource_name
-        self.scanned_files = resource.scanned_files
         self.expected = None if resource.phones is None else resource.phones.count * resource.replicas
         """The number of devices in the configuration; None without ``phones``."""
         self.creates_devices = resource.phones is not None and resource.api is Api.DEVICE_PLUGIN

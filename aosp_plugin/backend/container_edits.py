@@ -150,21 +150,20 @@ class EditsBuilder:
         """Return the edits that do not depend on which other devices a container has."""
         members = list(dict.fromkeys(member for device in devices for member in device.members))
         nodes, mounts = self._nodes_of(members), self._mounts_of(members, container_paths)
-        nodes += [self._node(host_path, path) for host_path, path in shared.devices]
+        nodes += [DeviceNode(host_path, path) for host_path, path in shared.devices]
         nodes += self._selected(devices)
         mounts += self._shared_mounts_of(members, shared) + self._own_mounts_of(devices, shared)
         return ContainerEdits(nodes, mounts, self._common_environment)
 
-    def _node(self, host_path: str, path: str = "") -> DeviceNode:
-        return DeviceNode(host_path, path or host_path, self._resource.permissions)
-
     def _selected(self, devices: Sequence[AllocatedDevice]) -> list[DeviceNode]:
         """Return the nodes of the spread devices and slices of ``devices``, each once."""
-        nodes = [self._node(other.path, other.container_path) for device in devices for other in device.others]
+        nodes = [
+            DeviceNode(other.path, other.container_path or other.path) for device in devices for other in device.others
+        ]
         return list(dict.fromkeys(nodes))
 
     def _nodes_of(self, members: Iterable[BinderDevice]) -> list[DeviceNode]:
-        return [self._node(member.path, device_node_path(member)) for member in members]
+        return [DeviceNode(member.path, device_node_path(member)) for member in members]
 
     def _mounts_of(self, members: Sequence[BinderDevice], container_paths: Sequence[str]) -> list[Mount]:
         own = [(member, path) for member in members for path in self._own_paths(member)]

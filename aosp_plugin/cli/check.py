@@ -123,12 +123,11 @@ def _opened(resource: Resource, path: str, root: str) -> Finding:
         status = os.stat(root + path)
         if resource.verify is not Verify.FILE and not stat.S_ISCHR(status.st_mode):
             return Finding(path, 'not a character device (docs/runbook.md, "not-a-device")')
-        if "w" in resource.permissions and resource.verify in {Verify.BINDER, Verify.PROBE}:
+        if resource.verify in {Verify.BINDER, Verify.PROBE}:
             version = binderfs.binder_version(root + path)
             remarks = _mode(status) + _link(resource, status, root)
             return Finding(f"{path}: opened, binder protocol {version}{remarks}")
-        flags = os.O_RDWR if "w" in resource.permissions else os.O_RDONLY
-        os.close(os.open(root + path, flags | os.O_CLOEXEC | os.O_NONBLOCK))
+        os.close(os.open(root + path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except BinderfsError as error:
         number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
         return Finding(path, _CAUSES.get(number or 0, str(error)))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from msgspec import Meta, Struct
 
 from aosp_plugin.binder.devices.health import Verify
-from aosp_plugin.binder.devices.sets import MINORS_PER_PHONE, PHONE_BINDER_DEVICES, PHONE_PREFIX
+from aosp_plugin.binder.devices.sets import MINORS_PER_PHONE, PHONE_BINDER_DEVICES
 from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.convert import Key, Limit, keys_of
@@ -140,8 +140,6 @@ class Resource(Struct, frozen=True, kw_only=True):
     isolation: Annotated[Isolation, Key("strict", flag=True)] = Isolation.SHARED
     """Whether containers see the host's binderfs: shared (its directory, read-only), strict (only their own binder
     devices)."""
-    permissions: Annotated[values.Permissions, Key("rwm")] = "rw"
-    """Device cgroup permissions of binder devices."""
     shared_mounts: Annotated[values.SharedMounts, Key(f"[{OWN_BINDERFS}:/dev/binderfs, /opt/phone]")] = (
         f"{OWN_BINDERFS}:/dev/binderfs",
     )
@@ -233,15 +231,6 @@ class Resource(Struct, frozen=True, kw_only=True):
         """The key that determines the directory, for messages."""
         return "phones.directory" if self.phones else "device_dir"
 
-    @property
-    def scanned_files(self) -> str:
-        """The files that are binder devices of the resource, and the keys that determine them, for messages."""
-        if self.phones is not None:
-            return f"{self.scan_directory}/{PHONE_PREFIX}* ({self.scan_directory_key})"
-        if isinstance(self.sets, NamedSets):
-            return f"{self.scan_directory}/{self.sets.pattern} ({self.scan_directory_key}, sets.pattern)"
-        return f"{self.scan_directory}/{self.device_prefix}* ({self.scan_directory_key}, device_prefix)"
-
 
 PHONE_DEFAULTS: Mapping[str, Any] = {
     "resource_name": "aosp.io/phone",
@@ -282,8 +271,6 @@ class Config(Struct, frozen=True, kw_only=True):
     """Minimum level of log messages."""
     log_format: Annotated[values.LogFormat, Key("json", flag=True)] = "text"
     """Format of log messages."""
-    require_devices: Annotated[bool, Key("true", flag=True)] = False
-    """Exit if no device is found at startup, instead of registering zero devices."""
     cdi_dir: Annotated[values.AbsolutePath, Key("/etc/cdi")] = "/var/run/cdi"
     """Host directory of CDI spec files, for the CDI strategies of device_list."""
     pod_resources_socket: Annotated[values.PathOrEmpty, Key("/var/lib/k0s/kubelet/pod-resources/kubelet.sock")] = (

@@ -190,11 +190,6 @@ SetPattern = Annotated[
         is_set_pattern,
     ),
 ]
-Permissions = Annotated[
-    str,
-    Meta(pattern="^[rwm]{1,3}$"),
-    Limit("any of r, w and m, each once", lambda value: len(set(value)) == len(value)),
-]
 DeviceLists = Annotated[
     tuple[DeviceList, ...],
     Limit(f"a list of {', '.join(DeviceList)}, each once, and not {DeviceList.ENVVAR} alone", _are_device_lists),

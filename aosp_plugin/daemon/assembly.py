@@ -26,7 +26,6 @@ from aosp_plugin.framework.errors import ConfigError, PluginError
 from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.scan_loop import check_devices
 from aosp_plugin.framework.service.address import listen, listen_address
 
 
@@ -109,8 +108,6 @@ def check_host(config: Config, present: Config) -> None:
     for name, backend in backends.items():
         try:
             found[name] = backend.scan()
-            if config.require_devices and not backend.creates_devices:
-                check_devices(backend, found[name].devices)
         except (OSError, HostError, PluginError) as error:
             errors.append(error)
     if errors:

@@ -137,8 +137,7 @@ class NodeService:
         with contextlib.suppress(WorkerTimeoutError):
             check = partial(assembly.check_phone_directories, self.config)
             await self._worker.run(check, DEFAULT.hang, label="check of the directories of phones")
-        scans = [server.prepare(require_devices=self.config.require_devices) for server in self.servers]
-        results = await asyncio.gather(*scans, return_exceptions=True)
+        results = await asyncio.gather(*(server.prepare() for server in self.servers), return_exceptions=True)
         errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]
         if errors:
             raise ExceptionGroup("the configuration cannot be served", errors)
@@ -148,7 +147,7 @@ class NodeService:
     async def _run(self, server: ResourceServer) -> None:
         if server.driver is not None:  # publish no device that a pod has through the device plugin API
             await self._allocation_watch.ask()
-        await server.run(require_devices=self.config.require_devices)
+        await server.run()
 
     async def _remove_stale_specs(self, records: Sequence[DeviceRecord]) -> bool:
         """Remove the stale CDI specs of the resources with these records; return whether that succeeded."""

@@ -64,8 +64,6 @@ class Backend(ABC, Generic[FoundT]):
 
     resource_name: str
     """The extended resource that pods request, such as ``example.com/gpu``."""
-    scanned_files: str = ""
-    """The files that a scan considers, for messages, such as ``/dev/ttyUSB*``; empty if there is nothing to name."""
     get_preferred_allocation_available: bool = False
     """Whether the kubelet calls ``prefer`` before it chooses devices for a container."""
     pre_start_required: bool = False

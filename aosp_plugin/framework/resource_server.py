@@ -163,15 +163,15 @@ class ResourceServer(ABC):
         """Request a full scan without a file event."""
         self._scan_loop.trigger()
 
-    async def prepare(self, *, require_devices: bool = False) -> None:
+    async def prepare(self) -> None:
         """Scan the devices for the first time, without registration or any other effect on the host.
 
         ``run`` has to follow. Raises what ``ScanLoop.prepare`` raises.
         """
         with working_for(self.resource_name):
-            await self._scan_loop.prepare(require_devices=require_devices)
+            await self._scan_loop.prepare()
 
-    async def run(self, *, require_devices: bool = False) -> None:
+    async def run(self) -> None:
         """Serve until ``stop`` is called; call ``prepare`` first, if that has not happened yet.
 
         Raises what ``prepare`` raises, but not if the scan hangs, and KubeletError if a device plugin can never be
@@ -180,7 +180,7 @@ class ResourceServer(ABC):
         """
         with working_for(self.resource_name):
             try:
-                await self._run(require_devices=require_devices)
+                await self._run()
             except ExceptionGroup as group:
                 raise group.exceptions[0] if len(group.exceptions) == 1 else group from None
             finally:
@@ -192,12 +192,12 @@ class ResourceServer(ABC):
     def _beside(self) -> Iterable[Coroutine[None, None, None]]:
         """Return the tasks beside scans and registration, which are cancelled when the registration ends."""
 
-    async def _start(self, *, require_devices: bool) -> None:
+    async def _start(self) -> None:
         """Prepare for the registration."""
-        await self._scan_loop.start(require_devices=require_devices)
+        await self._scan_loop.start()
 
-    async def _run(self, *, require_devices: bool) -> None:
-        if not await complete_unless(self._stop, self._start(require_devices=require_devices)):
+    async def _run(self) -> None:
+        if not await complete_unless(self._stop, self._start()):
             return
         async with asyncio.TaskGroup() as tasks:
             others = [tasks.create_task(work) for work in (self._scan_loop.run(), *self._beside())]

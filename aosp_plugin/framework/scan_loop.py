@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from aosp_plugin.framework.aio import background_task, debounce
 from aosp_plugin.framework.backend import Backend, Found
 from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.conditions import Condition
-from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
+from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.inventory import Changes, Inventory, Snapshot
 from aosp_plugin.framework.metrics import Result
@@ -36,13 +36,6 @@ REST = 3
 
 NAMED_IN_LOG = 10
 """Devices that a log record about a change names."""
-
-
-def check_devices(backend: Backend[Any], devices: Collection[object]) -> None:
-    """Raise BackendError if a backend has found no device."""
-    if not devices:
-        scanned = f" matches {backend.scanned_files}" if backend.scanned_files else " found"
-        raise BackendError(f"no device of {backend.resource_name}{scanned}, and require_devices is set")
 
 
 class ScanLoop:
@@ -118,17 +111,14 @@ class ScanLoop:
         self._updates_paused = paused
         self.trigger()
 
-    async def prepare(self, *, require_devices: bool = False) -> None:
+    async def prepare(self) -> None:
         """Scan the devices for the first time, without any other effect on the host.
 
-        Raises OSError and PluginError if the scan fails, WorkerTimeoutError if it takes more than ``Timings.hang``, and
-        BackendError if it finds no device although ``require_devices`` is set and the backend does not create devices.
+        Raises OSError and PluginError if the scan fails, and WorkerTimeoutError if it takes more than ``Timings.hang``.
         """
         await self.scan(self._timings.hang)
-        if require_devices and not self.backend.creates_devices:
-            check_devices(self.backend, self.inventory.snapshot.devices)
 
-    async def start(self, *, require_devices: bool) -> None:
+    async def start(self) -> None:
         """Scan and update the host before the first registration, and scan again if the update has changed the devices.
 
         So all devices are published at once, without those that a failed update makes unusable. Only an error of the
@@ -137,14 +127,12 @@ class ScanLoop:
         hangs = self._scanning.hanging
         if self.inventory.found is None and not hangs:  # a scan that hangs is logged, and not waited for twice
             with contextlib.suppress(WorkerTimeoutError):
-                await self.prepare(require_devices=require_devices)
+                await self.prepare()
         if self.inventory.found is None:
             return
         if await self.update_host(self._timings.hang) or self.backend.creates_devices:
             with contextlib.suppress(OSError, PluginError):  # logged and retried
                 await self.scan(self._timings.hang)
-            if require_devices:
-                check_devices(self.backend, self.inventory.snapshot.devices)
 
     async def run(self) -> None:
         """Keep the inventory current until ``stop`` is set. A failed scan leaves the inventory as it was."""

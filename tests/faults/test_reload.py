@@ -142,10 +142,6 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ({"device_dir": "/nowhere"}, "cannot read the device directory /nowhere"),
         ({"kubelet_dir": "/nowhere"}, "the kubelet's plugin directory /nowhere does not exist"),
         (
-            {"require_devices": True, "device_prefix": "x"},
-            "/x* (device_dir, device_prefix), and require_devices is set",
-        ),
-        (
             {"device_dir": None, "phones": {"count": 3, "directory": "/usr"}},
             "/usr is not empty",
         ),

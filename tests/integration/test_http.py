@@ -313,8 +313,7 @@ def test_page_refers_to_exactly_its_files(page_port: int) -> None:
         links = re.findall(r'(?:href|src)="(page/[^"]+)"', response.text)
         links += [f"page/{name}" for name in re.findall(r'from "\./([^"]+)"', response.text)]
         pending += [f"/{link}" for link in links if f"/{link}" not in visited]
-    icons = {path for path in page.routes() if path.startswith("/page/icon-")}
-    assert visited == set(page.routes()) - icons
+    assert visited == set(page.routes())
 
 
 def test_page_complies_with_its_security_policy(page_port: int) -> None:

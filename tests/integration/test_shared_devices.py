@@ -78,10 +78,10 @@ def test_container_gets_all_devices_that_match_a_pattern(device_directory: Devic
     """In natural order, each once, at the host's path; one that has another path in the container, there as well."""
     dri.add(9, 10)
     shared = (SharedDevice(path=dri.path(10)), dri.pattern, f"{dri.path(9)}:/dev/gpu")
-    backend = phones(device_directory, 1, shared_devices=shared, permissions="rwm")
+    backend = phones(device_directory, 1, shared_devices=shared)
     backend.scan()
     paths = [(path, path) for path in (dri.path(10), dri.path(9))] + [(dri.path(9), "/dev/gpu")]
-    nodes = [DeviceNode(host_path, path, "rwm") for host_path, path in paths]
+    nodes = [DeviceNode(host_path, path) for host_path, path in paths]
     assert backend.allocate(["aosp_binder0"]).devices[1:] == nodes
 
 

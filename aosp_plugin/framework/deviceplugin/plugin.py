@@ -55,12 +55,12 @@ class DevicePlugin(ResourceServer):
             earlier_ended=self._replace_traces,
         )
 
-    async def prepare(self, *, require_devices: bool = False) -> None:
+    async def prepare(self) -> None:
         """See ``ResourceServer``. Raises KubeletDirectoryError if there is no usable directory of a kubelet.
 
         ``run`` does not repeat this check, so a plugin whose ``prepare`` failed may still run.
         """
-        scan = super().prepare(require_devices=require_devices)
+        scan = super().prepare()
         for result in await asyncio.gather(self._registration.check(), scan, return_exceptions=True):
             if result is not None:
                 raise result

@@ -120,9 +120,9 @@ class DraDriver(ResourceServer):
     def _beside(self) -> list[Coroutine[None, None, None]]:
         return [self._publish(), self._claims.run(self._claim_files, self._stop), self._follow_kubelet()]
 
-    async def _start(self, *, require_devices: bool) -> None:
+    async def _start(self) -> None:
         """Scan, and restore the claims before the kubelet asks for them. Later rounds retry what fails."""
-        await super()._start(require_devices=require_devices)
+        await super()._start()
         await self._claims.repair(self._timings.hang)
 
     async def _publish(self) -> None:

@@ -21,35 +21,14 @@ _TYPES = {
 
 _FILES = [name for name in os.listdir(os.path.dirname(__file__)) if name.endswith((".css", ".js", ".svg"))]
 
-MANY = "many"
-"""Number in the name of the icon for more than nine problems."""
-
-_BADGE = (
-    '<circle cx="22" cy="22" r="10" fill="#d01250"/><text x="22" y="27" text-anchor="middle" fill="#fff" '
-    'font-family="sans-serif" font-weight="700" font-size="{size}">{text}</text></svg>'
-)
-
 
 def routes() -> dict[str, Callable[[], Answer]]:
-    """Return the routes of the page: ``index.html`` at ``/``, and the other files at ``/page/<name>``.
-
-    The icon of the page's tab has the number of problems: ``icon-1.svg`` to ``icon-9.svg``, and ``icon-many.svg``. A
-    page could draw it itself only with a less strict content security policy.
-    """
-    files = {f"/page/{name}": partial(_file, name) for name in _FILES}
-    icons = {f"/page/icon-{number}.svg": partial(_icon, str(number)) for number in (*range(1, 10), MANY)}
-    return {"/": partial(_file, "index.html"), **files, **icons}
+    """Return the routes of the page: ``index.html`` at ``/``, and the other files at ``/page/<name>``."""
+    return {"/": partial(_file, "index.html"), **{f"/page/{name}": partial(_file, name) for name in _FILES}}
 
 
 def _file(name: str) -> Answer:
-    return _answer(name, _content(name))
-
-
-def _icon(number: str) -> Answer:
-    """Return the icon with a number of problems."""
-    text, size = ("9+", 11) if number == MANY else (number, 15)
-    badge = _BADGE.format(text=text, size=size).encode()
-    return _answer("icon.svg", _content("icon.svg").replace(b"</svg>", badge))
+    return tagged(_TYPES[posixpath.splitext(name)[1]], _content(name))
 
 
 def _content(name: str) -> bytes:
@@ -57,10 +36,6 @@ def _content(name: str) -> bytes:
     if content is None:
         raise FileNotFoundError(f"{__name__} has no {name}")
     return content
-
-
-def _answer(name: str, content: bytes) -> Answer:
-    return tagged(_TYPES[posixpath.splitext(name)[1]], content)
 
 
 def tagged(content_type: str, content: bytes) -> Answer:

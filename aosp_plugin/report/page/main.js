@@ -180,8 +180,6 @@ function showHeader() {
   byId("version").textContent = version;
   const urgent = problems.filter(isUrgent).length;
   document.title = `${urgent ? `(${urgent}) ` : ""}${node} · aosp-device-plugin`;
-  const icon = `page/icon${urgent ? `-${urgent > 9 ? "many" : urgent}` : ""}.svg`;
-  if (byId("icon").getAttribute("href") !== icon) byId("icon").href = icon;
   byId("live").title = watching === "inotify" ? "File changes are noticed at once" : "Directories are polled every second";
   showUptime();
   byId("unknown").hidden = allocations.known || problems.some(({ kind }) => kind === "allocations-unknown");

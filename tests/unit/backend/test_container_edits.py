@@ -99,10 +99,9 @@ def test_shared_paths_that_do_not_exist_are_omitted() -> None:
         plain(1),
         shared=SharedFiles(frozenset({"/b"}), (("/dev/c", "/dev/in-c"),)),
         shared_mounts=("/a:/in/a", "/b:/in/b"),
-        permissions="rwm",
     )
     assert result.mounts == [Mount("/b", "/in/b", read_only=True)]
-    assert result.devices[1:] == [DeviceNode("/dev/c", "/dev/in-c", "rwm")]
+    assert result.devices[1:] == [DeviceNode("/dev/c", "/dev/in-c")]
 
 
 def test_environment_has_the_configured_variables() -> None:

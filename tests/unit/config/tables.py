@@ -30,8 +30,6 @@ INVALID: dict[str, list[Any]] = {
     "isolation": ["none"],
     "log_level": ["trace", "INFO"],
     "log_format": ["xml"],
-    "require_devices": ["perhaps", 1],
-    "permissions": ["", "rr", "rwx"],
     "shared_mounts": [
         *(["a"], ["/a:"], ["a:/b"], ["/a:/b:rw"], ["binderfs"], ["binderfs/x:/b"], "/a", [1]),
         *(["/{id}/a"], ["/a/{Number}"], ["/a/{id"], ["/a/{id}:/b/{id}"], ["/a/{id}/../b"], ["/a:/{id}"]),

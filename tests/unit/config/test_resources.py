@@ -93,15 +93,6 @@ def test_error_names_the_place_in_the_file(file: Path) -> None:
         assert message.startswith(error), text
 
 
-def test_scanned_files_name_their_keys(file: Path) -> None:
-    for text, scanned_files in (
-        ("device_dir: /a", "/a/aosp_binder* (device_dir, device_prefix)"),
-        ("phones: {count: 1, directory: /b}", "/b/phone* (phones.directory)"),
-        ("sets: {names: [binder]}", "/dev/{set}/{name} (device_dir, sets.pattern)"),
-    ):
-        assert loaded(file, text).resources[0].scanned_files == scanned_files
-
-
 def test_set_pattern_has_set_and_name_once() -> None:
     """With at most one slash, and the path does not leave the device directory."""
     for pattern in ("{set}/{name}", "{set}{name}", "aosp_{set}_{name}", "a{set}/b{name}c"):

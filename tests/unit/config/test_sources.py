@@ -142,7 +142,7 @@ def test_printed_resources_are_a_list_with_all_keys(file: Path, tmp_path: Path) 
         "- {resource_name: a.io/x, sets: null, phones: {count: 5, directory: /srv/p}}\n"
         "- {device_prefix: 'y', sets: {names: [binder]}, recreate: on-start, device_list: [cdi-cri]}\n",
     )
-    current, effective = load({"isolation": "strict"}, {"AOSP_PLUGIN_PERMISSIONS": "rwm"}, path)
+    current, effective = load({"isolation": "strict"}, {"AOSP_PLUGIN_PATH_ENV": "/bin"}, path)
     printed = as_yaml(effective)
     lines = printed.splitlines()
     start = lines.index("resources:")
@@ -152,7 +152,7 @@ def test_printed_resources_are_a_list_with_all_keys(file: Path, tmp_path: Path) 
     assert lines[start + 2] == '    api: "device-plugin"  # default'
     second = lines[start + 1 + len(RESOURCE_KEYS) :]
     assert '    isolation: "strict"  # flag --isolation' in second
-    assert '    permissions: "rwm"  # variable AOSP_PLUGIN_PERMISSIONS' in second
+    assert '    path_env: "/bin"  # variable AOSP_PLUGIN_PATH_ENV' in second
     assert f'    numa: {{"0-9":1}}  # file {path}: numa' in second
     assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == current
 
@@ -212,7 +212,7 @@ resources:
 
 LAUGHS = "\n".join(f"- &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12))
 HOSTILE = [
-    *("missing_device_ttl: !!int ''", "require_devices: !!bool perhaps", "listen: !!timestamp soon"),
+    *("missing_device_ttl: !!int ''", "node_events: !!bool perhaps", "listen: !!timestamp soon"),
     f"missing_device_ttl: 1{':1' * 200}.0",
     'listen: "\\UFFFFFFFF"',
     'listen: "\\uD800"',
