@@ -19,6 +19,7 @@ import grpc
 
 from aosp_plugin.framework import conditions as kinds
 from aosp_plugin.framework import sockets
+from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.clock import Backoff, Stop
 from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import RegistrationFailedError
@@ -110,6 +111,10 @@ class Registration(ABC):
 
     async def run(self) -> None:
         """Serve and stay registered until ``stop`` is set. Raises KubeletError if that is impossible."""
+        async with background_task(self._monitor.report_hangs()):
+            await self._stay_registered()
+
+    async def _stay_registered(self) -> None:
         backoff = Backoff(first=self._timings.first_pause, cap=self._timings.longest_pause)
         while not self._stop.is_set():
             self._started, loss = self._clock(), None

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,20 +19,23 @@ from aosp_plugin.framework import conditions as kinds
 from aosp_plugin.framework.aio import background_task, debounce
 from aosp_plugin.framework.backend import Backend, Found
 from aosp_plugin.framework.clock import Stop
-from aosp_plugin.framework.conditions import Condition
+from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.inventory import Changes, Inventory, Snapshot
 from aosp_plugin.framework.metrics import Result
 from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.worker import HostCall, Worker
+from aosp_plugin.framework.worker import Worker, report_hangs
 
 LOG = logging.getLogger(__name__)
 
 REST = 3
 """The pause after a scan, as a multiple of its processor time: a device that flaps costs a quarter of a processor."""
 
+
+SCAN, UPDATE = "device scan", "host update"
+"""The labels of the two calls, for people."""
 
 NAMED_IN_LOG = 10
 """Devices that a log record about a change names."""
@@ -53,7 +56,7 @@ class ScanLoop:
 
         ``is_listed``: the kubelet gets the devices as one list, which has a limit.
         """
-        timings, conditions, metrics, clock = runtime.timings, runtime.conditions, runtime.metrics, runtime.clock
+        timings, conditions = runtime.timings, runtime.conditions
         self.backend = backend
         self._conditions = conditions
         self._is_listed = is_listed
@@ -64,37 +67,18 @@ class ScanLoop:
         self._subscriptions: list[Subscription] = []
         self._changes = self.subscribe()
         self._stop = stop
-        self._metrics = metrics
+        self._metrics = runtime.metrics
         self._timings = timings
-        self._clock = clock
+        self._clock = runtime.clock
         self._updates_paused = False
-        self._due = self._update_due = 0.0
+        self._due = 0.0
+        self._update_due = 0.0
+        """When the host update that has failed or hangs may be repeated; 0 if the last one has succeeded."""
         self._directories: frozenset[str] = frozenset()
         """The directories of the last scan. For the worker thread."""
         self._cost = 0.0
         """Processor time of the last scan, in seconds."""
         self._first_change: float | None = None
-        self._scanning = HostCall(
-            self.worker,
-            "device scan",
-            conditions,
-            backend.resource_name,
-            hangs=kinds.SCAN_HANGS,
-            fails=kinds.SCAN_FAILED,
-            limit=timings.hang,
-            on_hang=metrics.scans.labels(backend.resource_name, "hung").inc,
-            clock=clock,
-        )
-        self._updating = HostCall(
-            self.worker,
-            "host update",
-            conditions,
-            backend.resource_name,
-            hangs=kinds.UPDATE_HANGS,
-            fails=kinds.UPDATE_FAILED,
-            limit=timings.hang,
-            clock=clock,
-        )
 
     def subscribe(self) -> Subscription:
         """Return a subscription to file events, to be used in ``worker``. ``close`` closes it."""
@@ -124,8 +108,7 @@ class ScanLoop:
         So all devices are published at once, without those that a failed update makes unusable. Only an error of the
         first scan is raised: another plugin may have been stopped for this one.
         """
-        hangs = self._scanning.hanging
-        if self.inventory.found is None and not hangs:  # a scan that hangs is logged, and not waited for twice
+        if self.inventory.found is None and self.worker.running() is None:  # a scan that hangs is not waited for twice
             with contextlib.suppress(WorkerTimeoutError):
                 await self.prepare()
         if self.inventory.found is None:
@@ -136,7 +119,9 @@ class ScanLoop:
 
     async def run(self) -> None:
         """Keep the inventory current until ``stop`` is set. A failed scan leaves the inventory as it was."""
-        async with background_task(self._watch_worker()):
+        limit = self._timings.hang
+        hangs = report_hangs(self.worker, self._conditions, self.backend.resource_name, limit, self._hang_of)
+        async with background_task(hangs):
             while not self._stop.is_set():
                 await self._until_due()
                 if self._stop.is_set():
@@ -154,7 +139,8 @@ class ScanLoop:
         outcome: Result = "failed"
         due: float | None = self._timings.retry
         try:
-            found = await self._scanning.run(self._scan, timeout)
+            with self._reporting(kinds.SCAN_FAILED, SCAN):
+                found = await self.worker.run(self._scan, timeout, label=SCAN)
             outcome, due = "ok", found.due
         finally:
             seconds = self._clock() - started
@@ -179,7 +165,9 @@ class ScanLoop:
         changed, found = False, self.inventory.found
         result: Result = "failed"
         try:
-            changed = await self._updating.run(partial(self.backend.update_host, found), timeout)
+            with self._reporting(kinds.UPDATE_FAILED, UPDATE):
+                update = partial(self.backend.update_host, found)
+                changed = await self.worker.run(update, timeout, label=UPDATE)
             result, self._update_due = "ok", 0.0
         except (OSError, PluginError):
             pass
@@ -240,23 +228,30 @@ class ScanLoop:
     def _set_due(self, seconds: float | None) -> None:
         """Set when the next scan without a change is due; None if no time is known."""
         pauses = [self._changes.interval]
-        if self._updating.failing:
+        if self._update_due:
             pauses.append(self._timings.retry)
         elif seconds is not None:
             pauses.append(max(seconds, 0.0))
         self._due = self._clock() + min(pauses)
 
-    async def _watch_worker(self) -> None:
-        """Report until cancelled that a call hangs for which scans wait in the worker thread."""
-        limit = self._timings.hang
-        while True:
-            call, seconds = self.worker.hanging(limit) or ("", 0.0)
-            text = f"{call} has been hanging for more than {limit:g} s"
-            since = time.time() - seconds
-            is_other = call not in {"", self._scanning.label, self._updating.label}  # which report themselves
-            found = [Condition(kinds.HOST_HANGS, text, fields={"call": call}, since=since)] if is_other else []
-            self._conditions.replace("worker", self.backend.resource_name, found)
-            await self._clock.sleep(self._timings.recheck)
+    @contextlib.contextmanager
+    def _reporting(self, fails: Kind, label: str) -> Iterator[None]:
+        """Report whether the call inside the context fails; one that takes too long is reported as a hang."""
+        resource = self.backend.resource_name
+        try:
+            yield
+        except WorkerTimeoutError:
+            raise
+        except (OSError, PluginError) as error:
+            self._conditions.set(fails, f"{label} failed: {error}", resource=resource, error=str(error))
+            raise
+        self._conditions.set(fails, "", resource=resource)
+
+    def _hang_of(self, call: str) -> Kind:
+        """Return the kind of a hang, and count that of a scan."""
+        if call == SCAN:
+            self._metrics.scans.labels(self.backend.resource_name, "hung").inc()
+        return {SCAN: kinds.SCAN_HANGS, UPDATE: kinds.UPDATE_HANGS}.get(call, kinds.HOST_HANGS)
 
     def _close_all(self) -> None:
         self._close_subscriptions()

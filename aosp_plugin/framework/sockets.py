@@ -22,7 +22,7 @@ from aosp_plugin.framework.conditions import KUBELET_DIRECTORY_HANGS
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import MOUNT_TABLE, Subscription
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.worker import HostCall, Worker
+from aosp_plugin.framework.worker import Worker, report_hangs
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +44,10 @@ SOCKET_MODE = 0o600
 
 REGISTERED_MODE = 0o700
 """Mode of a socket whose plugin is registered, for other plugins. The execute bit of a socket has no other meaning."""
+
+
+LABEL = "kubelet directory"
+"""What hangs, for people."""
 
 
 class SocketIdentity(NamedTuple):
@@ -291,24 +295,29 @@ class DirectoryMonitor:
         self._files = files
         self._stop = stop
         self._worker = Worker(name)
-        self._access = HostCall(
+        self._conditions = runtime.conditions
+        self._resource = resource
+        self._limit = runtime.timings.hang
+
+    async def report_hangs(self) -> None:
+        """Report, until cancelled, that the directory hangs."""
+        await report_hangs(
             self._worker,
-            "kubelet directory",
-            runtime.conditions,
-            resource,
-            hangs=KUBELET_DIRECTORY_HANGS,
-            limit=runtime.timings.hang,
-            path=directory.path,
+            self._conditions,
+            self._resource,
+            self._limit,
+            lambda _call: KUBELET_DIRECTORY_HANGS,
+            self._directory.path,
         )
 
     async def run(self, action: str, function: Callable[[], T], timeout: float | None = None) -> T | None:
-        """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set or time is over first.
+        """Run a call in the worker thread. Return None if ``stop`` is set or time is over first.
 
         Raises RegistrationFailedError instead of OSError; ``action`` is a verb for its message. The message does not
         name the socket, which differs each time: a failure that lasts is logged once.
         """
         async with (
-            background_task(self._access.run(function)) as call,
+            background_task(self._worker.run(function, label=LABEL)) as call,
             background_task(self._stop.wait()) as stopped,
         ):
             await asyncio.wait({call, stopped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -352,7 +361,7 @@ class DirectoryMonitor:
     async def remove(self, path: str) -> None:
         """Remove a socket when its directory answers, even if ``stop`` is set. What fails is logged."""
         try:
-            await self._worker.run(partial(os.unlink, path), label="kubelet directory")
+            await self._worker.run(partial(os.unlink, path), label=LABEL)
         except FileNotFoundError:
             pass
         except OSError as error:

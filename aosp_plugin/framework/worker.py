@@ -13,10 +13,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.conditions import Condition, Conditions, Kind
-from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
+from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.observer import milliseconds
 
 T = TypeVar("T")
@@ -32,9 +30,8 @@ def running_calls(longer_than: float = 0.0) -> list[str]:
     May be called in any thread.
     """
     with _workers_lock:
-        calls = [(each.name, each.current) for each in _workers]
-    ages = [(f"{call[0]} of {name}", time.monotonic() - call[1]) for name, call in calls if call is not None]
-    return [f"{call} for {seconds:.1f} s" for call, seconds in ages if seconds >= longer_than]
+        calls = [(each.name, *running) for each in _workers if (running := each.running()) is not None]
+    return [f"{label} of {name} for {seconds:.1f} s" for name, label, seconds in calls if seconds >= longer_than]
 
 
 class Worker:
@@ -61,7 +58,7 @@ class Worker:
         The function has the context variables of the caller. ``timeout`` is in seconds and includes the time in the
         queue. Raises WorkerTimeoutError after it. Then, or if the caller is cancelled, a call that has not started
         never runs; a call that has started keeps running, its result is dropped, and the next call waits for its end.
-        ``label`` names the call in error messages and in ``hanging``.
+        ``label`` names the call in error messages and conditions.
         """
         future = self._enqueue(function, label)
         result = asyncio.wrap_future(future)
@@ -77,14 +74,10 @@ class Worker:
             del future, result  # the traceback of their error has this frame: the cycle would keep the caller's, too
         raise self._timeout(label, timeout)
 
-    def hanging(self, limit: float) -> tuple[str, float] | None:
-        """Return label and age, in seconds, of the call that has been running for more than ``limit`` seconds.
-
-        Return None if there is no such call. May be called in any thread.
-        """
-        if (current := self.current) is None or (seconds := time.monotonic() - current[1]) <= limit:
-            return None
-        return current[0], seconds
+    def running(self) -> tuple[str, float] | None:
+        """Return label and age, in seconds, of the call that runs; None if there is none. For any thread."""
+        current = self.current
+        return None if current is None else (current[0], time.monotonic() - current[1])
 
     def close(self, last: Callable[[], None] | None = None) -> None:
         """End the thread after the waiting calls and then ``last``. No call may follow."""
@@ -128,87 +121,29 @@ class Worker:
         del future, report  # as in ``run``
 
 
-class HostCall:
-    """One kind of call in a worker thread, with its conditions. Belongs to one event loop."""
+async def report_hangs(
+    worker: Worker,
+    conditions: Conditions,
+    resource: str,
+    limit: float,
+    kind_of: Callable[[str], Kind],
+    path: str = "",
+) -> None:
+    """Report, until cancelled, a call that runs for more than ``limit`` seconds as a condition of a resource.
 
-    def __init__(
-        self,
-        worker: Worker,
-        label: str,
-        conditions: Conditions,
-        resource: str,
-        *,
-        hangs: Kind,
-        fails: Kind | None = None,
-        limit: float,
-        on_hang: Callable[[], object] = lambda: None,
-        clock: Clock = CLOCK,
-        path: str = "",
-    ) -> None:
-        """``label`` names the call in messages. ``path`` is the path that it reads, if there is one.
-
-        A failure is a condition of the kind ``fails``, if given, until the next call succeeds. After ``limit`` seconds,
-        a call counts as hanging. ``on_hang`` is called once for each hang.
-        """
-        self._worker = worker
-        self.label = label
-        self._conditions = conditions
-        self._resource = resource
-        self._hangs = hangs
-        self._fails = fails
-        self._limit = limit
-        self._on_hang = on_hang
-        self._clock = clock
-        self._path = path
-        self._hang: Condition | None = None
-        self._failure: Condition | None = None
-
-    @property
-    def failing(self) -> bool:
-        """Whether the last call has failed or hangs."""
-        return self._hang is not None or self._failure is not None
-
-    @property
-    def hanging(self) -> bool:
-        """Whether a call hangs."""
-        return self._hang is not None
-
-    async def run(self, function: Callable[[], T], timeout: float | None = None) -> T:
-        """Run a call in the worker thread, and return its result.
-
-        Raises what the call raises; WorkerTimeoutError after ``timeout`` seconds.
-        """
-        started = self._clock()
-        async with background_task(self._worker.run(function, timeout, label=self.label)) as call:
-            done, _ = await asyncio.wait({call}, timeout=self._limit)
-            if not done:
-                self._noticed(started)
-            try:
-                result = await call
-            except WorkerTimeoutError:
-                self._noticed(started)
-                raise
-            except (OSError, PluginError) as error:
-                self._returned(str(error))
-                raise
-        self._returned("")
-        return result
-
-    def _noticed(self, since: float) -> None:
-        """Report that a call hangs, unless that is reported already."""
-        if self._hang is None:
-            seconds = self._clock() - since
-            text = f"{self.label} has been hanging for more than {self._limit:g} s"
-            fields = {"duration_ms": milliseconds(seconds)} | ({"path": self._path} if self._path else {})
-            self._hang = Condition(self._hangs, text, self._path, fields, time.time() - seconds)
-            self._report()
-            self._on_hang()
-
-    def _returned(self, error: str) -> None:
-        self._hang = self._failure = None
-        if error and self._fails is not None:
-            self._failure = Condition(self._fails, f"{self.label} failed: {error}", self._path, {"error": error})
-        self._report()
-
-    def _report(self) -> None:
-        self._conditions.replace(self.label, self._resource, filter(None, (self._hang, self._failure)))
+    ``kind_of`` returns the kind by the label of the call, and is called once for each hang. ``path`` is the path that
+    the calls read, if there is one.
+    """
+    interval = limit / 4
+    reported = ""
+    while True:
+        label, seconds = worker.running() or ("", 0.0)
+        hangs = label if seconds >= limit else ""
+        if hangs != reported:
+            reported, found = hangs, []
+            if hangs:
+                text = f"{hangs} has been hanging for more than {limit:g} s"
+                fields = {"call": hangs, "duration_ms": milliseconds(seconds)} | ({"path": path} if path else {})
+                found.append(Condition(kind_of(hangs), text, path, fields, time.time() - seconds))
+            conditions.replace(worker.name, resource, found)
+        await asyncio.sleep(interval if hangs or not label else min(interval, limit - seconds))

@@ -478,11 +478,9 @@ class SimulatedWorker:
         waited = "" if running is None or running[0] == label else f" because of a {running[0]} that has not ended"
         raise WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
 
-    def hanging(self, limit: float) -> str:
+    def running(self) -> tuple[str, float] | None:
         """See ``Worker``."""
-        running = self.current
-        seconds = 0.0 if running is None else self._host.monotonic() - running[1]
-        return running[0] if running and seconds > limit else ""
+        return None if self.current is None else (self.current[0], self._host.monotonic() - self.current[1])
 
     def close(self, last: Callable[[], None] | None = None) -> None:
         """See ``Worker``."""
