@@ -247,14 +247,17 @@ class Condition(NamedTuple):
     """The fields of the log record."""
     since: float = 0.0
     """When it began, in seconds since the epoch; 0 for now."""
+    started: float = 0.0
+    """The same as a monotonic time, which the store sets."""
 
 
 class Conditions:
     """The conditions of one process, and their only log. May be used in any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """``clock`` returns seconds since the epoch."""
+    def __init__(self, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds since the epoch, ``monotonic`` those that are never set back."""
         self._clock = clock
+        self._monotonic = monotonic
         self._changing = threading.Lock()  # guards _current
         self._current: dict[tuple[Hashable, str], tuple[Condition, ...]] = {}
 
@@ -265,16 +268,21 @@ class Conditions:
         """
         with self._changing:
             before = self._current.get((source, resource), ())
-            began = {(each.kind.name, each.subject): each.since for each in before}
-            moment = self._clock()
-            after = tuple(
-                each._replace(since=each.since or began.get((each.kind.name, each.subject), moment)) for each in now
-            )
+            known = {(each.kind.name, each.subject): each for each in before}
+            after = tuple(self._dated(each, known.get((each.kind.name, each.subject))) for each in now)
             if after:
                 self._current[source, resource] = after
             else:
                 self._current.pop((source, resource), None)
-            _log(resource, before, after, moment)
+            _log(resource, before, after, self._monotonic())
+
+    def _dated(self, condition: Condition, before: Condition | None) -> Condition:
+        """Return a condition with the times at which it began, before which it was ``before``."""
+        if before is not None:
+            return condition._replace(since=condition.since or before.since, started=before.started)
+        now = self._clock()
+        since = condition.since or now
+        return condition._replace(since=since, started=self._monotonic() - (now - since))
 
     def set(self, kind: Kind, cause: str, *, resource: str = "", subject: str = "", **fields: object) -> None:
         """Set the detail of the only condition of a kind to ``cause``; an empty ``cause`` ends the condition.
@@ -294,8 +302,8 @@ class Conditions:
         return [each for each in self.of(resource) if each.kind.blocks]
 
 
-def _log(resource: str, before: Iterable[Condition], after: Iterable[Condition], moment: float) -> None:
-    """Log the conditions that begin, change their details, and end."""
+def _log(resource: str, before: Iterable[Condition], after: Iterable[Condition], now: float) -> None:
+    """Log the conditions that begin, change their details, and end; ``now`` is a monotonic time."""
     known = {(each.kind, each.subject): each for each in before}
     about = {"resource": resource} if resource else {}
     for each in after:
@@ -305,5 +313,5 @@ def _log(resource: str, before: Iterable[Condition], after: Iterable[Condition],
     for each in known.values():
         if each.kind.ends:
             subject = {"subject": each.subject} if each.subject else {}
-            duration = round((moment - each.since) * 1000, 2)
+            duration = round((now - each.started) * 1000, 2)
             LOG.info(each.kind.ends, extra={**about, **subject, "duration_ms": duration})

@@ -22,7 +22,7 @@ def clock() -> Clock:
 @pytest.fixture
 def conditions(clock: Clock, caplog: pytest.LogCaptureFixture) -> Conditions:
     caplog.set_level("INFO")
-    return Conditions(clock)
+    return Conditions(clock, clock)
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
@@ -73,6 +73,17 @@ def test_a_cause_of_another_kind_with_the_same_name_has_the_age_of_the_first(
 def test_a_source_may_know_when_a_condition_began(conditions: Conditions, clock: Clock) -> None:
     conditions.replace("scan", RESOURCE, [Condition(SCAN_HANGS, "hangs", since=clock() - 10.0)])
     assert [each.since for each in conditions.of(RESOURCE)] == [clock() - 10.0]
+
+
+def test_a_clock_that_is_set_back_leaves_the_duration_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    clock, monotonic = Clock(1000.0), Clock(10.0)
+    conditions = Conditions(clock, monotonic)
+    conditions.replace("scan", RESOURCE, [Condition(SCAN_HANGS, "hangs", since=clock() - 3.0)])
+    clock.now -= 600.0
+    monotonic.now += 2.0
+    conditions.replace("scan", RESOURCE, ())
+    assert logged(caplog)[-1] == (SCAN_HANGS.ends, {"resource": RESOURCE, "duration_ms": 5000.0})
 
 
 def test_a_condition_stays_while_another_source_reports_nothing(conditions: Conditions) -> None:
