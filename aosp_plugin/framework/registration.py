@@ -25,8 +25,8 @@ from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.metrics import Result
-from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.service.logs import milliseconds
 
 Handlers: TypeAlias = "Sequence[grpc.GenericRpcHandler[bytes, bytes]]"
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"

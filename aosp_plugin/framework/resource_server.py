@@ -10,10 +10,10 @@ from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.conditions import KUBELET_DISAGREES, Condition, Conditions
 from aosp_plugin.framework.metrics import Metrics
-from aosp_plugin.framework.observer import working_for
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.scan_loop import ScanLoop
+from aosp_plugin.framework.service.logs import working_for
 from aosp_plugin.framework.timings import DEFAULT, Timings
 
 BAD_ROUNDS = 2

@@ -24,8 +24,8 @@ from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.inventory import Changes, Inventory, Snapshot
 from aosp_plugin.framework.metrics import Result
-from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.service.logs import milliseconds
 from aosp_plugin.framework.worker import Worker, report_hangs
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from aosp_plugin.framework.conditions import Condition, Conditions, Kind
 from aosp_plugin.framework.errors import WorkerTimeoutError
-from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.service.logs import milliseconds
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from aosp_plugin.framework.conditions import KUBELET_NOT_COMPARED
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
-from aosp_plugin.framework.observer import working_for
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.service.logs import working_for
 
 
 class KubeletView:

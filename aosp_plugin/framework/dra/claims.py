@@ -56,8 +56,8 @@ from aosp_plugin.framework.errors import (
 )
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.service.logs import milliseconds
 from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)

@@ -28,9 +28,9 @@ from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevi
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import KubeletDirectoryError, PluginError
 from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.registration import Context, Handlers, Loss, Registration
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.service.logs import milliseconds
 from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, listener
 
 LOG = logging.getLogger(__name__)

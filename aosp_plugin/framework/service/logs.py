@@ -1,19 +1,23 @@
 """Structured logging to standard error: one event per line, as text or as JSON.
 
 Log calls pass the details of an event as ``extra=``. Each key becomes a field of the JSON object, or a key=value pair
-at the end of the text. The resource comes from the context (``observer.RESOURCE``) and is the first field.
+at the end of the text. The resource comes from the context (``working_for``) and is the first field.
 ``docs/monitoring.md`` explains events and keys.
 """
 
+import contextlib
 import datetime
 import json
 import logging
 import re
 import sys
-
-from aosp_plugin.framework.observer import RESOURCE
+from collections.abc import Iterator
+from contextvars import ContextVar
 
 LEVELS = ("debug", "info", "warning", "error")
+
+RESOURCE: ContextVar[str] = ContextVar("resource", default="")
+"""Name of the resource that the current task or thread works for; empty if it works for none, or for all."""
 
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -34,6 +38,21 @@ def set_up(level: str, style: str) -> None:
     # At debug level these libraries log their own internals.
     for name in ("asyncio", "grpc", "watchdog"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
+def working_for(resource_name: str) -> Iterator[None]:
+    """Set ``RESOURCE`` inside the context, also for the tasks and threads that start in it."""
+    token = RESOURCE.set(resource_name)
+    try:
+        yield
+    finally:
+        RESOURCE.reset(token)
+
+
+def milliseconds(seconds: float) -> float:
+    """Return a duration in the unit and precision of the log."""
+    return round(seconds * 1000, 2)
 
 
 def add_resource(record: logging.LogRecord) -> bool:

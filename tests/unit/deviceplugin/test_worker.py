@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from aosp_plugin.framework.errors import WorkerTimeoutError
-from aosp_plugin.framework.observer import RESOURCE, working_for
+from aosp_plugin.framework.service.logs import RESOURCE, working_for
 from aosp_plugin.framework.worker import Worker, running_calls
 from tests.support import PATIENCE
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.observer import working_for
 from aosp_plugin.framework.service import logs
+from aosp_plugin.framework.service.logs import working_for
 from aosp_plugin.framework.worker import Worker
 
 TIME = "2026-01-02T03:04:05.678Z"
