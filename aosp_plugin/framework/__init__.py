@@ -25,12 +25,12 @@ defaults suit a backend that knows nothing of DRA. ``unprepare`` is called when 
 **Running it.** ``serve(*backends)`` is a whole main program: it registers each resource with the kubelet and keeps it
 registered, follows file events, logs, ends within 4 s after SIGTERM whatever hangs, and serves probes and metrics if
 ``listen`` is set. A program with an event loop of its own runs a ``DevicePlugin`` per resource instead; several plugins
-share one ``Runtime``. ``DevicePlugin.prepare`` finds out whether a plugin can serve before another one is stopped.
-``metrics`` has its counters, in a registry of prometheus_client.
+share one ``runtime.Runtime``. ``DevicePlugin.prepare`` finds out whether a plugin can serve before another one is
+stopped. ``metrics`` has its counters, in a registry of prometheus_client.
 
 **Testing it.** ``kubelet_standin`` has a stand-in kubelet.
 
-Names that require gRPC, protobuf or watchdog are loaded on first use.
+The names below are all that most plugins need. Those that require gRPC are loaded on first use.
 """
 
 from __future__ import annotations
@@ -40,51 +40,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.backend import Backend as Backend
-from aosp_plugin.framework.backend import ClaimParameters as ClaimParameters
 from aosp_plugin.framework.backend import Found as Found
-from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY as KUBELET_DIRECTORY
 from aosp_plugin.framework.devices import ContainerEdits as ContainerEdits
 from aosp_plugin.framework.devices import Device as Device
 from aosp_plugin.framework.devices import DeviceNode as DeviceNode
 from aosp_plugin.framework.devices import Mount as Mount
+from aosp_plugin.framework.listed import ListedDevice as ListedDevice
+from aosp_plugin.framework.listed import ListedDevices as ListedDevices
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin as DevicePlugin
-    from aosp_plugin.framework.dra.driver import DraDirectories as DraDirectories
-    from aosp_plugin.framework.dra.driver import DraDriver as DraDriver
-    from aosp_plugin.framework.events.file_events import FileEvents as FileEvents
-    from aosp_plugin.framework.inventory import Inventory as Inventory
-    from aosp_plugin.framework.inventory import Snapshot as Snapshot
-    from aosp_plugin.framework.listed import ListedDevice as ListedDevice
-    from aosp_plugin.framework.listed import ListedDevices as ListedDevices
-    from aosp_plugin.framework.runtime import Runtime as Runtime
     from aosp_plugin.framework.service.serving import serve as serve
     from aosp_plugin.framework.service.serving import serve_dra as serve_dra
-    from aosp_plugin.framework.timings import Timings as Timings
 
 # Otherwise gRPC's C core writes to standard error, and blocks while nobody reads. It reads this when it is loaded.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-_MODULES = {
-    "DevicePlugin": "deviceplugin.plugin",
-    "DraDirectories": "dra.driver",
-    "DraDriver": "dra.driver",
-    "FileEvents": "events.file_events",
-    "Inventory": "inventory",
-    "ListedDevice": "listed",
-    "ListedDevices": "listed",
-    "Runtime": "runtime",
-    "Snapshot": "inventory",
-    "Timings": "timings",
-    "serve": "service.serving",
-    "serve_dra": "service.serving",
-}
+_MODULES = {"DevicePlugin": "deviceplugin.plugin", "serve": "service.serving", "serve_dra": "service.serving"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module (PEP 562)."""
+    """Load a name that requires gRPC from its module, on first use (PEP 562)."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

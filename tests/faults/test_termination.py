@@ -18,8 +18,9 @@ from tests.support import PATIENCE, DeviceDirectory, Serve, answered, free_port,
 PROGRAM = """
 import os, sys
 from functools import partial
-from aosp_plugin.framework import ListedDevices, Timings, serve
+from aosp_plugin.framework import ListedDevices, serve
 from aosp_plugin.framework.service import serving
+from aosp_plugin.framework.timings import Timings
 
 serving.Runtime = partial(serving.Runtime, timings=Timings(hang=0.5))
 kubelet_dir, what, directory = sys.argv[1:]
