@@ -17,7 +17,7 @@ import pytest
 from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.address import listen
-from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe
+from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, text
 from aosp_plugin.report import page
 from tests.support import http_serving as serving
 
@@ -66,8 +66,8 @@ def wait_for_connections() -> None:
             thread.join(10)
 
 
-def no_problem() -> list[str]:
-    return []
+def ok() -> Answer:
+    return text(HTTPStatus.OK, "ok")
 
 
 def hello() -> Answer:
@@ -83,36 +83,31 @@ def test_answer_names_the_program_if_it_has_a_name(program: str) -> None:
 @pytest.fixture
 def port() -> Iterator[int]:
     """Serve "hello" with an entity tag at /."""
-    with serving(LOCAL, {"/": hello, "/healthz": probe(no_problem)}) as port:
+    with serving(LOCAL, {"/": hello, "/healthz": ok}) as port:
         yield port
 
 
 # -- probes
 
 
-def test_probe_with_a_problem_is_503() -> None:
-    """Each path has its own problem, evaluated at each request."""
-    problems = {"/healthz": [], "/readyz": ["not registered: é"]}
-    with serving(LOCAL, {path: probe(lambda path=path: problems[path]) for path in problems}) as port:  # type: ignore[misc]
-        assert get(port, "/healthz").status == 200
+def test_text_is_one_line_of_utf_8() -> None:
+    with serving(LOCAL, {"/readyz": lambda: text(HTTPStatus.SERVICE_UNAVAILABLE, "not registered: é")}) as port:
         response = get(port, "/readyz")
         assert (response.status, response.text) == (503, "not registered: é\n")
         assert response.headers["Content-Length"] == str(len("not registered: é\n".encode()))
-        problems["/readyz"] = []
-        assert get(port, "/readyz").status == 200
 
 
 async def test_route_runs_in_the_event_loop_or_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the loop is stuck, the server answers with 503; afterwards the route works again."""
     threads: list[threading.Thread] = []
 
-    async def check() -> list[str]:
+    async def check() -> Answer:
         assert asyncio.get_running_loop() is loop
         threads.append(threading.current_thread())
-        return []
+        return ok()
 
     loop = asyncio.get_running_loop()
-    with serving(LOCAL, {"/healthz": probe(in_loop(check))}) as port:
+    with serving(LOCAL, {"/healthz": in_loop(check)}) as port:
         monkeypatch.setattr(plugin_http, "LOOP_TIMEOUT", 0.6)
         response = get(port, "/healthz")  # blocks the loop
         assert (response.status, response.text) == (503, "the event loop has not answered for 1 s\n")

@@ -88,22 +88,6 @@ def in_loop(function: Callable[[], Coroutine[Any, Any, T]]) -> Callable[[], T]:
     return call
 
 
-def probe(unready: Callable[[], Collection[str]], details: Callable[[bool], str] = lambda _: "") -> Route:
-    """Return a route that answers 200 if ``unready`` returns no cause, else 503 with the causes.
-
-    The result of ``details``, which is called with whether there is no cause, is appended to both answers.
-    """
-
-    def answer() -> Answer:
-        causes = unready()
-        more = details(not causes)
-        if causes:
-            return text(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join([*causes, *([more] if more else [])]))
-        return text(HTTPStatus.OK, f"ok: {more}" if more else "ok")
-
-    return answer
-
-
 @contextlib.contextmanager
 def serving(
     listener: socket.socket, routes: Mapping[str, Route], allowed_hosts: Collection[str] = (), *, program: str = ""

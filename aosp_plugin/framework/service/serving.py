@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from aosp_plugin.framework.aio import leaves
@@ -35,7 +36,7 @@ from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import http, logs, stderr
 from aosp_plugin.framework.service.address import listen, listen_address
-from aosp_plugin.framework.service.http import Route
+from aosp_plugin.framework.service.http import Answer, Route
 from aosp_plugin.framework.service.systemd import notify
 from aosp_plugin.framework.service.termination import stop_on_signals
 from aosp_plugin.framework.threads import require_threads
@@ -257,18 +258,19 @@ def probe_routes(servers: Sequence[ResourceServer]) -> dict[str, Route]:
     answer here. An error that ends a task ends the process. Trouble of the host makes ``/readyz`` fail.
     """
 
-    async def turns() -> list[str]:
-        return []
+    async def turns() -> Answer:
+        return http.text(HTTPStatus.OK, "ok")
 
-    async def unready() -> list[str]:
+    async def ready() -> Answer:
         found = [(server.resource_name, each) for server in servers for each in server.conditions()]
-        causes = [(name, each.detail) for name, each in found if each.kind.blocks]
-        return [text if len(servers) == 1 else f"{name}: {text}" for name, text in causes]
+        blocking = [(name, each.detail) for name, each in found if each.kind.blocks]
+        causes = [text if len(servers) == 1 else f"{name}: {text}" for name, text in blocking]
+        said = [f"{each.resource_name}: {text}" for each in servers for text in _said_of(each, ready=not causes)]
+        if causes:
+            return http.text(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join([*causes, *said]))
+        return http.text(HTTPStatus.OK, f"ok: {'; '.join(said)}" if said else "ok")
 
-    def details(ready: bool) -> str:  # noqa: FBT001 - called by position
-        return "; ".join(f"{each.resource_name}: {text}" for each in servers for text in _said_of(each, ready=ready))
-
-    return {"/healthz": http.probe(http.in_loop(turns)), "/readyz": http.probe(http.in_loop(unready), details)}
+    return {"/healthz": http.in_loop(turns), "/readyz": http.in_loop(ready)}
 
 
 def _said_of(server: ResourceServer, *, ready: bool) -> Iterator[str]:
