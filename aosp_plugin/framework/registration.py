@@ -79,7 +79,6 @@ class Registration(ABC):
         self._resource = resource
         self._files = files
         self._stop = stop
-        self._resource = resource
         self._metrics = runtime.metrics
         self._timings = runtime.timings
         self._clock = runtime.clock

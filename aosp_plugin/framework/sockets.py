@@ -34,8 +34,6 @@ MAX_SOCKET_PATH = 107
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred (include/linux/socket.h): process, user, group."""
 
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
-
 GRPC_DESCRIPTORS = 16
 """Free descriptors that a new server or channel requires. It uses fewer than ten."""
 
@@ -74,10 +72,7 @@ def identify(path: str) -> SocketIdentity | None:
 
 def socket_address(path: str) -> str:
     """Return the gRPC address of the socket at ``path``, a URI in which spaces and % are escaped."""
-    if _PLAIN_PATH.fullmatch(path):
-        return f"unix:{path}"
-
-    return "unix:" + urllib.parse.quote(path)
+    return f"unix:{urllib.parse.quote(path)}"
 
 
 def check_descriptors() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
+from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, Supervisor
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.resource_server import ResourceServer
@@ -35,15 +36,13 @@ class DevicePlugin(ResourceServer):
         self._metrics = runtime.metrics
         self._metrics.add(backend.resource_name)
         super().__init__(backend, runtime)
+        worker, pods_changed = self._scan_loop.worker, self.pods_changed.set
         self._registration = Supervisor(
-            backend,
-            self.inventory,
+            backend.resource_name,
+            lambda changed: Servicer(backend, self.inventory, worker, self.rescan, changed, pods_changed, runtime),
             directory=PluginDirectory(kubelet_dir, backend.resource_name, socket_prefix),
             files=self._kubelet_files,
-            worker=self._scan_loop.worker,
             stop=self._stop,
-            rescan=self.rescan,
-            pods_changed=self.pods_changed.set,
             runtime=runtime,
         )
         self._other_plugins = OtherPlugins(

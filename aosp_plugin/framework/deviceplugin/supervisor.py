@@ -9,7 +9,6 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
 
 import grpc
 
@@ -17,16 +16,13 @@ from aosp_plugin.framework import sockets
 from aosp_plugin.framework.aio import background_task, complete_unless
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
-from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.devices import file_stem
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.registration import Handlers, Loss, Registration
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.worker import Worker
 
 VERSION = "v1beta1"
 """The only version that kubelets support (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""
@@ -52,26 +48,20 @@ class Supervisor(Registration):
 
     def __init__(
         self,
-        backend: Backend[Any],
-        inventory: Inventory,
+        resource: str,
+        new_servicer: Callable[[Callable[[], None]], Servicer],
         *,
         directory: PluginDirectory,
         files: Subscription,
-        worker: Worker,
         stop: Stop,
-        rescan: Callable[[], None],
-        pods_changed: Callable[[], None],
         runtime: Runtime,
     ) -> None:
-        """``files`` is used by this object alone; ``stop`` ends ``run``; see Servicer for the rest."""
-        resource = backend.resource_name
+        """``files`` is used by this object alone; ``stop`` ends ``run``.
+
+        ``new_servicer`` returns the service of a registration, which calls its argument when its streams have changed.
+        """
         super().__init__(directory, files, stop, name=f"{resource} kubelet", resource=resource, runtime=runtime)
-        self._backend = backend
-        self._inventory = inventory
-        self._worker = worker
-        self._rescan = rescan
-        self._pods_changed = pods_changed
-        self._runtime = runtime
+        self._new_servicer = new_servicer
         self._kubelet: sockets.SocketIdentity | None = None
         """The kubelet with which the plugin has registered last; None if it had no socket."""
         self._last_kubelet: sockets.SocketIdentity | None = None
@@ -117,15 +107,7 @@ class Supervisor(Registration):
 
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:  # noqa: ARG002 - in the request
         self._kubelet = self._view.kubelet
-        self._servicer = servicer = Servicer(
-            self._backend,
-            self._inventory,
-            self._worker,
-            self._rescan,
-            self._files.changed.set,
-            self._pods_changed,
-            self._runtime,
-        )
+        self._servicer = servicer = self._new_servicer(self._files.changed.set)
         return [servicer.handler()], servicer.finish
 
     @contextlib.asynccontextmanager
@@ -140,7 +122,7 @@ class Supervisor(Registration):
         request = pb.RegisterRequest(
             version=VERSION,
             endpoint=self.endpoint,
-            resource_name=self._backend.resource_name,
+            resource_name=self._resource,
             options=self._servicer.options if self._servicer is not None else None,
         )
         call = register(self._directory.kubelet_path, request, self._timings.register)
