@@ -106,8 +106,8 @@ class ResourceServer(ABC):
     The backend has a worker thread of its own, see ``Backend``.
     """
 
-    _registration: Registration
-    """Set by the subclass."""
+    registration: Registration
+    """Set by the subclass. Its public attributes may be read in any thread."""
     _is_listed: ClassVar = True
     """Whether the kubelet gets the devices as one list."""
 
@@ -131,14 +131,9 @@ class ResourceServer(ABC):
         return None
 
     @property
-    def registration(self) -> Registration:
-        """The registration; its public attributes may be read in any thread."""
-        return self._registration
-
-    @property
     def registered(self) -> bool:
         """Whether the kubelet is registered, and has an open stream of the devices of a device plugin."""
-        return self._registration.registered
+        return self.registration.registered
 
     def conditions(self) -> list[Condition]:
         """Return the conditions of the resource. May be called in any thread."""
@@ -201,7 +196,7 @@ class ResourceServer(ABC):
             return
         async with asyncio.TaskGroup() as tasks:
             others = [tasks.create_task(work) for work in (self._scan_loop.run(), *self._beside())]
-            await self._registration.run()
+            await self.registration.run()
             for task in others:
                 task.cancel()
 
@@ -210,4 +205,4 @@ class ResourceServer(ABC):
         await self._scan_loop.close(self._close_connections())
 
     async def _close_connections(self) -> None:
-        await self._registration.close()
+        await self.registration.close()

@@ -82,7 +82,7 @@ async def test_a_kubelet_directory_that_hangs_is_no_lost_registration(kubelet_di
     devices.add(0)
     async with registered(kubelet_dir, make_plugin(devices, kubelet_dir, timings=HANGS_SOON), 1) as plugin:
         released = threading.Event()
-        access = asyncio.create_task(plugin._registration._monitor.run("read", partial(released.wait, PATIENCE)))
+        access = asyncio.create_task(plugin.registration._monitor.run("read", partial(released.wait, PATIENCE)))
         await until(lambda: "kubelet directory has been hanging for" in unready(plugin))
         assert problems_of(plugin) == [("error", "kubelet-directory-hangs")]
         released.set()

@@ -156,11 +156,11 @@ async def test_missing_kubelet_socket_ends_no_registration(device_directory: Dev
     async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
         await listed(kubelet, 1)
         await ready(plugin)
-        endpoint = plugin.endpoint
+        endpoint = plugin.registration.registered_endpoint
         os.unlink(f"{kubelet_dir}/kubelet.sock")
         device_directory.add(1)
         await listed(kubelet, 2)
-        assert (plugin.endpoint, kubelet.resource(RESOURCE).streams_opened) == (endpoint, 1)
+        assert (plugin.registration.registered_endpoint, kubelet.resource(RESOURCE).streams_opened) == (endpoint, 1)
 
 
 async def test_old_server_stops_before_the_new_one_registers(
@@ -211,7 +211,7 @@ async def test_a_container_that_starts_gets_its_answer_before_the_registration_i
         await kubelet.admit(pod)
         starting = asyncio.create_task(kubelet.start_container(pod, "main"))
         assert await asyncio.to_thread(backend.begun.wait, PATIENCE)
-        plugin.reregister(Loss.FEWER_DEVICES)
+        plugin.registration.reregister(Loss.FEWER_DEVICES)
         await problem(plugin, "connection to kubelet lost")
         backend.end.set()
         await starting
@@ -229,7 +229,7 @@ async def test_a_container_that_starts_does_not_delay_the_stop(kubelet_dir: str)
             await kubelet.admit(pod)
             starting = asyncio.create_task(kubelet.start_container(pod, "main"))
             assert await asyncio.to_thread(backend.begun.wait, PATIENCE)
-            plugin.reregister(Loss.FEWER_DEVICES)
+            plugin.registration.reregister(Loss.FEWER_DEVICES)
             await problem(plugin, "connection to kubelet lost")
         with pytest.raises(AdmissionError):
             await starting

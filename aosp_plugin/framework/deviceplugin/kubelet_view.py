@@ -38,7 +38,7 @@ class KubeletView:
 
     async def run(self) -> None:
         """Ask the kubelet at intervals, and after each registration, until cancelled; with no plugin, not at all."""
-        due = [plugin.view_due for plugin in self._plugins]
+        due = [plugin.registration.view_due for plugin in self._plugins]
         while due:
             in_doubt = await self._round()
             timeout = self._timings.recheck if in_doubt else self._timings.view_interval
@@ -68,21 +68,21 @@ class KubeletView:
                 confirmation.unavailable("it has those of a plugin that registered later")
                 confirmation.agree()
                 continue
-            if not plugin.endpoint or _state(plugin) != state:
+            if not plugin.registered or _state(plugin) != state:
                 confirmation.record(allocatable, published)
-                in_doubt |= bool(plugin.endpoint)
+                in_doubt |= plugin.registered
                 continue
             with working_for(plugin.resource_name):
                 if confirmation.compare(allocatable, published, self._clock(), self._timings):
-                    plugin.reregister(Loss.FEWER_DEVICES)
+                    plugin.registration.reregister(Loss.FEWER_DEVICES)
             in_doubt |= confirmation.in_doubt
         if not answer.problem or not self._pod_resources.enabled:
             self._conditions.set(KUBELET_NOT_COMPARED, "")
-        elif any(plugin.endpoint for plugin in self._plugins):  # otherwise, the kubelet may be down
+        elif any(plugin.registered for plugin in self._plugins):  # otherwise, the kubelet may be down
             self._conditions.set(KUBELET_NOT_COMPARED, answer.problem, reason=answer.problem)
         return in_doubt
 
 
 def _state(plugin: DevicePlugin) -> tuple[str, int]:
     """Return the registration and the devices of a plugin."""
-    return plugin.endpoint, plugin.inventory.snapshot.revision
+    return plugin.registration.registered_endpoint, plugin.inventory.snapshot.revision

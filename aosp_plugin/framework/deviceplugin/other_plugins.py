@@ -34,13 +34,12 @@ class OtherPlugins:
         resource: str,
         runtime: Runtime,
         *,
-        reregister: Callable[[Loss], None],
         override: Callable[[bool], None],
         earlier_ended: Callable[[], None],
     ) -> None:
         """Scan the kubelet's directory whenever ``supervisor`` notices a change of it.
 
-        ``reregister`` is called with the reason when the kubelet has lost the plugin. ``override`` is called with True
+        ``override`` is called with True
         when a later plugin has taken over, and with False when that has gone and the present registration has ended.
         ``earlier_ended`` is called when an earlier plugin has ended: the kubelet may have its list, and it may have
         changed the host.
@@ -48,7 +47,6 @@ class OtherPlugins:
         self._supervisor = supervisor
         self._resource = resource
         self._conditions = runtime.conditions
-        self._reregister = reregister
         self._override = override
         self._earlier_ended = earlier_ended
         self._count = runtime.metrics.other_plugins.labels(resource)
@@ -98,7 +96,7 @@ class OtherPlugins:
         if self._silent != was_silent or (later and not same):
             self._override(later)
         if ended:
-            self._reregister(Loss.LATER_PLUGIN_ENDED)
+            self._supervisor.reregister(Loss.LATER_PLUGIN_ENDED)
         elif len(found) < len(before) and not later:
             self._earlier_ended()
 

@@ -9,7 +9,6 @@ from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, Supervisor
-from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
 
@@ -17,7 +16,7 @@ from aosp_plugin.framework.runtime import Runtime
 class DevicePlugin(ResourceServer):
     """The plugin of one resource. Create and run it in the same event loop; it runs once."""
 
-    _registration: Supervisor
+    registration: Supervisor
 
     def __init__(
         self,
@@ -33,11 +32,10 @@ class DevicePlugin(ResourceServer):
         program: a plugin finds the others of its resource by these names.
         """
         runtime = runtime or Runtime()
-        self._metrics = runtime.metrics
-        self._metrics.add(backend.resource_name)
+        runtime.metrics.add(backend.resource_name)
         super().__init__(backend, runtime)
         worker, pods_changed = self._scan_loop.worker, self.pods_changed.set
-        self._registration = Supervisor(
+        self.registration = Supervisor(
             backend.resource_name,
             lambda changed: Servicer(backend, self.inventory, worker, self.rescan, changed, pods_changed, runtime),
             directory=PluginDirectory(kubelet_dir, backend.resource_name, socket_prefix),
@@ -46,10 +44,9 @@ class DevicePlugin(ResourceServer):
             runtime=runtime,
         )
         self._other_plugins = OtherPlugins(
-            self._registration,
+            self.registration,
             backend.resource_name,
             runtime,
-            reregister=self.reregister,
             override=self._set_overridden,
             earlier_ended=self._replace_traces,
         )
@@ -60,31 +57,9 @@ class DevicePlugin(ResourceServer):
         ``run`` does not repeat this check, so a plugin whose ``prepare`` failed may still run.
         """
         scan = super().prepare()
-        for result in await asyncio.gather(self._registration.check(), scan, return_exceptions=True):
+        for result in await asyncio.gather(self.registration.check(), scan, return_exceptions=True):
             if result is not None:
                 raise result
-
-    def reregister(self, loss: Loss) -> None:
-        """End the current registration and register again, with ``loss`` in the log; no effect if not registered.
-
-        To be called when the kubelet has lost the devices although its stream is open.
-        """
-        if self.registered:
-            self._metrics.lost_by_kubelet.labels(self.resource_name).inc()
-            self._registration.reregister(loss)
-
-    @property
-    def endpoint(self) -> str:
-        """Name of the plugin's socket while it is registered, and else empty."""
-        return self._registration.registered_endpoint
-
-    @property
-    def view_due(self) -> asyncio.Event:
-        """Set after each registration, and when another plugin of the resource has started or ended.
-
-        Its one subscriber, a ``KubeletView``, clears it.
-        """
-        return self._registration.view_due
 
     @property
     def overridden(self) -> bool:
@@ -97,7 +72,7 @@ class DevicePlugin(ResourceServer):
     def _set_overridden(self, overridden: bool) -> None:  # noqa: FBT001 - a callback
         """Leave kubelet and host to a later plugin, or take the host back. A new registration takes both back."""
         if overridden:
-            self._registration.silence()
+            self.registration.silence()
         self._scan_loop.pause_updates(paused=overridden)
 
     def _replace_traces(self) -> None:

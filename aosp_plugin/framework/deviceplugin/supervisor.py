@@ -72,7 +72,8 @@ class Supervisor(Registration):
         self._response: asyncio.Task[None] | None = None
         self._checked = False
         self.view_due = asyncio.Event()
-        """Set after each registration, when the kubelet has also called ListAndWatch; see ``DevicePlugin.view_due``."""
+        """Set after each registration, when the kubelet has also called ListAndWatch, and when another plugin of the
+        resource has started or ended. Its one subscriber, a ``KubeletView``, clears it."""
 
     async def check(self) -> None:
         """Raise KubeletDirectoryError if serving is impossible. Only the first call checks: the directory may go."""
@@ -88,8 +89,12 @@ class Supervisor(Registration):
         await super().run()
 
     def reregister(self, loss: Loss) -> None:
-        """End the current registration, and register again; no effect if the plugin is not registered."""
+        """End the current registration and register again, with ``loss`` in the log; no effect if not registered.
+
+        To be called when the kubelet has lost the devices although its stream is open.
+        """
         if self.registered:
+            self._metrics.lost_by_kubelet.labels(self._resource).inc()
             self._requested = loss
             self._files.changed.set()
 

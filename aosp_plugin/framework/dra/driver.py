@@ -36,7 +36,7 @@ class DraDirectories(NamedTuple):
 class DraDriver(ResourceServer):
     """The DRA driver of one resource. Create and run it in the same event loop; it runs once."""
 
-    _registration: KubeletService
+    registration: KubeletService
     _is_listed = False
 
     def __init__(
@@ -76,7 +76,7 @@ class DraDriver(ResourceServer):
             runtime=runtime,
         )
         self._claim_files = self._scan_loop.subscribe()
-        self._registration = KubeletService(
+        self.registration = KubeletService(
             self.driver_name,
             backend.resource_name,
             directories.registry,
@@ -130,14 +130,14 @@ class DraDriver(ResourceServer):
 
         Pods that are bound to the node earlier could not start; never, if no kubelet knows the driver's directory.
         """
-        await self._registration.first_registered.wait()
+        await self.registration.first_registered.wait()
         await self._publisher.run()
 
     async def _follow_kubelet(self) -> None:
         """Compare everything after each start of the kubelet, which deletes the node's ResourceSlices."""
         while True:
-            await self._registration.restarted.wait()
-            self._registration.restarted.clear()
+            await self.registration.restarted.wait()
+            self.registration.restarted.clear()
             self._publisher.doubt()
             self._claims.check()
 

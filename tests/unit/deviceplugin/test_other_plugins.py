@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
+from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.sockets import OtherPlugin
 from aosp_plugin.framework.timings import Timings
@@ -25,6 +26,9 @@ class Scans:
         self._scans = list(scans)
         self.directory_changed, self.view_due, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.registered_endpoint = ""
+
+    def reregister(self, loss: Loss) -> None:
+        """Do nothing."""
 
     async def other_plugins(self) -> tuple[OtherPlugin, ...] | None:
         """Return the next plugin that was there; None at a registration, which the scan notices afterwards."""
@@ -65,7 +69,6 @@ async def test_a_plugin_leaves_the_host_alone_until_it_registers_again(
         directory,
         "example.com/a",
         Runtime(timings=Timings(retry=0.0, recheck=0.0)),
-        reregister=lambda _loss: None,
         override=override,
         earlier_ended=lambda: None,
     )
