@@ -12,35 +12,24 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeAlias
-
-import grpc
+from collections.abc import Callable
 
 from aosp_plugin.framework import conditions as kinds
-from aosp_plugin.framework import sockets
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.clock import Backoff, Stop
 from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.metrics import Result
+from aosp_plugin.framework.plugin_socket import DirectoryMonitor, DirectoryView, Handlers, serving_rpcs
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds
-
-Handlers: TypeAlias = "Sequence[grpc.GenericRpcHandler[bytes, bytes]]"
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+from aosp_plugin.framework.sockets import SocketDirectory, SocketIdentity
 
 LOG = logging.getLogger(__name__)
 
 STABLE = 5.0
 """Seconds after which a registration that fails does not count as one more failure in a row."""
-
-REQUEST_LIMIT = 64 * 1024 * 1024
-"""Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
-
-_STOPPING: set[asyncio.Task[None]] = set()
-"""The ends of servers, so that none is dropped: the destructor of a server stops it, too."""
 
 
 class Loss(enum.StrEnum):
@@ -61,7 +50,7 @@ class Registration(ABC):
 
     def __init__(
         self,
-        directory: sockets.SocketDirectory,
+        directory: SocketDirectory,
         files: Subscription,
         stop: Stop,
         *,
@@ -74,7 +63,7 @@ class Registration(ABC):
         ``resource`` is the name of the resource.
         """
         self._directory = directory
-        self._monitor = sockets.DirectoryMonitor(directory, files, stop, name, resource, runtime)
+        self._monitor = DirectoryMonitor(directory, files, stop, name, resource, runtime)
         self._conditions = runtime.conditions
         self._resource = resource
         self._files = files
@@ -82,7 +71,7 @@ class Registration(ABC):
         self._metrics = runtime.metrics
         self._timings = runtime.timings
         self._clock = runtime.clock
-        self._view = sockets.DirectoryView(None, None)
+        self._view = DirectoryView(None, None)
         """The directory before the plugin began to serve."""
         self._started = 0.0
         self._deadline: float | None = None
@@ -138,7 +127,7 @@ class Registration(ABC):
     def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
         """Return the handlers for a new socket, and a function that ends their streams."""
 
-    def _begin(self, view: sockets.DirectoryView) -> contextlib.AbstractAsyncContextManager[object]:  # noqa: ARG002
+    def _begin(self, view: DirectoryView) -> contextlib.AbstractAsyncContextManager[object]:  # noqa: ARG002
         """Start to register; the context ends with the registration."""
         return contextlib.nullcontext()
 
@@ -146,7 +135,7 @@ class Registration(ABC):
         """Wait, at the end of a registration, for the requests that would end with the streams."""
 
     @abstractmethod
-    def _progress(self, view: sockets.DirectoryView) -> Loss | None:
+    def _progress(self, view: DirectoryView) -> Loss | None:
         """Check whether the kubelet has completed or lost the registration, or failed to make it.
 
         Sets ``_deadline``. Raises RegistrationFailedError.
@@ -169,7 +158,7 @@ class Registration(ABC):
         """Return whether the pauses between attempts begin again, because the registration has not failed."""
         return loss is Loss.NOT_REGISTERED
 
-    def _restarted(self, view: sockets.DirectoryView) -> bool:  # noqa: ARG002 - for subclasses
+    def _restarted(self, view: DirectoryView) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether another kubelet has started since the last attempt."""
         return False
 
@@ -202,13 +191,13 @@ class Registration(ABC):
             self.endpoint = ""
         return loss
 
-    async def _watch(self, path: str, view: sockets.DirectoryView) -> Loss:
+    async def _watch(self, path: str, view: DirectoryView) -> Loss:
         """Return the first sign that the kubelet has lost, or will never register, the plugin at ``path``.
 
         The socket is watched from the first moment, because a starting kubelet may remove it before it registers the
         plugin.
         """
-        own_socket: sockets.SocketIdentity | None = view.own
+        own_socket: SocketIdentity | None = view.own
         while True:
             if loss := self._lost(view, own_socket) or self._progress(view):
                 return loss
@@ -221,7 +210,7 @@ class Registration(ABC):
                 view = await self._monitor.view(path, registered=self.registered)
                 await self._look()
 
-    def _lost(self, view: sockets.DirectoryView, own_socket: sockets.SocketIdentity | None) -> Loss | None:
+    def _lost(self, view: DirectoryView, own_socket: SocketIdentity | None) -> Loss | None:
         if self._stop.is_set():
             return Loss.STOPPED
         return Loss.SOCKET_GONE if own_socket is None or view.own != own_socket else None
@@ -289,57 +278,3 @@ class Registration(ABC):
         self._attempt_failed = False
         text = f"{kind.begins}: {cause}" if kind.begins else cause
         self._conditions.replace("registration", self._resource, [Condition(kind, text, fields={field: cause})])
-
-
-@contextlib.asynccontextmanager
-async def serving_rpcs(
-    handlers: Handlers, path: str, monitor: sockets.DirectoryMonitor, stop: Stop, *, finish: Callable[[], None]
-) -> AsyncIterator[None]:
-    """Serve on a new socket at ``path`` inside the context.
-
-    At the end, ``finish`` is called and must end all streams. Pending requests get a quarter of the time until the
-    deadline of ``stop``, which leaves time for later steps of the shutdown. The name of the socket begins with a dot
-    until the server answers.
-
-    The handlers are coroutines. Measured with gRPC 1.85: Allocate takes 1.2 times as long as an empty handler in a
-    thread, and 1.1 times in a pool of threads, where however each open stream occupies a thread.
-
-    The event loop waits while gRPC creates the socket. This is its only access to files of the host, and the directory
-    has just answered in the monitor's thread. If the directory hangs, the server stops when it answers again. Raises
-    RegistrationFailedError if the server cannot start, or the directory fails.
-    """
-    directory, name = os.path.split(path)
-    hidden = os.path.join(directory, f".{name}")
-    try:
-        sockets.check_descriptors()
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", REQUEST_LIMIT)])
-        server.add_generic_rpc_handlers(tuple(handlers))
-        server.add_insecure_port(sockets.socket_address(hidden))
-    except (OSError, RuntimeError) as error:
-        # The name of the socket differs each time. Without it, a failure that lasts is logged once.
-        cause = str(error).replace(sockets.socket_address(hidden), directory)
-        raise RegistrationFailedError(f"cannot listen in {directory}: {cause}") from error
-    started = False
-    try:
-        await server.start()
-        started = True
-        await monitor.show(hidden, path)
-        yield
-    finally:
-        finish()
-        remaining = stop.remaining
-        stopping = asyncio.create_task(_stop(server, [path, hidden], monitor, remaining / 4, started=started))
-        _STOPPING.add(stopping)
-        stopping.add_done_callback(_STOPPING.discard)
-        await asyncio.wait({stopping}, timeout=remaining / 2)  # the directory may hang
-
-
-async def _stop(
-    server: grpc.aio.Server, paths: Sequence[str], monitor: sockets.DirectoryMonitor, grace: float, *, started: bool
-) -> None:
-    """Stop the server when its directory answers. gRPC removes a socket only if it has the name that gRPC gave it."""
-    for path in paths:
-        await monitor.remove(path)
-    if not started:
-        await server.start()  # otherwise gRPC would keep the server
-    await server.stop(grace)

@@ -1,32 +1,19 @@
-"""Unix sockets in the directories that a kubelet shares with its plugins; a worker thread accesses each directory."""
+"""Unix sockets in the directories that a kubelet shares with its plugins. What accesses a directory may block."""
 
-import asyncio
 import contextlib
 import errno
-import logging
 import os
 import re
 import socket
 import stat
 import struct
 import urllib.parse
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import grpc
 
-from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.clock import Stop
-from aosp_plugin.framework.conditions import KUBELET_DIRECTORY_HANGS
-from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
-from aosp_plugin.framework.events.file_events import MOUNT_TABLE, Subscription
-from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.worker import Worker, report_hangs
-
-LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
+from aosp_plugin.framework.errors import KubeletDirectoryError
+from aosp_plugin.framework.events.file_events import MOUNT_TABLE
 
 MAX_SOCKET_PATH = 107
 """Bytes in the path of a unix socket: sun_path has 108 with the terminating NUL (include/uapi/linux/un.h)."""
@@ -37,15 +24,8 @@ _CREDENTIALS = struct.Struct("3i")
 GRPC_DESCRIPTORS = 16
 """Free descriptors that a new server or channel requires. It uses fewer than ten."""
 
-SOCKET_MODE = 0o600
-"""Mode of a plugin's socket: for the kubelet alone, which runs as root like the plugin."""
-
 REGISTERED_MODE = 0o700
 """Mode of a socket whose plugin is registered, for other plugins. The execute bit of a socket has no other meaning."""
-
-
-LABEL = "kubelet directory"
-"""What hangs, for people."""
 
 
 class SocketIdentity(NamedTuple):
@@ -194,7 +174,7 @@ class SocketDirectory:
     def socket_names(self) -> list[str]:
         """Return the names of the plugin's sockets, of this process and of others. Raises OSError.
 
-        The name of a socket that does not serve yet begins with a dot: see ``registration``.
+        The name of a socket that does not serve yet begins with a dot: see ``plugin_socket``.
         """
         with os.scandir(self.path) as entries:
             return [entry.name for entry in entries if self._names.fullmatch(entry.name) and not entry.is_dir()]
@@ -258,121 +238,3 @@ def is_removed_mount(path: str) -> bool:
     with open(MOUNT_TABLE, "rb") as file:
         mounts = (line.split(b" ", 4) for line in file)  # ID, parent's ID, device, root, further fields
         return any(each[0] == mount and each[3].endswith(b"//deleted") for each in mounts)
-
-
-class DirectoryView(NamedTuple):
-    """The sockets in the directory at one moment."""
-
-    kubelet: SocketIdentity | None
-    """``SocketDirectory.kubelet_path``; None if it does not exist."""
-    own: SocketIdentity | None
-    """The socket of the registration; None if it does not exist, or there is none."""
-
-
-class DirectoryMonitor:
-    """One plugin's access to the directory. If it hangs or fails, only the registration of this plugin is delayed.
-
-    What the plugin needs for its registration raises RegistrationFailedError instead of OSError, so that no error of
-    the directory ends the plugin. Everything else can wait for the next registration, and raises nothing.
-    """
-
-    def __init__(
-        self,
-        directory: SocketDirectory,
-        files: Subscription,
-        stop: Stop,
-        name: str,
-        resource: str,
-        runtime: Runtime,
-    ) -> None:
-        """``files`` is used by this object alone; ``stop`` ends every wait; ``name`` is the name of the thread."""
-        self._directory = directory
-        self._files = files
-        self._stop = stop
-        self._worker = Worker(name)
-        self._conditions = runtime.conditions
-        self._resource = resource
-        self._limit = runtime.timings.hang
-
-    async def report_hangs(self) -> None:
-        """Report, until cancelled, that the directory hangs."""
-        await report_hangs(
-            self._worker,
-            self._conditions,
-            self._resource,
-            self._limit,
-            lambda _call: KUBELET_DIRECTORY_HANGS,
-            self._directory.path,
-        )
-
-    async def run(self, action: str, function: Callable[[], T], timeout: float | None = None) -> T | None:
-        """Run a call in the worker thread. Return None if ``stop`` is set or time is over first.
-
-        Raises RegistrationFailedError instead of OSError; ``action`` is a verb for its message. The message does not
-        name the socket, which differs each time: a failure that lasts is logged once.
-        """
-        async with (
-            background_task(self._worker.run(function, label=LABEL)) as call,
-            background_task(self._stop.wait()) as stopped,
-        ):
-            await asyncio.wait({call, stopped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not call.done():
-                return None
-            try:
-                return call.result()
-            except OSError as error:
-                message = f"cannot {action} {self._directory.path}: {error.strerror}"
-                raise RegistrationFailedError(message) from error
-
-    async def view(self, own_path: str = "", *, registered: bool = False) -> DirectoryView:
-        """Return which sockets exist now. The next change of the directory sets the event of ``files``.
-
-        ``registered`` gives the plugin's own socket the mode that tells other plugins of the resource.
-
-        Once ``stop`` is set, all methods return at once, and this one without any socket. Raises
-        RegistrationFailedError.
-        """
-        self._files.changed.clear()
-        return await self.run("read", partial(self._view, own_path, registered)) or DirectoryView(None, None)
-
-    async def sweep(self) -> None:
-        """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.
-
-        gRPC removes the file at a socket's path when it stops, but finds none while the directory is elsewhere.
-        """
-        with contextlib.suppress(RegistrationFailedError):
-            for name in await self.run("remove stale sockets in", self._directory.sweep) or ():
-                LOG.info("removed stale socket", extra={"endpoint": name})
-
-    async def show(self, hidden: str, path: str) -> None:
-        """Make a socket accessible for root alone, and give it its final name. Raises RegistrationFailedError."""
-
-        def show() -> None:
-            os.chmod(hidden, SOCKET_MODE)
-            os.rename(hidden, path)
-
-        await self.run("create a socket in", show)
-
-    async def remove(self, path: str) -> None:
-        """Remove a socket when its directory answers, even if ``stop`` is set. What fails is logged."""
-        try:
-            await self._worker.run(partial(os.unlink, path), label=LABEL)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
-
-    async def close(self) -> None:
-        """End the file events and the thread, at the deadline of ``stop`` or when its last call returns."""
-        with contextlib.suppress(WorkerTimeoutError):
-            await self._worker.run(self._files.close, self._stop.remaining, label="close")
-        self._worker.close(self._files.close)
-
-    def _view(self, own_path: str, registered: bool) -> DirectoryView:  # noqa: FBT001 - called by position
-        self._files.watch([self._directory.path])
-        if is_removed_mount(self._directory.path):  # a kubelet makes a new one, which only a new mount shows
-            raise KubeletDirectoryError(f"{self._directory.path} was removed: this container has it as a mount")
-        own = identify(own_path) if own_path else None
-        if registered and own is not None:
-            os.chmod(own_path, REGISTERED_MODE)
-        return DirectoryView(identify(self._directory.kubelet_path), own)

@@ -45,7 +45,6 @@ class Worker:
         """``name`` is the name of the thread."""
         self.name = name
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._starting = threading.Lock()  # guards _thread
         self._thread: threading.Thread | None = None
         self.current: tuple[str, float] | None = None
         """Label and start of the running call (``time.monotonic``); replaced by a single assignment, for any thread."""
@@ -87,11 +86,10 @@ class Worker:
 
     def _enqueue(self, function: Callable[[], T], label: str) -> Future[T]:
         """Append a call to the queue, and start the thread if this is the first call."""
-        with self._starting:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-                thread.start()
-                self._thread = thread
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            thread.start()
+            self._thread = thread
         future: Future[T] = Future()
         self._calls.put(partial(contextvars.copy_context().run, self._execute, function, label, future))
         return future

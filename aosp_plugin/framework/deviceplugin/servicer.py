@@ -30,7 +30,7 @@ from aosp_plugin.framework.errors import (
     WorkerTimeoutError,
 )
 from aosp_plugin.framework.inventory import Inventory, Snapshot
-from aosp_plugin.framework.registration import Context
+from aosp_plugin.framework.plugin_socket import Context
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds
 from aosp_plugin.framework.worker import Worker

@@ -21,7 +21,8 @@ from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.devices import file_stem
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.registration import Handlers, Loss, Registration
+from aosp_plugin.framework.plugin_socket import DirectoryView, Handlers
+from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.runtime import Runtime
 
 VERSION = "v1beta1"
@@ -116,7 +117,7 @@ class Supervisor(Registration):
         return [servicer.handler()], servicer.finish
 
     @contextlib.asynccontextmanager
-    async def _begin(self, view: sockets.DirectoryView) -> AsyncIterator[None]:
+    async def _begin(self, view: DirectoryView) -> AsyncIterator[None]:
         """Call Register."""
         self._kubelet, self._requested = view.kubelet, None
         if view.kubelet is not None:
@@ -144,7 +145,7 @@ class Supervisor(Registration):
         if self._servicer is not None:
             await complete_unless(self._stop, self._servicer.all_answered(self._timings.pre_start))
 
-    def _progress(self, view: sockets.DirectoryView) -> Loss | None:
+    def _progress(self, view: DirectoryView) -> Loss | None:
         servicer, response = self._servicer, self._response
         if servicer is None or response is None:
             return None
@@ -162,7 +163,7 @@ class Supervisor(Registration):
         self._deadline = self._deadline or self._clock() + self._timings.stream
         return Loss.NO_STREAM if self._clock() >= self._deadline else None
 
-    def _restarted(self, view: sockets.DirectoryView) -> bool:
+    def _restarted(self, view: DirectoryView) -> bool:
         """Return whether another kubelet has started since the last Register; a missing kubelet.sock does not count."""
         return view.kubelet not in {None, self._kubelet}
 

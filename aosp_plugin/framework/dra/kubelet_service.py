@@ -28,10 +28,11 @@ from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevi
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import KubeletDirectoryError, PluginError
 from aosp_plugin.framework.events.file_events import Subscription
-from aosp_plugin.framework.registration import Context, Handlers, Loss, Registration
+from aosp_plugin.framework.plugin_socket import Context, DirectoryView, Handlers
+from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds
-from aosp_plugin.framework.sockets import DirectoryView, SocketDirectory, listener
+from aosp_plugin.framework.sockets import SocketDirectory, listener
 
 LOG = logging.getLogger(__name__)
 
