@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from functools import partial
 
-from aosp_plugin import PROGRAM, __version__
+from aosp_plugin import __version__
 from aosp_plugin.backend.catalog import SPECS_NOT_REMOVED
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.config.keys import Config
@@ -105,7 +105,7 @@ class NodeService:
             routes = endpoints.routes_by_address(config, self.servers, files, observation)
             for address, served in routes.items():
                 names = {address[0], *config.allowed_hosts}
-                stack.enter_context(http.serving(listen(address), served, names, program=PROGRAM))
+                stack.enter_context(http.serving(listen(address), served, names))
             self._stack = stack.pop_all()
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:

@@ -136,8 +136,6 @@ class Inventory:
         """The devices of ``found`` as they are published."""
         self.found: Any = None
         """The last result of ``Backend.scan``, of the type of the backend; None before the first scan."""
-        self.had_devices = False
-        """Whether a snapshot had devices since the start."""
         self.changed_since: float | None = None
         """Time of the first file event of a change that no stream has sent (``time.monotonic``); None if unknown."""
         self._superseded = asyncio.Event()
@@ -177,7 +175,6 @@ class Inventory:
 
     def _replace(self, devices: Mapping[str, Device]) -> None:
         self.snapshot = Snapshot(self.snapshot.revision + 1, devices.values())
-        self.had_devices |= bool(devices)
         self._superseded.set()
         self._superseded = asyncio.Event()
 

@@ -16,7 +16,6 @@ import pytest
 
 from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service import http as plugin_http
-from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, text
 from aosp_plugin.report import page
 from tests.support import http_serving as serving
@@ -72,12 +71,6 @@ def ok() -> Answer:
 
 def hello() -> Answer:
     return Answer("text/plain", b"hello", tag="1-2")
-
-
-@pytest.mark.parametrize("program", ["gpu-plugin", ""])
-def test_answer_names_the_program_if_it_has_a_name(program: str) -> None:
-    with plugin_http.serving(listen(LOCAL), {"/": hello}, program=program) as port:
-        assert get(port, "/").headers.get("Server", "") == program
 
 
 @pytest.fixture

@@ -89,15 +89,13 @@ def in_loop(function: Callable[[], Coroutine[Any, Any, T]]) -> Callable[[], T]:
 
 
 @contextlib.contextmanager
-def serving(
-    listener: socket.socket, routes: Mapping[str, Route], allowed_hosts: Collection[str] = (), *, program: str = ""
-) -> Iterator[int]:
+def serving(listener: socket.socket, routes: Mapping[str, Route], allowed_hosts: Collection[str] = ()) -> Iterator[int]:
     """Serve ``routes``, by path, on a socket of ``address.listen`` inside the context; yield the port.
 
     The socket is closed at the end. ``allowed_hosts`` are host names, other than localhost, under which clients reach
-    it; they have no port. ``program`` is sent in the header ``Server``; empty for no such header.
+    it; they have no port.
     """
-    server = _Server(listener, routes, frozenset(name.lower() for name in allowed_hosts) | {"localhost"}, program)
+    server = _Server(listener, routes, frozenset(name.lower() for name in allowed_hosts) | {"localhost"})
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
     try:
@@ -113,15 +111,13 @@ class _Server(ThreadingHTTPServer):
 
     block_on_close = False
 
-    def __init__(
-        self, listener: socket.socket, routes: Mapping[str, Route], names: Collection[str], program: str
-    ) -> None:
+    def __init__(self, listener: socket.socket, routes: Mapping[str, Route], names: Collection[str]) -> None:
         """``names`` are the own host names in lower case."""
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.socket.settimeout(0.0)  # a client may disconnect before it is accepted
-        self.routes, self.names, self.program = routes, names, program
+        self.routes, self.names = routes, names
         self._open: dict[socket.socket, bool] = {}
         """Open connections, the oldest first; False if shut down to make room."""
         self._lock = threading.Lock()
@@ -240,7 +236,6 @@ class _Handler(BaseHTTPRequestHandler):
         if answer.tag and f'"{answer.tag}"' in request.get("If-None-Match", ""):
             answer = answer._replace(status=HTTPStatus.NOT_MODIFIED, body=b"")
         headers = {
-            "Server": self.server.program,
             "Date": self.date_time_string(),
             "Content-Type": answer.content_type,
             "Content-Length": str(len(answer.body)),

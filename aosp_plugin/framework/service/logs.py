@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-LEVELS = ("debug", "info", "warning", "error")
-
 RESOURCE: ContextVar[str] = ContextVar("resource", default="")
 """Name of the resource that the current task or thread works for; empty if it works for none, or for all."""
 
@@ -23,16 +21,9 @@ _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", 
 
 
 def set_up(level: str, style: str) -> None:
-    """Log events of at least ``level`` (debug, info, warning, error) in a ``style`` (text, json).
-
-    Raises ValueError if one of them has another value.
-    """
-    formatters = {"text": TextFormatter, "json": JsonFormatter}
-    for value, allowed in ((level, LEVELS), (style, formatters)):
-        if value not in allowed:
-            raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
+    """Log events of at least ``level`` (debug, info, warning, error) in a ``style`` (text, json)."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatters[style]())
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     handler.addFilter(add_resource)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # At debug level these libraries log their own internals.

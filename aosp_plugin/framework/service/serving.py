@@ -279,7 +279,7 @@ def _said_of(server: ResourceServer, *, ready: bool) -> Iterator[str]:
     if snapshot.devices and not snapshot.healthy:
         yield f"none of {len(snapshot.devices)} devices is healthy"
     elif snapshot.revision and not snapshot.healthy:
-        yield "no devices: all are gone" if server.inventory.had_devices else "no devices"
+        yield "no devices"
     elif driver is not None and ready:
         yield f"{driver.slices} ResourceSlices, {driver.claims} prepared claims"
     elif driver is None and server.registered and (ready or confirmation.allocatable is not None):
