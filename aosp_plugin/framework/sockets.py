@@ -111,15 +111,12 @@ class SocketDirectory:
     def __init__(self, path: str, name: str, prefix: str = "") -> None:
         """Prepare for the sockets of one plugin, whose names begin with ``prefix`` and ``name``."""
         self.path = path
+        self.kubelet_path = path
+        """The path that exists if a kubelet has set up the directory: by default the directory itself."""
         self.stem = prefix + name
         """The beginning of the names of the plugin's sockets."""
         self._names = re.compile(r"\.?" + re.escape(self.stem) + r"-[0-9]{1,7}-[0-9]{1,14}\.sock")
         self._last_created = 0
-
-    @property
-    def kubelet_path(self) -> str:
-        """The path that exists if a kubelet has set up the directory: the directory itself."""
-        return self.path
 
     def check(self) -> None:
         """Raise KubeletDirectoryError if the plugin can never serve in this directory, and OSError if it fails now."""

@@ -37,11 +37,7 @@ class PluginDirectory(sockets.SocketDirectory):
     def __init__(self, path: str, resource_name: str, prefix: str = "") -> None:
         """``resource_name`` is the resource of the plugin; the names of its sockets begin with ``prefix``."""
         super().__init__(path, file_stem(resource_name), prefix)
-
-    @property
-    def kubelet_path(self) -> str:
-        """The path of the kubelet's own socket."""
-        return os.path.join(self.path, KUBELET_SOCKET)
+        self.kubelet_path = os.path.join(path, KUBELET_SOCKET)
 
 
 class Supervisor(Registration):
