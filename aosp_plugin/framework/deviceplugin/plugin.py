@@ -66,6 +66,10 @@ class DevicePlugin(ResourceServer):
         """Whether a plugin of the resource that registered later has taken over, as in a rolling update."""
         return self._other_plugins.overridden
 
+    async def _start(self) -> None:
+        await self.registration.check()
+        await super()._start()
+
     def _beside(self) -> list[Coroutine[None, None, None]]:
         return [self._other_plugins.run()]
 

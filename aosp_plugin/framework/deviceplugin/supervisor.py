@@ -79,12 +79,6 @@ class Supervisor(Registration):
             with contextlib.suppress(RegistrationFailedError):  # the first registration reports it
                 await self._monitor.run("use", self._directory.check, self._timings.hang)
 
-    async def run(self) -> None:
-        """Serve and stay registered until ``stop`` is set. Raises as ``check``."""
-        await self.check()
-        await self._monitor.sweep()
-        await super().run()
-
     def reregister(self, loss: Loss) -> None:
         """End the current registration and register again, with ``loss`` in the log; no effect if not registered.
 
