@@ -21,7 +21,6 @@ from aosp_plugin.framework.conditions import ALLOCATIONS_UNKNOWN, Conditions
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.sockets import SocketIdentity, identify, open_channel
-from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 T = TypeVar("T")
@@ -31,6 +30,9 @@ POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 RECEIVE_LIMIT = 16 * 1024 * 1024
 """Maximum message size in bytes (pkg/kubelet/apis/podresources/constants.go), four times gRPC's default."""
+
+ANSWER = 2.0
+"""Seconds for the kubelet to answer."""
 
 ALLOCATIONS_INTERVAL = 10.0
 """Seconds between two questions which devices pods have: no event reports the end of a pod."""
@@ -79,15 +81,15 @@ class PodResources:
         socket: str,
         resources: Collection[str],
         *,
-        timings: Timings = DEFAULT,
+        answer: float = ANSWER,
         ids: Callable[[str], Collection[str]] = lambda _resource: (),
         node_name: str = "",
         conditions: Conditions | None = None,
     ) -> None:
         """Query the API at the path ``socket`` for ``resources``; an empty path disables it.
 
-        ``ids`` returns the known device IDs of a resource, in any thread. Without ``node_name``, no pod counts as
-        static.
+        ``answer`` is how many seconds the kubelet has to answer. ``ids`` returns the known device IDs of a resource, in
+        any thread. Without ``node_name``, no pod counts as static.
         """
         self._socket = socket
         self._conditions = conditions or Conditions()
@@ -95,7 +97,7 @@ class PodResources:
         self._ids = ids
         self._static = f"-{node_name}".lower()
         """The end of the names of static pods (pkg/kubelet/config/common.go ``generatePodName``)."""
-        self._timings = timings
+        self._answer = answer
         self._worker = Worker("podresources")
         self._listed_by: SocketIdentity | None = None
         self.latest = Allocations("the kubelet has not answered yet")
@@ -166,15 +168,15 @@ class PodResources:
         async with new_channel as channel:
             try:
                 call = getattr(pb_grpc.PodResourcesListerStub(channel), method)
-                return await call(request, timeout=self._timings.answer)
+                return await call(request, timeout=self._answer)
             except grpc.aio.AioRpcError as error:
-                problem = f"{method} at {self._socket} failed: {_describe(error, self._timings.answer)}"
+                problem = f"{method} at {self._socket} failed: {_describe(error, self._answer)}"
         raise _QueryError(problem)  # outside the except block: the traceback of the gRPC error refers to the call
 
     async def _run(self, function: Callable[[], T]) -> T:
         """Run a function in the worker thread. Raises _QueryError if the socket's directory hangs or fails."""
         try:
-            return await self._worker.run(function, self._timings.answer)
+            return await self._worker.run(function, self._answer)
         except WorkerTimeoutError:
             raise _QueryError(f"reading {self._socket} hangs") from None
         except OSError as error:

@@ -67,8 +67,6 @@ class Timings(NamedTuple):
     """Time without a change of the devices before such a query: the kubelet may not have processed the change yet."""
     view_pause: float = 120.0
     """Shortest time between registrations because of the kubelet's answers."""
-    answer: float = 2.0
-    """Time for the kubelet to answer a query of its podresources API."""
     recheck: float = 2.5
     """How often to check what may change soon and without an event: whether the kubelet of a DRA driver runs, whether
     the kubelet still has fewer devices than published, whether another plugin of the resource still runs, whether

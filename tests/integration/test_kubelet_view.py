@@ -80,7 +80,7 @@ async def viewed(
 ) -> AsyncIterator[View]:
     """Run a plugin, and its view as soon as the plugin is registered."""
     plugin = make_plugin(devices, kubelet_dir, timings=IN_LIFE._replace(recheck=0.1))
-    with contextlib.closing(PodResources(socket, [RESOURCE], timings=timings)) as pod_resources:
+    with contextlib.closing(PodResources(socket, [RESOURCE])) as pod_resources:
         view = View(plugin, pod_resources, timings)
         async with run(plugin):
             await ready(plugin)

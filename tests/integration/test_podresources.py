@@ -11,11 +11,8 @@ from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.podresources_client import Allocations, Owner, allocations_in
 from aosp_plugin.framework.podresources_client import PodResources as Client
-from aosp_plugin.framework.timings import DEFAULT
 from tests.pod_resources import answering
 from tests.support import PATIENCE, RESOURCE
-
-PATIENT = DEFAULT._replace(answer=PATIENCE)
 
 
 @pytest.fixture
@@ -25,7 +22,7 @@ def socket(kubelet_dir: str) -> str:
 
 @pytest.fixture
 def client(socket: str) -> Client:
-    return Client(socket, [RESOURCE], timings=PATIENT, node_name="Node-1")
+    return Client(socket, [RESOURCE], answer=PATIENCE, node_name="Node-1")
 
 
 def response(*containers: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
@@ -112,7 +109,7 @@ async def hang(_context: Any) -> None:
 async def test_failed_query_is_reported_until_one_succeeds(
     socket: str, client: Client, failure: Any, problem: str
 ) -> None:
-    client._timings = PATIENT._replace(answer=0.1 if failure is hang else PATIENCE)
+    client._answer = 0.1 if failure is hang else PATIENCE
     answers = [failure]
 
     async def answer(context: Any) -> Any:
@@ -120,7 +117,7 @@ async def test_failed_query_is_reported_until_one_succeeds(
 
     async with answering(socket, answer):
         assert await client.query() == Allocations(f"List at {socket} failed: {problem}")
-        client._timings = PATIENT
+        client._answer = PATIENCE
         answers.append(one_pod)
         assert await client.query() == ONE_POD
 
