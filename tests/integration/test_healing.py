@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -30,6 +31,7 @@ from tests.support import (
     ready,
     run,
     running,
+    until,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +58,11 @@ async def replace_socket(kubelet: Kubelet) -> None:
     with socket.socket(socket.AF_UNIX) as impostor:
         impostor.bind(path + ".new")
         os.rename(path + ".new", path)
+
+
+def has_registered(kubelet: Kubelet, count: int) -> bool:
+    """Return whether the plugin has registered so many times."""
+    return len(kubelet.registrations) == count
 
 
 async def drop_streams(kubelet: Kubelet) -> None:
@@ -143,7 +150,7 @@ async def test_lost_registration_that_was_stable_is_renewed_at_once(
     plugin = make_plugin(device_directory, kubelet_dir, timings=LONG_PAUSES, clock=clock)
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         for count in range(1, 5):
-            await kubelet.wait_for(lambda k, count=count: len(k.registrations) == count)
+            await until(partial(has_registered, kubelet, count))
             await listed(kubelet, 1)
             await ready(plugin)
             clock.later += STABLE

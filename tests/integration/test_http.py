@@ -16,6 +16,7 @@ import pytest
 
 from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service import http as plugin_http
+from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, text
 from aosp_plugin.report import page
 from tests.support import http_serving as serving
