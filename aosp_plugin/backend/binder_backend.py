@@ -27,6 +27,7 @@ from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision import device_links
+from aosp_plugin.binder.provision.device_links import DeviceLinks
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.binder.provision.provisioner_socket import RemotePhoneProvisioner
@@ -95,7 +96,7 @@ class BinderBackend(Backend[FoundDevices]):
         if self._edits.needs_spec:
             self._spec = SpecWriter(host, resource, self._edits, cdi_dir)
         self._shared_paths = SharedPaths(host, resource)
-        self._found_links = device_links.FoundDeviceLinks(host) if self._phones is None else None
+        self._links = DeviceLinks(host)
         self._allocated_before: set[str] = set()
         self._reuse_logged = False
         self._resets = 0
@@ -313,10 +314,13 @@ class BinderBackend(Backend[FoundDevices]):
 
     def _link(self, found: FoundDevices) -> None:
         """Link the found devices where that is permitted. Phones get their links when mounted. Raises OSError."""
-        devices = found.binder_devices.values()
-        if self._found_links is not None and device_links.may_link(self._host):
-            self._found_links.repair(devices)
-        count = len(device_links.unlinked(self._host, devices))
+        devices = device_links.by_link_name(found.binder_devices.values())
+        if self._phones is None and device_links.may_link(self._host):
+            # A device that is bind-mounted alone gets no link: others have files in the same directory.
+            linkable = {name: device for name, device in devices.items() if device.directory}
+            directories = {device.directory for device in linkable.values()}
+            self._links.repair(directories, {name: device.real_path for name, device in linkable.items()})
+        count = len(devices.keys() - {*device_links.link_names(self._host)})
         text = f"{count:,} binder devices have none" if count else ""
         self._conditions.set(catalog.UNLINKED, text, resource=self.resource_name)
 

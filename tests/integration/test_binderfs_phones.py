@@ -12,6 +12,7 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.catalog import UNLINKED
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
+from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Recreate
@@ -88,6 +89,29 @@ def test_backend_reports_binder_devices_without_a_link(directory: Mounts) -> Non
     directory.hide_links()
     backend.update_host()
     assert causes(backend.backend, UNLINKED) == "6 binder devices have none"
+
+
+def test_found_device_is_linked_to_its_file_in_the_binderfs(directory: Mounts) -> None:
+    """Its name in the device directory may be another one. One that is bind-mounted alone is in nobody's binderfs."""
+    directory.number_devices()
+    (directory.path / "binderfs").mkdir(parents=True)
+    directory.mount_tmpfs_with("binderfs", "in_binderfs", "alone")
+    dev = directory.path.parent / "dev"
+    dev.mkdir()
+    (dev / "aosp_binder0").symlink_to(directory.path / "binderfs/in_binderfs")
+    (dev / "aosp_binder1").touch()
+    directory.bind("binderfs/alone", "../dev/aosp_binder1")
+    directory.links.mkdir()
+    backend = BinderBackend(Host(), Resource.of(device_dir=str(dev), verify=Verify.BINDER), cdi_dir=str(dev))
+    backend.update_host(backend.scan())
+    number = os.stat(dev / "aosp_binder0").st_rdev
+    name = f"{os.major(number)}:{os.minor(number)}"
+    assert directory.linked() == {name: name}
+    assert os.readlink(directory.links / name) == f"{directory.path}/binderfs/in_binderfs"
+    assert causes(backend, UNLINKED) == "1 binder devices have none"
+    (directory.path / "binderfs/in_binderfs").unlink()
+    backend.update_host(backend.scan())
+    assert directory.linked() == {}
 
 
 async def test_kubelet_gets_mounted_phones_with_the_first_list(directory: Mounts, kubelet_dir: str) -> None:

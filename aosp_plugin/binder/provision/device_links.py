@@ -17,9 +17,8 @@ import contextlib
 import functools
 import logging
 import os
-import posixpath
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.host import Host
@@ -31,61 +30,50 @@ DIRECTORY = "/dev/char"
 
 
 class DeviceLinks:
-    """The links to the devices of binderfs below one directory of the host. For the thread that changes the devices.
+    """Keeps the links to binder devices. For the thread that changes the devices.
 
-    Their targets identify them: a link that leads elsewhere is another program's. It stays, unless it has the number of
-    a device here and leads to no device of that number: the number belonged to another driver, or directory, before.
-    Without the right to write the host's /dev/char there are no links, and no method fails; the first failure is
-    logged.
+    A link is right if it leads to a device of its number, whoever made it. Without the right to write the host's
+    /dev/char there are no links; the first failure is logged.
     """
 
-    def __init__(self, host: Host, directory: str) -> None:
-        """``directory`` is the host's. The host is not accessed."""
+    def __init__(self, host: Host) -> None:
         self._host = host
-        self._directory = directory
+        self._directories: frozenset[str] = frozenset()
         self._repaired: Mapping[str, str] = {}
 
-    def replace(self, old: Iterable[str], new: Mapping[str, str]) -> None:
-        """Remove links by name, and add those to ``new``: paths below the directory, by the names of their links."""
-        with _logged_failures():
-            prefix = self._prefix()
-            for name in old:
-                if self._target(name, prefix):
-                    self._unlink(name)
-            for name, path in new.items():
-                self._link(name, prefix, path)
+    def repair(self, directories: Iterable[str], devices: Mapping[str, str]) -> None:
+        """Link ``devices``, and remove wrong links that lead below the ``directories`` of this call or the last one.
 
-    def repair(self, devices: Mapping[str, str]) -> None:
-        """Add the links to ``devices`` that are missing, and remove those that do not lead to a device of their number.
-
-        ``devices`` are paths below the directory, by the names of their links. While they are those of the last call,
-        only the names of the links are read.
+        ``devices`` are paths of the host by the names of their links. While they are those of the last call, only the
+        names of the links are read.
         """
-        with _logged_failures():
-            names = {*link_names(self._host)}
-            if devices and devices == self._repaired and devices.keys() <= names:
-                return
-            prefix = self._prefix()
-            known = {name: self._target(name, prefix) for name in names}
-            for name, target in known.items():
-                if target and name not in devices and not self._is_right(name):
-                    self._unlink(name)
-            for name, path in devices.items():
-                if known.get(name) != prefix + path:
-                    self._link(name, prefix, path)
-            self._repaired = devices
-
-    def _prefix(self) -> str:
-        """Return what the targets of own links begin with."""
-        return f"{self._host.resolve(self._directory)}/"
-
-    def _target(self, name: str, prefix: str) -> str:
-        """Return what a link leads to; empty if it does not exist, or is another program's."""
         try:
-            target = os.readlink(self._path(name))
-        except OSError:
-            return ""
-        return target if target.startswith(prefix) else ""
+            self._repair(frozenset(directories), devices)
+        except OSError as error:
+            _log(error.strerror or str(error))
+
+    def _repair(self, directories: frozenset[str], devices: Mapping[str, str]) -> None:
+        names = {*link_names(self._host)}
+        if devices and devices == self._repaired and devices.keys() <= names:
+            return
+        below = tuple(f"{self._host.resolve(directory)}/" for directory in directories | self._directories)
+        for name in names - devices.keys():
+            if self._target(name).startswith(below) and not self._is_right(name):
+                self._unlink(name)
+        if devices and not names:  # a host without udev
+            os.makedirs(self._host.process_path(DIRECTORY), exist_ok=True)
+        for name, path in devices.items():
+            target = self._target(name)
+            if target != path and not (target and self._is_right(name)):  # it led to a device that is gone
+                self._unlink(name)
+                os.symlink(path, self._path(name))
+        self._directories, self._repaired = directories, devices
+
+    def _target(self, name: str) -> str:
+        """Return what a link leads to; empty if it does not exist."""
+        with contextlib.suppress(OSError):
+            return os.readlink(self._path(name))
+        return ""
 
     def _is_right(self, name: str) -> bool:
         """Return whether a link leads to a device of its number, as far as this process sees it."""
@@ -93,55 +81,12 @@ class DeviceLinks:
             return link_name(self._host.lstat(self._host.resolve(f"{DIRECTORY}/{name}")).st_rdev) == name
         return False
 
-    def _link(self, name: str, prefix: str, path: str) -> None:
-        try:
-            os.symlink(prefix + path, self._path(name))
-        except FileNotFoundError:  # a host without udev
-            os.makedirs(self._host.process_path(DIRECTORY))
-            os.symlink(prefix + path, self._path(name))
-        except FileExistsError:
-            own = self._target(name, prefix)
-            if own != prefix + path and (own or not self._is_right(name)):  # it led to a device that is gone
-                self._unlink(name)
-                os.symlink(prefix + path, self._path(name))
-
     def _unlink(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(name))
 
     def _path(self, name: str) -> str:
         return self._host.process_path(f"{DIRECTORY}/{name}")
-
-
-class FoundDeviceLinks:
-    """The links to binder devices that the plugin finds, in whichever directories. For the thread that scans."""
-
-    def __init__(self, host: Host) -> None:
-        """No links are known at first. The host is not accessed."""
-        self._host = host
-        self._linked: Mapping[str, BinderDevice] = {}
-
-    def repair(self, devices: Iterable[BinderDevice]) -> None:
-        """Repair the links to the devices of a scan, if links are missing or the devices have changed.
-
-        A device that is bind-mounted alone gets no link: others have files in the same directory. Raises OSError.
-        """
-        by_name = {name: device for name, device in _by_link_name(devices).items() if device.directory}
-        if by_name.keys() == self._linked.keys() and by_name.keys() <= {*link_names(self._host)}:
-            return
-        by_directory: dict[str, dict[str, str]] = {device.directory: {} for device in self._linked.values()}
-        for name, device in by_name.items():
-            file = posixpath.basename(self._host.resolve(device.path))
-            by_directory.setdefault(device.directory, {})[name] = file
-        for directory, files in by_directory.items():
-            DeviceLinks(self._host, directory).repair(files)
-        self._linked = by_name
-
-
-def unlinked(host: Host, devices: Iterable[BinderDevice]) -> set[str]:
-    """Return the names of the binderfs devices that have no link. Raises OSError."""
-    linked = {*link_names(host)}
-    return {device.name for name, device in _by_link_name(devices).items() if name not in linked}
 
 
 def may_link(host: Host) -> bool:
@@ -162,7 +107,7 @@ def link_names(host: Host) -> Collection[str]:
         return ()
 
 
-def _by_link_name(devices: Iterable[BinderDevice]) -> dict[str, BinderDevice]:
+def by_link_name(devices: Iterable[BinderDevice]) -> dict[str, BinderDevice]:
     """Return the devices that are in a binderfs, by the names of their links."""
     return {
         link_name(device.identity.st_rdev): device
@@ -171,28 +116,16 @@ def _by_link_name(devices: Iterable[BinderDevice]) -> dict[str, BinderDevice]:
     }
 
 
-def devices_below(directory: str, paths: Iterable[str]) -> dict[str, str]:
-    """Return the ``paths`` below a directory that are devices, by the names of their links.
-
-    ``directory`` is a path of this process.
-    """
-    found = {}
-    for path in paths:
-        try:
-            status = os.lstat(f"{directory}/{path}")
-        except OSError:
-            continue
-        if stat.S_ISCHR(status.st_mode):
-            found[link_name(status.st_rdev)] = path
+def devices_below(host: Host, directory: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the paths on the host of these files of a directory that are devices, by the names of their links."""
+    found, resolved = {}, host.resolve(directory)
+    for name in names:
+        path = f"{resolved}/{name}"
+        with contextlib.suppress(OSError):
+            status = host.lstat(path)
+            if stat.S_ISCHR(status.st_mode):
+                found[link_name(status.st_rdev)] = path
     return found
-
-
-@contextlib.contextmanager
-def _logged_failures() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        _log(error.strerror or str(error))
 
 
 @functools.cache

@@ -38,7 +38,7 @@ class PhoneProvisioner:
         self._host_directory = directory
         self._host = host
         self._source = source
-        self._links = DeviceLinks(host, directory)
+        self._links = DeviceLinks(host)
         self._own: Mapping[str, Mapping[int, str]] | None = None  # the plugin's mounts, once this call has read them
         self._file_systems: dict[str, int] = {}  # st_dev of those known to be the plugin's
         self.mount_error: HostError | None = None
@@ -122,7 +122,7 @@ class PhoneProvisioner:
         mounted: list[str] = []
         self.mount_error = None
         if not (phones or self.mounted()):
-            self._links.repair({})
+            self._links.repair([self._host_directory], {})
             return mounted
         with self._path() as directory, exclusive(directory):
             table = phone_mount.read_mount_table()
@@ -147,7 +147,7 @@ class PhoneProvisioner:
                     if isinstance(error, phone_mount.ForeignMountError):
                         foreign.add(phone)
             self.foreign = frozenset(foreign)
-            self._links.repair(_binder_devices(directory, self._file_systems))
+            self._link(self._file_systems, [self._host_directory])
         return mounted
 
     def replace(self, phone: str) -> None:
@@ -161,6 +161,7 @@ class PhoneProvisioner:
                 raise self.mount_error
             self._own_file_system(phone, f"{directory}/{phone}")
             self._attach(phone, f"{directory}/{phone}")
+            self._link([phone])
 
     def remove(self, phones: Iterable[str], limit: int) -> list[str]:
         """Unmount the binderfs of up to ``limit`` of ``phones``, and remove its directory. Containers keep it.
@@ -179,6 +180,7 @@ class PhoneProvisioner:
                     self.phone_errors[phone] = error
                 else:
                     removed.append(phone)
+            self._link(removed)
         return removed
 
     def mount(self, phone: str) -> bool:
@@ -187,6 +189,7 @@ class PhoneProvisioner:
             if self._own_file_system(phone, f"{directory}/{phone}") is not None:
                 return False
             self._attach(phone, f"{directory}/{phone}")
+            self._link([phone])
             return True
 
     def unmount(self, phone: str) -> None:
@@ -197,6 +200,7 @@ class PhoneProvisioner:
         with self._path() as directory, exclusive(directory):
             try:
                 self._remove(phone, f"{directory}/{phone}")
+                self._link([phone])
             except phone_mount.ForeignMountError:
                 self.foreign |= {phone}
             self._forget(phone)
@@ -282,22 +286,23 @@ class PhoneProvisioner:
         return True
 
     def _attach(self, phone: str, path: str) -> None:
-        directory = os.path.dirname(path)
-        before = _binder_devices(directory, [phone])
         self._file_systems[phone] = phone_mount.attach_new(path, self._source)
         self.other_api -= {phone}
-        self._links.replace(before, _binder_devices(directory, [phone]))
 
     def _remove(self, phone: str, path: str) -> None:
         mounted = self._own_file_system(phone, path) is not None
         with translated_errors(f"remove {path}"):
             if mounted:
-                before = _binder_devices(os.path.dirname(path), [phone])
                 phone_mount.unmount_all(path)
-                self._links.replace(before, {})
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(path)
         self.other_api -= {phone}
+
+    def _link(self, phones: Iterable[str], directories: Iterable[str] = ()) -> None:
+        """Link the binder devices of ``phones``, and remove wrong links below them and below ``directories``."""
+        places = [*directories, *(f"{self._host_directory}/{phone}" for phone in phones)]
+        names = (f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES)
+        self._links.repair(places, devices_below(self._host, self._host_directory, names))
 
 
 def _phones_in(directory: str) -> list[str]:
@@ -306,8 +311,3 @@ def _phones_in(directory: str) -> list[str]:
         return [name for name in os.listdir(directory) if phone_number(name) is not None]
     except FileNotFoundError:
         return []
-
-
-def _binder_devices(directory: str, phones: Iterable[str]) -> dict[str, str]:
-    """Return the binder devices of phones as paths below the directory, by the names of their links."""
-    return devices_below(directory, (f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES))

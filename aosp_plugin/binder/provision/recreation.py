@@ -131,7 +131,6 @@ def recreate_device(device: BinderDevice, host: Host) -> None:
     with exclusive(directory):  # resources may share a binderfs, which may have room for one temporary device
         with binderfs.kernel_errors(Step.RECREATE, path):
             os.lstat(path)  # the name must exist
-        before = devices_below(directory, [name])
         binderfs.remove_device(directory, temporary)
         try:
             _add(directory, temporary)
@@ -142,7 +141,7 @@ def recreate_device(device: BinderDevice, host: Host) -> None:
             with contextlib.suppress(HostError):
                 binderfs.remove_device(directory, temporary)
             raise
-        DeviceLinks(host, device.directory).replace(before, devices_below(directory, [name]))
+        DeviceLinks(host).repair((), devices_below(host, device.directory, [name]))
 
 
 def _file_in_binderfs(device: BinderDevice, host: Host) -> str:

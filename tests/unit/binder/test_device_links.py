@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import device_links
-from aosp_plugin.binder.provision.device_links import DeviceLinks, FoundDeviceLinks, devices_below, unlinked
+from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="creates devices, which requires root")
 
@@ -30,8 +29,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def links(root: Path) -> DeviceLinks:
-    return DeviceLinks(Host(str(root)), "/run/binderfs")
+BINDERFS = "/run/binderfs"
+
+
+def repair(root: Path, devices: dict[str, str]) -> None:
+    DeviceLinks(Host(str(root))).repair([BINDERFS], devices)
 
 
 def add(root: Path, name: str, minor: int) -> str:
@@ -41,7 +43,7 @@ def add(root: Path, name: str, minor: int) -> str:
 
 
 def devices(root: Path) -> dict[str, str]:
-    return devices_below(f"{root}/run/binderfs", os.listdir(root / "run/binderfs"))
+    return devices_below(Host(str(root)), BINDERFS, os.listdir(root / "run/binderfs"))
 
 
 def targets(root: Path) -> dict[str, str]:
@@ -74,14 +76,12 @@ FOREIGN = {"1:3": "../null", "195:0": "/dev/nvidia0"}
         "of a former directory",
     ],
 )
-def test_link_to_a_device_is_right_unless_it_leads_to_that_by_another_name(
-    root: Path, before: str | None, after: str
-) -> None:
+def test_link_is_right_if_it_leads_to_a_device_of_its_number(root: Path, before: str | None, after: str) -> None:
     name, other = add(root, "one", 1), add(root, "two", 2)
     os.mknod(root / "dev/same", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 1))
     if before is not None:
         (root / CHAR / name).symlink_to(before)
-    links(root).repair(devices(root))
+    repair(root, devices(root))
     assert targets(root) == {**FOREIGN, name: after, other: "/run/binderfs/two"}
 
 
@@ -90,21 +90,31 @@ def test_link_that_leads_to_no_device_of_its_number_is_removed(root: Path) -> No
     add(root, "other", 1)
     for minor, name in ((1, "other"), (2, "removed"), (3, "other")):
         (root / CHAR / f"{MAJOR}:{minor}").symlink_to(f"/run/binderfs/{name}")
-    links(root).repair({})
+    repair(root, {})
     assert targets(root) == {**FOREIGN, f"{MAJOR}:1": "/run/binderfs/other"}
 
 
-def test_replacement_removes_own_links_only(root: Path) -> None:
-    old, new = add(root, "old", 1), add(root, "new", 2)
-    links(root).repair({old: "old"})
-    links(root).replace([old, *FOREIGN, f"{MAJOR}:9"], {new: "new"})
-    assert targets(root) == {**FOREIGN, new: "/run/binderfs/new"}
+def test_repair_of_one_directory_leaves_the_links_below_others_alone(root: Path) -> None:
+    """One phone of a thousand is replaced; another program's links are nobody's business."""
+    (root / CHAR / f"{MAJOR}:8").symlink_to("/run/binderfs/gone")
+    (root / CHAR / f"{MAJOR}:9").symlink_to("/run/other/gone")
+    DeviceLinks(Host(str(root))).repair(["/run/other"], {})
+    assert targets(root) == {**FOREIGN, f"{MAJOR}:8": "/run/binderfs/gone"}
+
+
+def test_links_below_a_directory_that_has_no_device_any_more_are_removed(root: Path) -> None:
+    name, links = add(root, "one", 1), DeviceLinks(Host(str(root)))
+    links.repair([BINDERFS], devices(root))
+    assert name in targets(root)
+    (root / "run/binderfs/one").unlink()
+    links.repair([], {})
+    assert targets(root) == FOREIGN
 
 
 def test_host_without_udev_gets_the_directory(tmp_path: Path) -> None:
     (tmp_path / "run/binderfs").mkdir(parents=True)
     name = add(tmp_path, "one", 1)
-    links(tmp_path).repair(devices(tmp_path))
+    repair(tmp_path, devices(tmp_path))
     assert targets(tmp_path) == {name: "/run/binderfs/one"}
 
 
@@ -112,8 +122,14 @@ def test_directory_behind_a_link_is_the_one_that_the_links_lead_to(root: Path) -
     """On a host /var/run is a link to /run, and the links are recognised by their targets."""
     name = add(root, "one", 1)
     (root / "var").symlink_to("/run")
-    DeviceLinks(Host(str(root)), "/var/binderfs").repair(devices(root))
+    host = Host(str(root))
+    DeviceLinks(host).repair(["/var/binderfs"], devices_below(host, "/var/binderfs", ["one"]))
     assert targets(root)[name] == "/run/binderfs/one"
+    DeviceLinks(host).repair(["/var/binderfs"], {})
+    assert targets(root)[name] == "/run/binderfs/one"
+    (root / "run/binderfs/one").unlink()
+    DeviceLinks(host).repair(["/var/binderfs"], {})
+    assert targets(root) == FOREIGN
 
 
 @pytest.fixture
@@ -130,34 +146,6 @@ def test_links_that_cannot_be_written_are_logged_once(read_only: Path, caplog: p
     add(read_only, "one", 1)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            links(read_only).repair(devices(read_only))
-            links(read_only).replace([], devices(read_only))
+            repair(read_only, devices(read_only))
     assert [record.__dict__["error"] for record in caplog.records] == ["Read-only file system"]
     assert targets(read_only) == FOREIGN
-
-
-def found(name: str, minor: int, kind: Kind = Kind.BINDERFS, directory: str = "/run/binderfs") -> BinderDevice:
-    return BinderDevice(name, f"/dev/{name}", kind, FileIdentity(9, os.makedev(MAJOR, minor), minor), directory)
-
-
-def test_found_device_is_linked_to_its_file_in_the_binderfs(root: Path) -> None:
-    """Its name in the device directory may be another one."""
-    name = add(root, "in_binderfs", 1)
-    (root / "dev/aosp_binder0").symlink_to("/run/binderfs/in_binderfs")
-    device = found("aosp_binder0", 1)
-    host = Host(str(root))
-    assert unlinked(host, [device]) == {"aosp_binder0"}
-    keeper = FoundDeviceLinks(host)
-    keeper.repair([device, found("misc", 7, Kind.CDEV, ""), found("bound", 8, directory="")])
-    assert targets(root) == {**FOREIGN, name: "/run/binderfs/in_binderfs"}
-    assert unlinked(host, [device]) == set()
-    (root / CHAR / name).unlink()
-    keeper.repair([device])
-    assert name in targets(root)
-    (root / "run/binderfs/in_binderfs").unlink()
-    keeper.repair([])
-    assert targets(root) == FOREIGN
-
-
-def test_device_of_sysfs_needs_no_link_of_the_plugin(root: Path) -> None:
-    assert unlinked(Host(str(root)), [found("misc", 7, Kind.CDEV, "")]) == set()
