@@ -114,7 +114,7 @@ def _remove_phones(host: Host, directory: str, surveyed: PhoneProvisioner, uses:
     phones = [phone for phone in natural_sort(surveyed.mounted()) if (phone_number(phone) or 0) >= first]
     kept = {phone: uses[phone] for phone in phones if phone in uses}
     with phones_below(host, directory) as path:
-        _unmount(host, path, surveyed.known(phones)["file_systems"], kept)
+        _unmount(host, path, {phone: surveyed.file_systems[phone] for phone in phones if surveyed.is_own(phone)}, kept)
         for phone in phones:
             if phone not in kept:
                 try:

@@ -1,21 +1,14 @@
-"""Directories in which phones are mounted and binder devices recreated: checks of who may change them, and a lock."""
+"""The directories of phones: who may change them; and the modes of binder devices."""
 
 import contextlib
 import itertools
 import os
 import stat
-import threading
 from collections.abc import Iterator
 
 from aosp_plugin.binder.devices.sets import PHONE_PREFIX
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError
-
-LOCK_TIMEOUT = 5.0
-"""Seconds to wait for another thread that changes the same directory."""
-
-_LOCKS: dict[str, threading.Lock] = {}
-"""A lock for each directory: if the mount of one resource hangs, those in other directories do not wait for it."""
 
 MODE = 0o666
 """Android's processes run as many users: system (1000), and one for each app."""
@@ -68,23 +61,6 @@ def translated_errors(operation: str) -> Iterator[None]:
         cause = f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}"
         remedy = ": run as root" if isinstance(error, PermissionError) else ""
         raise HostError(f"cannot {operation}: {cause}{remedy}") from error
-
-
-@contextlib.contextmanager
-def exclusive(directory: str) -> Iterator[None]:
-    """Exclude other threads that mount phones, or recreate binder devices, in the same directory.
-
-    Resources may share a binderfs, and a reload leaves the thread of the previous configuration behind if it hangs. A
-    file lock would not do: on the host, every user can open the directory and hold one. Raises HostError after
-    ``LOCK_TIMEOUT``.
-    """
-    lock = _LOCKS.setdefault(directory, threading.Lock())
-    if not lock.acquire(timeout=LOCK_TIMEOUT):
-        raise HostError(f"cannot change {directory}: another resource has not ended to do so")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def set_mode(path: str, mode: int) -> bool:

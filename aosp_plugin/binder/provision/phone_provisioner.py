@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
@@ -18,7 +17,7 @@ from aosp_plugin.binder.driver.mounts import MountPoint
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
-from aosp_plugin.binder.provision.directories import exclusive, phones_below, translated_errors
+from aosp_plugin.binder.provision.directories import phones_below, translated_errors
 
 LOG = logging.getLogger(__name__)
 
@@ -40,7 +39,8 @@ class PhoneProvisioner:
         self._source = source
         self._links = DeviceLinks(host)
         self._own: Mapping[str, Mapping[int, str]] | None = None  # the plugin's mounts, once this call has read them
-        self._file_systems: dict[str, int] = {}  # st_dev of those known to be the plugin's
+        self.file_systems: dict[str, int] = {}
+        """st_dev of the binderfs that are known to be the plugin's, by phone."""
         self.mount_error: HostError | None = None
         """The error after which the last call of ``provision`` mounted no further phone; None without one."""
         self.foreign: frozenset[str] = frozenset()
@@ -59,28 +59,7 @@ class PhoneProvisioner:
 
     def is_own(self, phone: str) -> bool:
         """Return whether the plugin's binderfs was mounted for ``phone`` after the last call that concerned it."""
-        return phone in self._file_systems
-
-    def known(self, phones: Iterable[str]) -> dict[str, Any]:
-        """Return what is known of phones after a call, as plain data, for another process; see ``learn``."""
-        known = [*phones]
-        return {
-            "file_systems": {phone: self._file_systems[phone] for phone in known if phone in self._file_systems},
-            "foreign": [*self.foreign.intersection(known)],
-            "other_api": [*self.other_api.intersection(known)],
-            "mount_error": str(self.mount_error or ""),
-            "phone_errors": {phone: str(self.phone_errors[phone]) for phone in known if phone in self.phone_errors},
-        }
-
-    def learn(self, phones: Collection[str], known: Mapping[str, Any]) -> None:
-        """Take over what another process knows of phones."""
-        for phone in phones:
-            self._forget(phone)
-        self._file_systems.update(known["file_systems"])
-        self.phone_errors.update({phone: HostError(text) for phone, text in known["phone_errors"].items()})
-        self.foreign = self.foreign.difference(phones).union(known["foreign"])
-        self.other_api = self.other_api.difference(phones).union(known["other_api"])
-        self.mount_error = HostError(known["mount_error"]) if known["mount_error"] else None
+        return phone in self.file_systems
 
     def check(self) -> None:
         """Check without effect that phones could be mounted. Raises HostError."""
@@ -94,7 +73,7 @@ class PhoneProvisioner:
         No right is required, because the mount table has the source of each mount.
         """
         foreign: set[str] = set()
-        self._file_systems = {}
+        self.file_systems = {}
         with self._path() as directory:
             for phone in _phones_in(directory):
                 try:
@@ -102,8 +81,8 @@ class PhoneProvisioner:
                 except phone_mount.ForeignMountError:
                     foreign.add(phone)
         self.foreign = frozenset(foreign)
-        self.other_api = self.other_api.intersection(self._file_systems)
-        return {*self._file_systems}
+        self.other_api = self.other_api.intersection(self.file_systems)
+        return {*self.file_systems}
 
     def is_mounted(self, phone: str) -> bool:
         """Return whether the plugin's binderfs is mounted for ``phone``. Raises HostError."""
@@ -124,7 +103,7 @@ class PhoneProvisioner:
         if not (phones or self.mounted()):
             self._links.repair([self._host_directory], {})
             return mounted
-        with self._path() as directory, exclusive(directory):
+        with self._path() as directory:
             table = phone_mount.read_mount_table()
             self._own = phone_mount.own_mounts(table)
             try:
@@ -147,7 +126,7 @@ class PhoneProvisioner:
                     if isinstance(error, phone_mount.ForeignMountError):
                         foreign.add(phone)
             self.foreign = frozenset(foreign)
-            self._link(self._file_systems, [self._host_directory])
+            self._link(self.file_systems, [self._host_directory])
         return mounted
 
     def replace(self, phone: str) -> None:
@@ -156,7 +135,7 @@ class PhoneProvisioner:
         If the process is killed between the unmount of the old binderfs and the attachment of the fresh one, the phone
         has none until the next ``provision``. Raises HostError.
         """
-        with self._path() as directory, exclusive(directory):
+        with self._path() as directory:
             if isinstance(self.mount_error, phone_mount.PropagationError):
                 raise self.mount_error
             self._own_file_system(phone, f"{directory}/{phone}")
@@ -169,7 +148,7 @@ class PhoneProvisioner:
         Returns the IDs of the removed phones; ``error_text`` has why others were not. Raises HostError.
         """
         removed: list[str] = []
-        with self._path() as directory, exclusive(directory):
+        with self._path() as directory:
             for phone in phones:
                 if len(removed) == limit:
                     break
@@ -185,7 +164,7 @@ class PhoneProvisioner:
 
     def mount(self, phone: str) -> bool:
         """Mount a binderfs for ``phone``, unless it has one. Return whether it was mounted. Raises HostError."""
-        with self._path() as directory, exclusive(directory):
+        with self._path() as directory:
             if self._own_file_system(phone, f"{directory}/{phone}") is not None:
                 return False
             self._attach(phone, f"{directory}/{phone}")
@@ -197,7 +176,7 @@ class PhoneProvisioner:
 
         Another file system in its place stays. Raises HostError.
         """
-        with self._path() as directory, exclusive(directory):
+        with self._path() as directory:
             try:
                 self._remove(phone, f"{directory}/{phone}")
                 self._link([phone])
@@ -215,10 +194,10 @@ class PhoneProvisioner:
 
         Those on another file system have another kind than BINDERFS. Raises HostError.
         """
-        if phone not in self._file_systems:
+        if phone not in self.file_systems:
             return ()
         with translated_errors(f"read phones in {self._host_directory}"):
-            driver = Driver(frozenset({self._file_systems[phone]}))
+            driver = Driver(frozenset({self.file_systems[phone]}))
             reader = DeviceReader(self._host, driver, self._host_directory)
             return [*reader.read(phone, PHONE_BINDER_DEVICES)]
 
@@ -234,7 +213,7 @@ class PhoneProvisioner:
         phone_mount.require_propagation(directory, table, in_container=in_container)
 
     def _forget(self, phone: str) -> None:
-        self._file_systems.pop(phone, None)
+        self.file_systems.pop(phone, None)
         self.phone_errors.pop(phone, None)
 
     def _own_file_system(self, phone: str, path: str) -> int | None:
@@ -244,7 +223,7 @@ class PhoneProvisioner:
         """
         with translated_errors(f"read {path}"):
             st_dev = phone_mount.mounted_file_system(path)
-        if st_dev is None or st_dev == self._file_systems.get(phone):
+        if st_dev is None or st_dev == self.file_systems.get(phone):
             return st_dev
         if self._own is None:
             self._own = phone_mount.own_mounts(phone_mount.read_mount_table())
@@ -252,7 +231,7 @@ class PhoneProvisioner:
         if source is None:
             text = f"{path}: another file system is mounted in place of the phone's binderfs: unmount it"
             raise phone_mount.ForeignMountError(text)
-        self._file_systems[phone] = st_dev
+        self.file_systems[phone] = st_dev
         self.other_api = self.other_api - {phone} if source == self._source else self.other_api | {phone}
         return st_dev
 
@@ -286,7 +265,7 @@ class PhoneProvisioner:
         return True
 
     def _attach(self, phone: str, path: str) -> None:
-        self._file_systems[phone] = phone_mount.attach_new(path, self._source)
+        self.file_systems[phone] = phone_mount.attach_new(path, self._source)
         self.other_api -= {phone}
 
     def _remove(self, phone: str, path: str) -> None:

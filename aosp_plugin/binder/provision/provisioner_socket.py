@@ -18,7 +18,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from aosp_plugin.binder.devices.sets import phone_id, phone_number
+from aosp_plugin.binder.devices.sets import is_phone, phone_id
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError, ProvisionerError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
@@ -55,12 +55,15 @@ class RemotePhoneProvisioner(PhoneProvisioner):
 
     def provision(self, phones: Collection[str]) -> list[str]:
         """See ``PhoneProvisioner``. Raises HostError also if the provisioner does not answer."""
-        return self._request("provision", [*phones])
+        mounted = self._request("provision", [*phones])
+        self.survey()
+        return mounted
 
     def replace(self, phone: str) -> None:
         """See ``PhoneProvisioner``."""
         if not self._request("replace", [phone]):
             raise self.phone_errors[phone]
+        self.is_mounted(phone)  # to know the new binderfs
 
     def remove(self, phones: Iterable[str], limit: int) -> list[str]:
         """See ``PhoneProvisioner``."""
@@ -71,13 +74,15 @@ class RemotePhoneProvisioner(PhoneProvisioner):
         self._request("check", [])
 
     def _request(self, operation: str, phones: Sequence[str], **arguments: int) -> list[str]:
-        """Let the provisioner do something, and take over what it knows of the phones. Return those it changed."""
+        """Let the provisioner do something, and take over its errors. Return the phones that it changed."""
         request = {"directory": self._host_directory, "operation": operation, "phones": phones, **arguments}
         answer = self._exchange(request)
-        if "known" in answer:
-            self.learn(phones, answer["known"])
         if answer["error"]:
             raise HostError(answer["error"])
+        for phone in phones:
+            self._forget(phone)
+        self.phone_errors.update({phone: HostError(text) for phone, text in answer["phone_errors"].items()})
+        self.mount_error = HostError(answer["mount_error"]) if answer["mount_error"] else None
         changed: list[str] = answer["changed"]
         return changed
 
@@ -107,37 +112,30 @@ class RequestedPhones(PhoneProvisioner):
         self._limit = f"the provisioner was started with {count} phones"
 
     def answer(self, operation: str, phones: Sequence[str], limit: int) -> dict[str, Any]:
-        """Perform a request, and return what is known of ``phones`` then. ``limit`` is for ``remove``."""
-        changed: list[str] = []
-        error = ""
+        """Perform a request; return the phones that it changed, and errors. ``limit`` is for ``remove``."""
         names = dict.fromkeys(phones)
-        strange = next((name for name in names if phone_number(name) is None), None)
-        if strange is not None:
-            return {"error": f"{strange[:_LONGEST_ERROR]!r} is not a phone", "changed": changed}
-        accepted = {phone for phone in names if self._accepts(operation, phone)}
         try:
-            changed = self._perform(operation, [phone for phone in names if phone in accepted], limit)
-        except HostError as failure:
-            error = str(failure)
-        known = self.known(accepted)
-        known["phone_errors"] |= {
-            phone: f"cannot {operation} {phone!r}: {self._limit}: restart the plugin's pod"
-            for phone in names
-            if phone not in accepted
-        }
-        return {"error": error, "changed": changed, "known": known}
+            accepted = [phone for phone in names if self._accepts(operation, phone)]
+            changed = self._perform(operation, accepted, limit)
+        except HostError as error:
+            return {"error": str(error), "changed": []}
+        refused = f"{self._limit}: restart the plugin's pod"
+        errors = {phone: f"cannot {operation} {phone!r}: {refused}" for phone in names.keys() - {*accepted}}
+        errors |= {phone: str(self.phone_errors[phone]) for phone in accepted if phone in self.phone_errors}
+        mount_error = str(self.mount_error or "")
+        return {"error": "", "changed": changed, "mount_error": mount_error, "phone_errors": errors}
 
     def _accepts(self, operation: str, phone: str) -> bool:
         """Return whether an operation may concern a phone: those of the configuration are never removed.
 
-        Others are removed, or replaced for the pod that has one, whose container starts again.
+        Others are removed, or replaced for the pod that has one, whose container starts again. They never get their
+        first binderfs. Raises HostError, also for a name that is no phone.
         """
-        return operation == "replace" or (phone in self._configured) == (operation != "remove")
-
-    def _require_mounted(self, phone: str) -> None:
-        """Raise HostError if a phone that is not configured has no binderfs: it must not get one."""
-        if phone not in self._configured and not self.is_mounted(phone):
-            raise HostError(f"cannot replace {phone!r}: {self._limit}, and it has no binderfs")
+        if not is_phone(phone):
+            raise HostError(f"{phone[:_LONGEST_ERROR]!r} is not a phone")
+        if phone in self._configured:
+            return operation != "remove"
+        return operation == "remove" or (operation == "replace" and self.is_mounted(phone))
 
     def _perform(self, operation: str, phones: Sequence[str], limit: int) -> list[str]:
         match operation:
@@ -145,7 +143,6 @@ class RequestedPhones(PhoneProvisioner):
                 return self.provision(phones)
             case "replace":
                 for phone in phones:
-                    self._require_mounted(phone)
                     self.replace(phone)
                     LOG.info("phone replaced", extra={"device": phone})
                 return [*phones]

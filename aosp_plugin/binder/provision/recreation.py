@@ -32,7 +32,7 @@ from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
-from aosp_plugin.binder.provision.directories import MODE, exclusive
+from aosp_plugin.binder.provision.directories import MODE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)
@@ -128,20 +128,19 @@ def recreate_device(device: BinderDevice, host: Host) -> None:
     path = _file_in_binderfs(device, host)
     directory, _, name = path.rpartition("/")
     temporary = f"{TEMPORARY_PREFIX}{name}"
-    with exclusive(directory):  # resources may share a binderfs, which may have room for one temporary device
+    with binderfs.kernel_errors(Step.RECREATE, path):
+        os.lstat(path)  # the name must exist
+    binderfs.remove_device(directory, temporary)
+    try:
+        _add(directory, temporary)
         with binderfs.kernel_errors(Step.RECREATE, path):
-            os.lstat(path)  # the name must exist
-        binderfs.remove_device(directory, temporary)
-        try:
-            _add(directory, temporary)
-            with binderfs.kernel_errors(Step.RECREATE, path):
-                os.chmod(f"{directory}/{temporary}", MODE)
-                os.rename(f"{directory}/{temporary}", path)
-        except BaseException:
-            with contextlib.suppress(HostError):
-                binderfs.remove_device(directory, temporary)
-            raise
-        DeviceLinks(host).repair((), devices_below(host, device.directory, [name]))
+            os.chmod(f"{directory}/{temporary}", MODE)
+            os.rename(f"{directory}/{temporary}", path)
+    except BaseException:
+        with contextlib.suppress(HostError):
+            binderfs.remove_device(directory, temporary)
+        raise
+    DeviceLinks(host).repair((), devices_below(host, device.directory, [name]))
 
 
 def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
