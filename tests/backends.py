@@ -65,7 +65,7 @@ class Served:
 
     def pre_start(self, ids: Sequence[str]) -> None:
         """Prepare devices for the start of a container as the kubelet does."""
-        self._inventory.snapshot.require_usable(ids)
+        self._inventory.snapshot.require_open_to_owner(ids)
         self.backend.pre_start(self.found, ids)
 
     def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters] = ()) -> Sequence[ContainerEdits]:

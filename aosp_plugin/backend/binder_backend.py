@@ -328,7 +328,7 @@ class BinderBackend(Backend[FoundDevices]):
 def _device(advertised_id: str, problem: HealthProblem | None, numa_nodes: tuple[int, ...]) -> Device:
     if problem is None:
         return Device(advertised_id, numa_nodes=numa_nodes)
-    return Device(advertised_id, problem.reason, numa_nodes, problem.detail, open_to_owner=not problem.closed_to_all)
+    return Device(advertised_id, problem.reason, numa_nodes, problem.detail, problem.open_to_owner)
 
 
 def unhealthy(group: DeviceSet, problem: HealthProblem) -> UnhealthyDeviceError:

@@ -6,7 +6,7 @@ phones, shared devices, and pods that have devices through another API.
 
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -27,6 +27,8 @@ NOT_ANSWERED: Final = "the kubelet has not answered yet which pods have it"
 _SUSPECT = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}: {NOT_ANSWERED}")
 
 _RECREATABLE = (Kind.BINDERFS, Kind.ABSENT)
+
+_PRECEDENCE = {reason: position for position, reason in enumerate(Reason)}
 
 
 class Allocated(NamedTuple):
@@ -194,16 +196,10 @@ def crowded(groups: Iterable[DeviceSet], spread: Spread) -> dict[str, str]:
     return full
 
 
-def device_problems(groups: Collection[DeviceSet], found: FoundDevices, state: HostState) -> dict[str, HealthProblem]:
-    """Return why the unhealthy devices are so, by ID."""
-    shared = found.shared
-    general = shared.missing or shared.spread.lost or found.crowded
-    if not (state.phones or state.not_recreated is not None or general):
-        healthy = found.binder_devices.keys() - found.reasons.keys() - state.lacking
-        others = {*state.held, *(group.id for group in groups if shared.slices and shared.missing_of(group.number))}
-        groups = [group for group in groups if group.id in others or not healthy.issuperset(group.members)]
-    problems = {group.id: problem(group, found, state) for group in groups}
-    return {device_id: cause for device_id, cause in problems.items() if cause is not None}
+def device_problems(groups: Iterable[DeviceSet], found: FoundDevices, state: HostState) -> dict[str, HealthProblem]:
+    """Return why the unhealthy ones of these devices are so, by ID."""
+    problems = ((group.id, problem(group, found, state)) for group in groups)
+    return {device_id: cause for device_id, cause in problems if cause is not None}
 
 
 def problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthProblem | None:
@@ -211,19 +207,23 @@ def problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthPr
     own = general_problem(group, found, state)
     if state.phones is not None and state.phones.prepared is not None and group.id not in state.phones.prepared:
         return own  # its binder devices are made when a claim is prepared
-    members = [(name, _reason(name, found, state)) for name in group.members]
-    return first(aggregate(group.id, members), own)
+    reasons = [_reason(name, found, state) for name in group.members]
+    if any(reasons):
+        return first(aggregate(group.id, [*zip(group.members, reasons, strict=True)]), own)
+    return own
 
 
 def general_problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthProblem | None:
     """Return why a device is unhealthy apart from its binder devices; None if it is not."""
-    phones = None if state.phones is None else _phone_problem(group.id, state.phones)
-    missing = requirement_missing([*found.shared.missing, *found.shared.missing_of(group.number)])
-    crowded = None
+    shared, problems = found.shared, [state.held.get(group.id)]
+    if shared.missing or shared.spread.lost or shared.slices:
+        problems.append(requirement_missing([*shared.missing, *shared.missing_of(group.number)]))
     if group.id in found.crowded:
         reason, path = Reason.BEYOND_PER_DEVICE, found.crowded[group.id]
-        crowded = HealthProblem(reason, f"{reason}: no room on {path} (spread_devices, per_device)")
-    return first(missing, state.held.get(group.id), crowded, phones)
+        problems.append(HealthProblem(reason, f"{reason}: no room on {path} (spread_devices, per_device)"))
+    if state.phones is not None:
+        problems.append(_phone_problem(group.id, state.phones))
+    return first(*problems)
 
 
 def _phone_problem(phone: str, phones: PhoneState) -> HealthProblem | None:
@@ -244,19 +244,20 @@ def _reason(name: str, found: FoundDevices, state: HostState) -> Reason | None:
     device = found.binder_devices.get(name)
     if device is None:
         return Reason.MISSING
-    reason = found.reasons.get(name)
-    if reason is None and state.not_recreated is not None:
-        failed = name in state.not_recreated or device.kind not in _RECREATABLE
-        reason = Reason.NOT_RECREATED if failed else None
-    if reason is None and name in state.lacking:
-        reason = Reason.NOT_IN_CDI_SPEC
-    return reason
+    reasons = []
+    if name in found.reasons:
+        reasons.append(found.reasons[name])
+    if state.not_recreated is not None and (name in state.not_recreated or device.kind not in _RECREATABLE):
+        reasons.append(Reason.NOT_RECREATED)
+    if name in state.lacking:
+        reasons.append(Reason.NOT_IN_CDI_SPEC)
+    return min(reasons, key=_PRECEDENCE.__getitem__) if reasons else None
 
 
 def first(*problems: HealthProblem | None) -> HealthProblem | None:
     """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
     found = [problem for problem in problems if problem is not None]
-    return min(found, key=lambda problem: list(Reason).index(problem.reason)) if found else None
+    return min(found, key=lambda problem: _PRECEDENCE[problem.reason]) if found else None
 
 
 def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> HealthProblem | None:
@@ -269,7 +270,7 @@ def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Heal
     reasons = {reason for _, reason in members if reason is not None}
     if not reasons:
         return None
-    reason = min(reasons, key=list(Reason).index)
+    reason = min(reasons, key=_PRECEDENCE.__getitem__)
     if [name for name, _ in members] == [set_id]:
         return HealthProblem(reason, str(reason))
     names = [name for name, cause in members if cause is reason]

@@ -69,7 +69,7 @@ class SpecWriter:
         return [
             found.allocated(group)
             for group in found.sets.values()
-            if group.id not in problems or not problems[group.id].closed_to_all
+            if group.id not in problems or problems[group.id].open_to_owner
         ]
 
 

@@ -42,11 +42,6 @@ class Device(NamedTuple):
         """Whether the kubelet may allocate the device."""
         return not self.reason
 
-    @property
-    def usable(self) -> bool:
-        """Whether the pod that has the device may start its container again."""
-        return self.healthy or self.open_to_owner
-
 
 def id_problem(device_id: str) -> str | None:
     """Return why this device ID cannot be advertised; None if it is valid.

@@ -85,9 +85,9 @@ class Snapshot:
         """Require that a new pod may get the devices. Raises UnknownDeviceError and UnhealthyDeviceError."""
         self._require(ids, lambda device: device.healthy)
 
-    def require_usable(self, ids: Iterable[str]) -> None:
+    def require_open_to_owner(self, ids: Iterable[str]) -> None:
         """Require that the pod that has the devices may start its container. Raises the same errors."""
-        self._require(ids, lambda device: device.usable)
+        self._require(ids, lambda device: device.healthy or device.open_to_owner)
 
     def _require(self, ids: Iterable[str], may_use: Callable[[Device], bool]) -> None:
         for device_id in ids:

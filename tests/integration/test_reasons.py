@@ -127,7 +127,7 @@ def test_reason_decides_what_pods_may_do_with_the_device(
     (device,) = backend.found.devices
     assert (device.reason, device.healthy) == (reason, False)
     assert not succeeds(backend.allocate, [PHONE])
-    restart = device.usable and succeeds(backend.pre_start, [PHONE])
+    restart = device.open_to_owner and succeeds(backend.pre_start, [PHONE])
     spec = any(PHONE in path.read_text(encoding="utf-8") for path in (directory.path.parent / "cdi").iterdir())
     clock.now += SURPLUS_INTERVAL + 1
     backend.tell(allocated=Allocated(frozenset(), clock.now))

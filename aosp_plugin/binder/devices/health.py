@@ -64,9 +64,8 @@ class ReasonInfo(NamedTuple):
     """The rest of a sentence that begins with the number of devices."""
     action: str
     """What it means and what to do first."""
-    closed_to_all: bool = False
-    """Whether it also closes the device to the pod that has it, whose container cannot start again. Each reason closes
-    the device to new pods."""
+    open_to_owner: bool = False
+    """Whether the pod that has the device may start its container again. Each reason closes the device to new pods."""
     expires: bool = False
     """Whether the device is accepted as it is, or dropped, after ``missing_device_ttl``."""
     in_use: bool = False
@@ -81,66 +80,61 @@ REASONS: Mapping[Reason, ReasonInfo] = {
     Reason.FOREIGN_MOUNT: ReasonInfo(
         "hidden by a foreign mount",
         "Unmount what is in place of the phone's binderfs.",
-        closed_to_all=True,
     ),
     Reason.NOT_PROVISIONED: ReasonInfo(
         "without a binderfs, and the plugin is not to mount one",
         "Restart the plugin's pod on this node: its init container mounts what is missing.",
-        closed_to_all=True,
     ),
     Reason.MISSING: ReasonInfo(
         "missing: the file does not exist",
         "Create it again, or its binderfs, or what its link leads to. After missing_device_ttl it is not listed.",
-        closed_to_all=True,
         expires=True,
     ),
     Reason.INCOMPLETE: ReasonInfo(
         "incomplete: a binder device of the set is missing",
         "Create it again. If it never existed, correct sets.size.",
-        closed_to_all=True,
     ),
     Reason.BINDERFS_UNAVAILABLE: ReasonInfo(
         "not available: no binderfs can be mounted for a claim",
         "Load binder_linux on the node, and check that the plugin's pod is privileged.",
-        closed_to_all=True,
     ),
     Reason.NOT_A_DEVICE: ReasonInfo(
         "not a character device",
         "Remove the file or directory with that name, and create the device again.",
-        closed_to_all=True,
     ),
     Reason.NOT_BINDER: ReasonInfo(
         "not from the binder driver",
         "Remove the device, which belongs to another driver, and create it again.",
-        closed_to_all=True,
     ),
     Reason.PROBE_FAILED: ReasonInfo(
         "not answering the probe of the binder driver",
         "Check dmesg; if all devices fail at once, drain and reboot the node.",
-        closed_to_all=True,
     ),
     Reason.REQUIREMENT_MISSING: ReasonInfo(
         "lacking another device of the host",
         "Load the driver of the path that does not exist.",
-        closed_to_all=True,
     ),
     Reason.NOT_RECREATED: ReasonInfo(  # PreStartContainer recreates it, or fails with the cause
         "not recreated: it may carry the context of the tenant before",
         "The plugin retries after each scan; its log has the cause.",
+        open_to_owner=True,
         closed_to_claims=True,
     ),
     Reason.REPLACED: ReasonInfo(
         "replaced: the binderfs was mounted again",
         "Restart the containers: they have devices of the old mount. The devices are healthy after missing_device_ttl.",
+        open_to_owner=True,
         expires=True,
     ),
     Reason.NOT_IN_CDI_SPEC: ReasonInfo(  # PreStartContainer writes the spec, or fails itself
         "not in the CDI spec",
         "Check for a full or read-only file system: the spec could not be written.",
+        open_to_owner=True,
     ),
     Reason.IN_USE_BY_OTHER_API: ReasonInfo(
         "in use through the other API",
         "The api of the resource was changed while a pod had the device. It is free when that pod ends.",
+        open_to_owner=True,
         in_use=True,
         deliberate=True,
     ),
@@ -148,21 +142,25 @@ REASONS: Mapping[Reason, ReasonInfo] = {
         "in use under the name of another resource",
         "The resource was renamed, or another plugin has the same devices. The detail names the pod: when it ends, the "
         "device is free.",
+        open_to_owner=True,
         in_use=True,
         deliberate=True,
     ),
     Reason.OFFERED_BY_OTHER_RESOURCE: ReasonInfo(
         "offered under the name of another resource",
         "Two plugins on the node have the same devices: remove one, or give each a directory or prefix of its own.",
+        open_to_owner=True,
     ),
     Reason.BEYOND_PER_DEVICE: ReasonInfo(
         "beyond per_device: no room on the spread device",
         "Lower the count, or raise per_device. A pod that has the device keeps it.",
+        open_to_owner=True,
         deliberate=True,
     ),
     Reason.SURPLUS: ReasonInfo(
         "surplus: beyond phones.count",
         "The count was lowered. The phone is removed when its pod has ended.",
+        open_to_owner=True,
         deliberate=True,
     ),
 }
@@ -190,14 +188,14 @@ class HealthProblem(NamedTuple):
     """The reason and, for a set of several binder devices, the names of the affected ones."""
 
     @property
-    def closed_to_all(self) -> bool:
-        """Whether the pod that has the device cannot start its container again."""
-        return REASONS[self.reason].closed_to_all
+    def open_to_owner(self) -> bool:
+        """Whether the pod that has the device may start its container again."""
+        return REASONS[self.reason].open_to_owner
 
     @property
     def closed_to_claims(self) -> bool:
         """Whether a claim that was allocated the device cannot have it."""
-        return self.closed_to_all or REASONS[self.reason].closed_to_claims
+        return not self.open_to_owner or REASONS[self.reason].closed_to_claims
 
     @property
     def in_use(self) -> bool:

@@ -206,7 +206,7 @@ def track(
     A binder device that vanished is missing for ``missing_device_ttl`` seconds and is then dropped. One that was
     missing or replaced for that time counts as new: its present file system becomes the expected one.
 
-    ``probe`` returns whether the driver of a binder device responds, for those that are healthy otherwise.
+    ``probe`` returns whether the driver of a binder device responds, for those that their own pods may use otherwise.
     """
     expired = {name for name, had in past.items() if had.expires and now >= had.since + missing_device_ttl}
     known = {name: device for name, device in before.items() if name not in expired} if expired else before
@@ -222,7 +222,7 @@ def track(
         if had is not None:
             expected = had.file_system
         reason = evaluate(device, verify, expected)
-        if reason is None and probe is not None and not probe(device):
+        if reason in {None, Reason.REPLACED} and probe is not None and not probe(device):
             reason = Reason.PROBE_FAILED
         if reason is not None:
             after[name] = Past(expected, reason, had.since if had is not None and had.reason is reason else now)

@@ -282,7 +282,7 @@ class Servicer:
         listed = self._inventory.snapshot.devices
         # A device that is no longer in the configuration stays as the pod got it.
         ids = [each for each in requested if each in listed or not self._backend.is_former(each)]
-        self._inventory.snapshot.require_usable(ids)
+        self._inventory.snapshot.require_open_to_owner(ids)
         if ids:
             await self._prepare(ids)
         return pb.PreStartContainerResponse()

@@ -271,7 +271,7 @@ class Claims:
             device = snapshot.devices.get(allocated.id)
             problem = "the device does not exist any more"
             if device is not None:
-                problem = "" if device.usable else device.detail or device.reason
+                problem = "" if device.healthy or device.open_to_owner else device.detail or device.reason
             found.append(DeviceHealth(allocated.pool, allocated.name, problem))
         return found, (self._superseded, self._inventory.superseded(snapshot.revision))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from aosp_plugin.backend.found_devices import aggregate, first
+from aosp_plugin.backend.found_devices import FoundDevices, HostState, aggregate, device_problems, first
 from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, FileSystem, Kind
+from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.binder.devices.store import evaluate
 
 FS, NEW_FS = (70, 1), (70, 2)
@@ -74,3 +75,11 @@ def test_set_has_the_reason_with_the_highest_precedence() -> None:
     for higher, lower in itertools.pairwise(of_members):
         members = [("a", lower), ("b", None), ("c", higher), ("d", lower)]
         assert aggregate("phone", members) == aggregate("phone", members[::-1]) == (higher, f"{higher}: c")
+
+
+def test_reason_of_a_file_does_not_hide_one_with_a_higher_precedence() -> None:
+    """A replaced device is open to a claim that has it; one whose recreation has failed may carry another context."""
+    found = FoundDevices(binder_devices={"b1": device(Kind.BINDERFS)}, reasons={"b1": Reason.REPLACED})
+    state = HostState(not_recreated=frozenset({"b1"}), lacking=frozenset({"b1"}))
+    problems = device_problems([DeviceSet("b1", ("b1",))], found, state)
+    assert problems == {"b1": (Reason.NOT_RECREATED, "not-recreated")}

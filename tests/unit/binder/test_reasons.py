@@ -9,5 +9,5 @@ def test_each_reason_has_a_row_in_the_order_of_the_enum() -> None:
 
 def test_reasons_that_close_a_device_to_all_pods_take_precedence() -> None:
     """Otherwise a missing device that is surplus as well would be open to the pod that has it."""
-    closed = [REASONS[reason].closed_to_all for reason in Reason]
-    assert closed == sorted(closed, reverse=True)
+    opened = [REASONS[reason].open_to_owner for reason in Reason]
+    assert opened == sorted(opened)

@@ -90,8 +90,8 @@ def test_device_is_accepted_on_any_file_system_once() -> None:
     assert tracker.scan(2.0, PRESENT) == REPLACED
 
 
-@pytest.mark.parametrize("fails_at", [0, 1])
-def test_probe_decides_about_devices_that_are_healthy_otherwise(fails_at: int) -> None:
+@pytest.mark.parametrize("fails_at", [0, 1, 3])
+def test_probe_decides_about_devices_that_are_open_to_their_pods_otherwise(fails_at: int) -> None:
     tracker, probed = Tracker(verify=Verify.PROBE), list[str]()
 
     def scan(now: int, found: Entries) -> Reason | None:
@@ -103,9 +103,9 @@ def test_probe_decides_about_devices_that_are_healthy_otherwise(fails_at: int) -
 
     expected = [Reason.PROBE_FAILED if now == fails_at else None for now in range(3)]
     assert [scan(now, PRESENT) for now in range(3)] == expected
-    assert scan(3, REMOUNTED) is Reason.REPLACED
+    assert scan(3, REMOUNTED) is (Reason.PROBE_FAILED if fails_at == 3 else Reason.REPLACED)
     assert scan(4, FILE) is Reason.NOT_A_DEVICE
-    assert probed == ["b1"] * 3
+    assert probed == ["b1"] * 4
 
 
 def test_ttl_is_that_of_each_device() -> None:
