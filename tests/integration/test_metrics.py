@@ -298,6 +298,14 @@ async def test_failing_requests_are_counted_and_logged(
         assert log.take("rpc", "code", "device") == [(level, event, rpc, code.name, "a") for rpc in rpcs]
 
 
+async def test_refused_start_of_a_container_is_no_recreation(kubelet: Kubelet, log: LogLines) -> None:
+    backend = FailingDevices(BackendError("no room"))
+    async with registered(backend, kubelet, 1, log) as observer, stub(kubelet) as plugin:
+        with pytest.raises(grpc.aio.AioRpcError, match="unknown"):
+            await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["other"]), timeout=PATIENCE)
+        assert observer.values("recreations_total", "result") == {}
+
+
 # -- registration
 
 

@@ -221,8 +221,6 @@ class Servicer:
             self._metrics.allocation_duration.labels(self._resource).observe(seconds)
             if code == "OK":
                 self._pods_changed()
-        elif rpc == "PreStartContainer":
-            self._metrics.recreations.labels(self._resource, "ok" if code == "OK" else "failed").inc()
 
     def _request_ended(self, task: asyncio.Task[Any]) -> None:
         self._requests.discard(task)
@@ -284,7 +282,12 @@ class Servicer:
         ids = [each for each in requested if each in listed or not self._backend.is_former(each)]
         self._inventory.snapshot.require_open_to_owner(ids)
         if ids:
-            await self._prepare(ids)
+            result = "failed"
+            try:
+                await self._prepare(ids)
+                result = "ok"
+            finally:
+                self._metrics.recreations.labels(self._resource, result).inc()
         return pb.PreStartContainerResponse()
 
     async def _prepare(self, ids: Sequence[str]) -> None:
