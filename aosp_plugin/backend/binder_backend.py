@@ -8,7 +8,6 @@ configuration: it mounts phones, retries recreations, and writes the CDI spec.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,8 +37,6 @@ from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.conditions import Condition, Conditions
 from aosp_plugin.framework.devices import ContainerEdits, Device
 from aosp_plugin.framework.errors import BackendError, CdiError, UnhealthyDeviceError, UnknownDeviceError
-
-LOG = logging.getLogger(__name__)
 
 _MODE_INTERVAL = 10.0
 """Seconds between two scans while some users cannot open a device: a change of its mode causes no file event."""
@@ -97,8 +94,6 @@ class BinderBackend(Backend[FoundDevices]):
             self._spec = SpecWriter(host, resource, self._edits, cdi_dir)
         self._shared_paths = SharedPaths(host, resource)
         self._links = DeviceLinks(host)
-        self._allocated_before: set[str] = set()
-        self._reuse_logged = False
         self._resets = 0
         """``ScanInput.resets`` of the last scan. For the worker thread."""
         self._last = FoundDevices()
@@ -217,8 +212,6 @@ class BinderBackend(Backend[FoundDevices]):
     def allocate(self, found: FoundDevices, ids: Sequence[str]) -> ContainerEdits:
         """Return what a container gets for the devices ``ids``. Raises AllocationError."""
         devices = [found.allocated(group) for group in self._sets_of(ids, found)]
-        if self._recreator is None and not self._reuse_logged:
-            self._log_reuse([device.id for device in devices])
         return self._edits.for_container(devices, found.shared)
 
     def prefer(
@@ -251,21 +244,6 @@ class BinderBackend(Backend[FoundDevices]):
                 self._spec.rewrite()
             except (OSError, HostError, CdiError) as error:
                 raise UnhealthyDeviceError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
-
-    def _log_reuse(self, ids: Sequence[str]) -> None:
-        """Log once that a device is not fresh: only the kernel's log says why its next context manager is refused."""
-        reused = self._allocated_before.intersection(ids)
-        self._allocated_before.update(ids)
-        if reused:
-            self._reuse_logged = True
-            LOG.info(
-                "device allocated again without recreation, a context manager of another user gets EPERM",
-                extra={
-                    "resource": self.resource_name,
-                    "device": min(reused, key=ids.index),
-                    "remedy": "recreate: on-start",
-                },
-            )
 
     def _sets_of(self, ids: Iterable[str], found: FoundDevices) -> list[DeviceSet]:
         """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""

@@ -290,8 +290,6 @@ class ClaimsBackend(BinderBackend):
         present = {*found.shared.devices, *(other[:2] for device in devices for other in device.others)}
         added = tuple((path, path) for path in further if (path, path) not in present)
         require_free(parameters, [path for path, _ in added], taken)
-        if self._claimed is None and self._recreator is None:
-            self._log_reuse([device.id for device in devices if device.id not in self._prepared])
         self._prepared = {**self._prepared, **{device.id: self._lasting(device.members) for device in devices}}
         shared = found.shared._replace(devices=(*found.shared.devices, *added))
         edits = self._edits.for_claim(devices, shared, parameters)
