@@ -130,7 +130,7 @@ def _unmount(host: Host, directory: str, mounted: Mapping[str, int], kept: Uses)
     The directories stay: a container that has one as a volume would not see its successor. Raises HostError.
     """
     if mounted:
-        require_propagation(directory, read_mount_table(), in_container=host.process_path("/") != "/")
+        require_propagation(host, directory, read_mount_table())
     users = mounts.users({st_dev: name for name, st_dev in mounted.items()})
     for name, st_dev in mounted.items():
         if st_dev in users:

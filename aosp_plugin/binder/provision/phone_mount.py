@@ -9,9 +9,9 @@ import os
 import stat
 from collections.abc import Iterable
 
-from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
 from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS
+from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS, Host
 from aosp_plugin.binder.driver.mounts import MountPoint
 from aosp_plugin.binder.host_errors import BinderfsError
 from aosp_plugin.binder.provision.directories import MODE, set_mode
@@ -32,11 +32,12 @@ class PropagationError(BinderfsError):
     """What is mounted here does not appear on the host: a container would get the previous binderfs of the phone."""
 
 
-def require_propagation(directory: str, table: Iterable[MountPoint], *, in_container: bool) -> None:
+def require_propagation(host: Host, directory: str, table: Iterable[MountPoint]) -> None:
     """Require that mounts in ``directory`` appear on the host, where the container runtime looks for them.
 
-    ``in_container``: it is below another root than the host's. Raises PropagationError.
+    Raises PropagationError.
     """
+    in_container = host.process_path("/") != "/"
     around = [mount for mount in table if f"{directory}/".startswith(f"{mount.directory.rstrip('/')}/")]
     if not around:
         return
@@ -54,18 +55,6 @@ def has_namespace_of_init() -> bool:
         return os.readlink("/proc/self/ns/mnt") == os.readlink("/proc/1/ns/mnt")
     except OSError:
         return False
-
-
-def require_own_directory(directory: str) -> None:
-    """Require that the directory, if it exists, contains only phones. Raises BinderfsError."""
-    try:
-        others = [name for name in os.listdir(directory) if phone_number(name) is None]
-    except FileNotFoundError:
-        return
-    if others:
-        raise BinderfsError(
-            f"{directory} is not empty: it contains {min(others)!r}: choose another phones.directory for phones alone"
-        )
 
 
 def read_mount_table() -> tuple[MountPoint, ...]:

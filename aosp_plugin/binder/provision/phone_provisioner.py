@@ -13,7 +13,6 @@ from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.driver.mounts import MountPoint
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
@@ -64,7 +63,7 @@ class PhoneProvisioner:
     def check(self) -> None:
         """Check without effect that phones could be mounted. Raises HostError."""
         with self._path() as directory:
-            self._require_allowed(directory, phone_mount.read_mount_table())
+            phone_mount.require_propagation(self._host, directory, phone_mount.read_mount_table())
             binderfs.check_mountable(directory)
 
     def survey(self) -> set[str]:
@@ -107,7 +106,7 @@ class PhoneProvisioner:
             table = phone_mount.read_mount_table()
             self._own = phone_mount.own_mounts(table)
             try:
-                self._require_allowed(directory, table)
+                phone_mount.require_propagation(self._host, directory, table)
             except HostError as error:
                 self.mount_error = error.with_traceback(None)
             foreign: set[str] = set()
@@ -205,12 +204,6 @@ class PhoneProvisioner:
         """Begin a call; see ``phones_below``."""
         self._own = None
         return phones_below(self._host, self._host_directory)
-
-    def _require_allowed(self, directory: str, table: Iterable[MountPoint]) -> None:
-        """Raise HostError if nothing may be mounted in the directory of the phones."""
-        phone_mount.require_own_directory(directory)
-        in_container = self._host.process_path("/") != "/"
-        phone_mount.require_propagation(directory, table, in_container=in_container)
 
     def _forget(self, phone: str) -> None:
         self.file_systems.pop(phone, None)

@@ -83,12 +83,14 @@ def test_phone_whose_directory_is_in_use_does_not_affect_the_others(directory: M
 
 
 def test_other_file_system_is_recognised_while_nothing_may_be_mounted(directory: Mounts) -> None:
-    """A file in the directory of phones keeps the plugin from mounting, not from rejecting what others mounted."""
+    """A mount that does not propagate keeps the plugin from mounting, not from rejecting what others mounted."""
+    directory.mount_other("..", shared=False)
+    directory.share("..")
     provisioner(directory).provision(["phone0", "phone1"])
     (directory.path / "phone1/hwbinder").unlink()
     directory.mount_tmpfs_with("phone0", *TRIPLE)
-    (directory.path / "data").touch()
-    keeper = provisioner(directory)
+    directory.make_private("..")
+    keeper = PhoneProvisioner("/phones", Host(str(directory.path.parent)))
     assert keeper.provision(["phone0", "phone1", "phone2"]) == []
     assert keeper.foreign == {"phone0"}
     assert sorted(binderfs.device_names(f"{directory.path}/phone1")) == TRIPLE
