@@ -210,6 +210,23 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
     assert os.listdir(directory.path) == ["phone0"]
 
 
+def test_removed_phone_whose_recreation_has_failed_is_not_mounted_again(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(directory, 2)
+    clock = Clock()
+    backend = started(directory, 1, clock)
+    with monkeypatch.context() as patch:
+        directory.refuse_all(patch)
+        with pytest.raises(UnhealthyDeviceError, match="could not be recreated"):
+            backend.pre_start(["phone1"])
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.tell(allocated=Allocated(frozenset(), clock.now))
+    backend.update_host()
+    backend.update_host()
+    assert directory.mounted() == {"phone0": 1}
+
+
 def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Mounts) -> None:
     """The container of the pod that has it may be restarted, and refers to it by its CDI name."""
     clock = Clock()

@@ -57,8 +57,8 @@ class Recreator:
         self._host = host
         self._store = store
         self._provisioner = provisioner
-        # The phones or binder devices that could not be replaced, with their binder devices.
-        self._failed: Mapping[str, Mapping[str, BinderDevice | None]] = {}
+        self._failed: Mapping[str, Sequence[str]] = {}
+        """The binder devices of each phone or binder device that could not be replaced. Replaced, never changed."""
 
     @property
     def failed(self) -> frozenset[str]:
@@ -67,53 +67,37 @@ class Recreator:
 
     def recreate(self, group: DeviceSet) -> None:
         """Replace the binder devices of a device set with fresh ones. Raises HostError; the failure is remembered."""
-        parts = {name: (name,) for name in group.members} if self._provisioner is None else {group.id: group.members}
-        for part, names in parts.items():
-            self._recreate(part, names)
+        if self._provisioner is not None:
+            self._recreate(group.id, group.members)
+        else:
+            for name in group.members:
+                self._recreate(name, [name])
 
     def retry(self) -> None:
-        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer fails.
-
-        Another plugin of the resource, as in a rolling update, may have replaced it since, and given it to a container.
-        """
-        for part in natural_sort([*self._failed]):
-            names = [*self._failed[part]]
-            if self._files(names) != self._failed[part]:
-                self._forget(part)
-                continue
+        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer fails."""
+        known = self._store.devices.keys()  # others were removed since
+        self._failed = {name: names for name, names in self._failed.items() if not known.isdisjoint(names)}
+        for replaced in natural_sort([*self._failed]):
             try:
-                self._recreate(part, names)
+                self._recreate(replaced, self._failed[replaced])
             except ProvisionerError:  # nor would it answer for the others
                 return
             except HostError as error:
-                LOG.debug("recreation failed again", extra={"device": part, "error": str(error)})
+                LOG.debug("recreation failed again", extra={"device": replaced, "error": str(error)})
 
-    def _recreate(self, part: str, names: Sequence[str]) -> None:
+    def _recreate(self, replaced: str, names: Sequence[str]) -> None:
         """Replace a phone or a binder device, of which ``names`` are the binder devices. Raises HostError."""
-        try:
-            self._replace(part, names)
-        except BaseException:
-            self._failed = {**self._failed, part: self._files(names)}
-            raise
-        self._forget(part)
-
-    def _files(self, names: Sequence[str]) -> Mapping[str, BinderDevice | None]:
-        """Return the binder devices with these names as of the last scan."""
-        return {name: self._store.devices.get(name) for name in names}
-
-    def _forget(self, part: str) -> None:
-        self._failed = {other: files for other, files in self._failed.items() if other != part}
-
-    def _replace(self, part: str, names: Sequence[str]) -> None:
+        others = {other: members for other, members in self._failed.items() if other != replaced}
+        self._failed = {**others, replaced: names}
         if self._provisioner is not None:
-            self._provisioner.replace(part)
+            self._provisioner.replace(replaced)
             # Another file system at the path of a known device would otherwise count as replaced.
             self._store.renew(names)
-            return
-        device = self._store.devices.get(part)
-        if device is None:
-            raise HostError(f"binder device {part!r} does not exist")
-        recreate_device(device, self._host)
+        elif (device := self._store.devices.get(replaced)) is not None:
+            recreate_device(device, self._host)
+        else:
+            raise HostError(f"binder device {replaced!r} does not exist")
+        self._failed = others
 
 
 def recreate_device(device: BinderDevice, host: Host) -> None:
