@@ -38,9 +38,6 @@ from aosp_plugin.framework.conditions import Condition, Conditions
 from aosp_plugin.framework.devices import ContainerEdits, Device
 from aosp_plugin.framework.errors import BackendError, CdiError, UnhealthyDeviceError, UnknownDeviceError
 
-_MODE_INTERVAL = 10.0
-"""Seconds between two scans while some users cannot open a device: a change of its mode causes no file event."""
-
 
 class BinderBackend(Backend[FoundDevices]):
     """The binder devices of one resource on this host."""
@@ -153,8 +150,6 @@ class BinderBackend(Backend[FoundDevices]):
         due = [self._store.seconds_until_scan()]
         if found.has_surplus:
             due.append(SURPLUS_INTERVAL)
-        if found.restricted:
-            due.append(_MODE_INTERVAL)
         return min((each for each in due if each is not None), default=None)
 
     def update_host(self, found: FoundDevices) -> bool:
@@ -220,7 +215,7 @@ class BinderBackend(Backend[FoundDevices]):
         """Choose consecutive devices, or the least shared replicas; see ``binder.devices.preference``."""
         replicas, order = self._resource.replicas, [*found.sets]
         if replicas > 1:
-            return preference.spread(order, replicas, available, must_include, size, found.numa_nodes)
+            return preference.spread(order, replicas, available, must_include, size)
         return preference.prefer(order, available, must_include, size, found.numa_nodes)
 
     def pre_start(self, found: FoundDevices, ids: Sequence[str]) -> None:

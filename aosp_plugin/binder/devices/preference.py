@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from aosp_plugin.binder.devices.sets import last_number, replica_ids
@@ -85,17 +85,12 @@ def prefer(
 
 
 def spread(
-    devices: Sequence[str],
-    count: int,
-    available: Iterable[str],
-    must_include: Sequence[str],
-    size: int,
-    numa_nodes: NodesById | None = None,
+    devices: Sequence[str], count: int, available: Iterable[str], must_include: Sequence[str], size: int
 ) -> list[str]:
-    """Choose ``size`` of the ``count`` replicas of each of ``devices``; otherwise as ``prefer``.
+    """Choose ``size`` of the ``count`` replicas of each of ``devices``, in addition to ``must_include``.
 
-    In order of precedence: no device is chosen twice while there are others, the devices are on one NUMA node if it has
-    enough, and those with the fewest allocated replicas come first, lowest first.
+    No device is chosen twice while there are others. Those with the fewest allocated replicas come first, lowest first.
+    The kubelet offers those of one NUMA node alone, where its policy requires that.
     """
     chosen = list(dict.fromkeys(must_include))
     candidates, included = set(available).difference(chosen), set(chosen)
@@ -103,14 +98,10 @@ def spread(
     spare = [[replica for replica in ids if replica in candidates] for ids in replicas]
     own = [len(included.intersection(ids)) for ids in replicas]
     while len(chosen) < size and any(spare):
-        fewest, missing = min(compress(own, spare)), size - len(chosen)
-        free = [position for position, ids in enumerate(spare) if ids and own[position] == fewest]
-        allocated = [-len(ids) for ids in spare]  # the number of allocated replicas, up to the constant ``count``
-        groups = _by_numa_node(free, devices, compress(devices, own), missing, numa_nodes or {})
-        choices = [sorted(group, key=allocated.__getitem__)[:missing] for group in groups]
-        for position in min(choices, key=lambda picks: ([allocated[pick] for pick in picks], picks)):
-            chosen.append(spare[position].pop(0))
-            own[position] += 1
+        free = (position for position, ids in enumerate(spare) if ids)
+        position = min(free, key=lambda position: (own[position], -len(spare[position])))
+        chosen.append(spare[position].pop(0))
+        own[position] += 1
     return chosen
 
 

@@ -117,36 +117,28 @@ def replicas(free: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("places", "free", "must", "size", "chosen"),
+    ("free", "must", "size", "chosen"),
     [
-        pytest.param("", "2:012 1:012 0:12", "", 2, "1:0 2:0", id="different devices"),
-        pytest.param("", "0:2 1:12 2:012 3:12", "", 4, "2:0 1:1 3:1 0:2", id="least shared devices first"),
-        pytest.param("", "0:012 1:12", "", 5, "0:0 1:1 0:1 1:2 0:2", id="every device twice before any thrice"),
-        pytest.param("", "0:012 1:12", "0:01 1:1", 4, "0:01 1:12", id="replicas of included devices come last"),
-        pytest.param("", "9:0 0:3 1:0", "", 3, "1:0", id="unknown device, unknown replica"),
-        pytest.param("0011", "0:1 1:1 2:01 3:01", "", 2, "2:0 3:0", id="least shared NUMA node"),
-        pytest.param("0011", "0:01 1:01 2:1", "", 3, "0:0 1:0 2:1", id="different devices before one NUMA node"),
-        pytest.param("001", "0:1 1:1 2:01", "0:0", 4, "0:0 2:0 1:1 0:1", id="second replicas on all nodes in use"),
+        pytest.param("2:012 1:012 0:12", "", 2, "1:0 2:0", id="different devices"),
+        pytest.param("0:2 1:12 2:012 3:12", "", 4, "2:0 1:1 3:1 0:2", id="least shared devices first"),
+        pytest.param("0:012 1:12", "", 5, "0:0 1:1 0:1 1:2 0:2", id="every device twice before any thrice"),
+        pytest.param("0:012 1:12", "0:01 1:1", 4, "0:01 1:12", id="replicas of included devices come last"),
+        pytest.param("9:0 0:3 1:0", "", 3, "1:0", id="unknown device, unknown replica"),
     ],
 )
-def test_replicas_of_the_least_shared_devices_are_chosen(
-    places: str, free: str, must: str, size: int, chosen: str
-) -> None:
-    """Different devices take precedence over few NUMA nodes."""
-    devices, count = names(*range(len(places) or 4)), 2 if places else 3
-    assert spread(devices, count, replicas(free), replicas(must), size, on(places)) == replicas(chosen)
+def test_replicas_of_the_least_shared_devices_are_chosen(free: str, must: str, size: int, chosen: str) -> None:
+    assert spread(names(*range(4)), 3, replicas(free), replicas(must), size) == replicas(chosen)
 
 
-@given(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=6), st.integers(0, 20), st.text("01", min_size=6))
+@given(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=6), st.integers(0, 20))
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_replicas_are_spread_evenly(free: list[set[int]], size: int, places: str) -> None:
+def test_replicas_are_spread_evenly(free: list[set[int]], size: int) -> None:
     """No device is chosen twice more often than another one that has a free replica."""
     devices = names(*range(len(free)))
     offered = [f"b{number}::{replica}" for number, numbers in enumerate(free) for replica in sorted(numbers)]
-    for numa_nodes in ({}, on(places[: len(free)])):
-        chosen = spread(devices, 3, offered, [], size, numa_nodes)
-        assert set(chosen) <= set(offered)
-        assert len(chosen) == len(set(chosen)) == min(size, len(offered))
-        times = {device: sum(replicated_id(id_, 3) == device for id_ in chosen) for device in devices}
-        left = [times[f"b{number}"] for number, numbers in enumerate(free) if len(numbers) > times[f"b{number}"]]
-        assert max(times.values()) <= min(left, default=3) + 1
+    chosen = spread(devices, 3, offered, [], size)
+    assert set(chosen) <= set(offered)
+    assert len(chosen) == len(set(chosen)) == min(size, len(offered))
+    times = {device: sum(replicated_id(id_, 3) == device for id_ in chosen) for device in devices}
+    left = [times[f"b{number}"] for number, numbers in enumerate(free) if len(numbers) > times[f"b{number}"]]
+    assert max(times.values()) <= min(left, default=3) + 1
