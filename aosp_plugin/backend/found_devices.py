@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
-from aosp_plugin.backend.shared_paths import SharedFiles, Spread
+from aosp_plugin.backend.shared_paths import SharedFiles
+from aosp_plugin.backend.spread import Spread
 from aosp_plugin.binder.devices.health import HealthProblem, Reason, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet, is_phone, last_number

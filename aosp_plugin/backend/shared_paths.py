@@ -1,86 +1,26 @@
 """What containers get besides binder devices: shared mounts and devices, spread devices, and slices of devices.
 
-A few devices of the host, such as GPUs, are spread over the devices of a resource: of each item of ``spread_devices``,
-device number N has the known spread device N mod K, where K is the number of known spread devices, in natural order.
-Items with devices of the same hardware, such as the cards and the render nodes of GPUs, are ``paired``. A spread device
-that is lost stays known: its devices are unhealthy, and no other device moves. A restart and SIGHUP forget lost ones.
-
 Of numbered devices, such as loop devices, each device of a resource has a slice, which depends only on its number.
+``spread`` has the rules of spread devices.
 """
 
 import contextlib
 import logging
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from aosp_plugin.backend.spread import Selected, Spread, SpreadItem, paired
 from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
 from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import Resource, SliceDevices, SpreadDevice, shared_device, spread_device
+from aosp_plugin.config.keys import Resource, SliceDevices, shared_device, spread_device
 from aosp_plugin.config.values import OWN_BINDERFS, has_placeholder, placeholder_pattern, shared_path
 from aosp_plugin.framework.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
-
-
-class Selected(NamedTuple):
-    """A device of the host that a container gets by the number of its device."""
-
-    path: str
-    container_path: str
-    variable: str = ""
-    """The variable of the container with the container path; empty if there is none."""
-
-
-class SpreadItem(NamedTuple):
-    """An item of ``spread_devices`` as of one scan. Immutable: shared by all threads."""
-
-    device: SpreadDevice
-    known: Mapping[str, str] = {}
-    """The hardware of each known device by its path, lost ones included; empty if it is unknown."""
-    paths: tuple[str, ...] = ()
-    """The paths in use, in the order of the numbers of the devices that have them."""
-
-    def selected(self, number: int) -> Selected:
-        """Return the spread device of device ``number``. At least one must be in use."""
-        path = self.paths[number % len(self.paths)]
-        return Selected(path, self.device.container_path or path, self.device.env)
-
-
-class Spread(NamedTuple):
-    """The spread devices as of one scan. Immutable: shared by all threads."""
-
-    items: tuple[SpreadItem, ...] = ()
-    """The items with a device in use."""
-    lost: frozenset[str] = frozenset()
-    """The paths in use that do not exist now."""
-    numa_nodes: Mapping[str, int] = {}
-    """The NUMA nodes of spread devices by path, according to the kernel; absent without one."""
-
-    @property
-    def paths(self) -> list[str]:
-        """The paths in use."""
-        return [path for item in self.items for path in item.paths]
-
-    def of(self, number: int) -> list[Selected]:
-        """Return the spread devices of device ``number``, one of each item."""
-        return [item.selected(number) for item in self.items]
-
-    def limits(self, number: int) -> dict[str, int]:
-        """Return the ``per_device`` of the spread devices of device ``number`` by path, if they have one."""
-        return {
-            item.selected(number).path: item.device.per_device
-            for item in self.items
-            if item.device.per_device is not None
-        }
-
-    def numa_node(self, number: int) -> tuple[int, ...]:
-        """Return the NUMA node of the first spread device of device ``number`` that has one; empty if none has."""
-        return next(((self.numa_nodes[path],) for path, *_ in self.of(number) if path in self.numa_nodes), ())
 
 
 class SharedFiles(NamedTuple):
@@ -153,14 +93,13 @@ class SharedPaths:
         mounts = frozenset(path for path in self._mounts if self._find(path, search))
         self._log_not_found("mounts", self._mounts - mounts)
         mounts |= self._find_own_mounts(search)
-        found, absent = self._find_devices(search)
+        found = self._find_devices(search)
         spread = self._spread_devices(found, forget=forget)
         missing, present = self._missing(found, spread), frozenset[str]().union(*found.values())
         files = [file for devices in self._slices for file in found[devices.pattern].items()]
         sliced = {(stat.S_IFMT(status.st_mode), status.st_rdev): path for path, status in files}
         self._files = SharedFiles(mounts, self._shared_devices(found), missing, spread, self._slices, present, sliced)
         self._search = search
-        self._log_not_found("devices", absent & {device.path for device in self._shared if not device.required})
         if spread != before:
             unused = {path for item in self._spread.values() for path in item.known}.difference(spread.paths)
             names = {"paths": spread.paths, "missing": sorted(spread.lost), "unused": natural_sort([*unused])}
@@ -189,30 +128,21 @@ class SharedPaths:
         directory, _, name = path.rpartition("/")
         return stat.S_ISLNK(self._host.lstat(f"{self._host.resolve(directory)}/{name}").st_mode)
 
-    def _find_devices(self, search: PathSearch) -> tuple[dict[str, dict[str, os.stat_result]], set[str]]:
-        """Return the status of the devices at each path or pattern, and the paths and patterns without any file."""
-        others, unprintable = set[str](), set[str]()
-        keys = self._keys()
-        found: dict[str, dict[str, os.stat_result]] = {path: {} for path in keys}
-        absent = set()
-        for path, key in keys.items():
+    def _find_devices(self, search: PathSearch) -> dict[str, dict[str, os.stat_result]]:
+        """Return the status of the devices at each path or pattern, and log what is none."""
+        found: dict[str, dict[str, os.stat_result]] = {}
+        others = set[str]()
+        for path, key in self._keys().items():
             files = self._find(path, search)
-            if not files:
-                absent.add(path)
-            for file, status in files.items():
-                if not file.isprintable():
-                    unprintable.add(ascii(file))
-                elif stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
-                    found[path][file] = status
-                elif self._search is None and stat.S_ISDIR(status.st_mode) and not is_pattern(path):
-                    raise ConfigError(f"{key}: {path} is a directory, not a device: use shared_mounts")
-                else:
-                    others.add(file)
+            if self._search is None and not is_pattern(path) and any(map(_is_directory, files.values())):
+                raise ConfigError(f"{key}: {path} is a directory, not a device: use shared_mounts")
+            found[path] = {file: status for file, status in files.items() if _is_device(status)}
+            others |= files.keys() - found[path].keys()
         for path in self._newly("others", others):
             LOG.warning("shared device is not a device, not passed to containers", extra={"path": path})
-        for path in self._newly("unprintable", unprintable):
-            LOG.warning("file skipped", extra={"file": path, "reason": "its path contains unprintable characters"})
-        return found, absent
+        optional = {device.path for device in self._shared if not device.required}
+        self._log_not_found("devices", {path for path in optional if not found[path]} - others)
+        return found
 
     def _keys(self) -> dict[str, str]:
         """Return the paths and patterns of devices, each with its configuration key."""
@@ -277,43 +207,14 @@ class SharedPaths:
         return sorted(self._states[state] - before)
 
 
-def paired(known: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """Return the devices in use of each item of ``spread_devices``, in the order of the numbers that have them.
-
-    ``known`` has the hardware of the devices of each item by path, empty if it is unknown. Items that share hardware
-    use the same number of devices, so that the same device number gets devices of the same hardware. Their order is the
-    natural order of the first such item. Hardware without a device in every such item is left out: a BMC has a card and
-    no render node, for example, and no container gets its card together with another GPU.
-    """
-    keyed = [dict(_keyed(paths)) for paths in known]
-    used = []
-    for own in keyed:
-        together = [own]
-        for other in keyed * len(keyed):  # items may be connected through others
-            if other not in together and any(_share(other, each) for each in together):
-                together.append(other)
-        first = next(each for each in keyed if each in together)
-        used.append(tuple(own[key] for key in first if all(key in each for each in together)))
-    return used
-
-
-def _keyed(paths: Mapping[str, str]) -> Iterator[tuple[tuple[str, int | str], str]]:
-    """Yield the devices of an item in natural order, each with its hardware and its position on that hardware.
-
-    A device of unknown hardware has its path in place of the position.
-    """
-    counts = Counter[str]()
-    for path in natural_sort([*paths]):
-        hardware = paths[path]
-        yield (hardware, counts[hardware] if hardware else path), path
-        counts[hardware] += 1
-
-
-def _share(first: Mapping[tuple[str, int | str], str], second: Mapping[tuple[str, int | str], str]) -> bool:
-    """Return whether two items have devices of the same hardware."""
-    return not {hardware for hardware, _ in first if hardware}.isdisjoint(hardware for hardware, _ in second)
-
-
 def _normal(path: str) -> str:
     """Return a path or a pattern with single slashes."""
     return "/" + "/".join(parts(path))
+
+
+def _is_device(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+
+
+def _is_directory(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode)
