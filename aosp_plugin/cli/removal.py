@@ -19,8 +19,12 @@ from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import Host, sees_kernel_threads
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision.device_links import DeviceLinks
-from aosp_plugin.binder.provision.directories import phones_below
-from aosp_plugin.binder.provision.phone_mount import has_namespace_of_init, read_mount_table, require_propagation
+from aosp_plugin.binder.provision.phone_mount import (
+    has_namespace_of_init,
+    phones_below,
+    read_mount_table,
+    require_propagation,
+)
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.sources import node_name
@@ -111,7 +115,7 @@ def _remove_phones(host: Host, directory: str, surveyed: PhoneProvisioner, uses:
 
     Return why phones were kept. Raises HostError.
     """
-    phones = [phone for phone in natural_sort(surveyed.mounted()) if (phone_number(phone) or 0) >= first]
+    phones = [phone for phone in natural_sort(surveyed.directories()) if (phone_number(phone) or 0) >= first]
     kept = {phone: uses[phone] for phone in phones if phone in uses}
     with phones_below(host, directory) as path:
         _unmount(host, path, {phone: surveyed.file_systems[phone] for phone in phones if surveyed.is_own(phone)}, kept)

@@ -236,14 +236,10 @@ def binder_version(path: str) -> int:
 def check_mountable(directory: str) -> None:
     """Check that the kernel has binderfs and lets this process mount it; errors name ``directory``. Mounts nothing.
 
-    Raises the errors of ``create_mount``; none before Linux 5.2, which cannot tell.
+    Raises the errors of ``create_mount``.
     """
     with kernel_errors(Step.MOUNT, directory), contextlib.ExitStack() as stack:
-        try:
-            _open_file_system(stack)
-        except OSError as error:
-            if error.errno != errno.ENOSYS:
-                raise
+        _open_file_system(stack)
 
 
 @contextlib.contextmanager

@@ -1,20 +1,23 @@
-"""The binderfs of one phone: whether a directory has one, and whether it is the plugin's; mounting and unmounting.
+"""The directory and the binderfs of one phone: who may change the path, what is mounted; mounting and unmounting.
 
 A binderfs is filled before it is attached (``binderfs.create_mount``), so that a directory has either a complete
 binderfs or none, whenever the process is killed. All paths are paths of this process.
 """
 
 import contextlib
+import itertools
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, PHONE_PREFIX
 from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS, Host
 from aosp_plugin.binder.driver.mounts import MountPoint
-from aosp_plugin.binder.host_errors import BinderfsError
-from aosp_plugin.binder.provision.directories import MODE, set_mode
+from aosp_plugin.binder.host_errors import BinderfsError, HostError
+
+MODE = 0o666
+"""Android's processes run as many users: system (1000), and one for each app."""
 
 SOURCE = "aosp-phone"
 """The source of the mounts for pods that get a phone through the device plugin API. A binderfs with neither this source
@@ -30,6 +33,55 @@ class ForeignMountError(BinderfsError):
 
 class PropagationError(BinderfsError):
     """What is mounted here does not appear on the host: a container would get the previous binderfs of the phone."""
+
+
+@contextlib.contextmanager
+def phones_below(host: Host, directory: str) -> Iterator[str]:
+    """Yield the host's directory of phones as a path of this process without links. Raises HostError, not OSError.
+
+    It also raises HostError if others than root can change where the path leads, or the names in the directory: a
+    mount, and a directory that is removed, would be elsewhere.
+    """
+    with translated_errors(f"provision phones in {directory}"):
+        links: set[str] = set()
+        resolved = host.resolve(directory, links)
+        for path in (*links, f"{resolved}/{PHONE_PREFIX}"):
+            _require_of_root(host.process_path(path))
+        yield host.process_path(resolved)
+
+
+def _require_of_root(path: str) -> None:
+    """Require that root, or the user of this process, alone can change each entry of a path that has no links.
+
+    In a directory with the sticky bit, such as /tmp, others cannot change root's files, but create new ones. Raises
+    HostError and OSError.
+    """
+    owners = {0, os.geteuid()}
+    parents = [*itertools.accumulate(path.split("/")[:-1], "{}/{}".format)]
+    for parent, entry in itertools.pairwise((*(each or "/" for each in parents), path)):
+        try:
+            directory = os.stat(parent)
+        except FileNotFoundError:
+            return
+        if directory.st_uid in owners and not directory.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if directory.st_uid in owners and directory.st_mode & stat.S_ISVTX and os.lstat(entry).st_uid in owners:
+                continue
+        raise HostError(
+            f"others than root can change {parent}: chown root and chmod go-w it, or choose another directory"
+        )
+
+
+@contextlib.contextmanager
+def translated_errors(operation: str) -> Iterator[None]:
+    """Raise HostError instead of an OSError. ``operation`` completes "cannot ..."."""
+    try:
+        yield
+    except OSError as error:
+        cause = f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}"
+        remedy = ": run as root" if isinstance(error, PermissionError) else ""
+        raise HostError(f"cannot {operation}: {cause}{remedy}") from error
 
 
 def require_propagation(host: Host, directory: str, table: Iterable[MountPoint]) -> None:
@@ -129,6 +181,24 @@ def fill(root: str, path: str) -> None:
             set_mode(f"{root}/{name}", MODE)
     except BinderfsError as error:
         raise type(error)(str(error).replace(root, path)) from error
+
+
+def set_mode(path: str, mode: int) -> bool:
+    """Give the file the permissions ``mode`` if it has others, regardless of the umask. Return whether it had.
+
+    Never follows a link: a user who can write to the directory could replace the file with a link to a file of root.
+    """
+    if stat.S_IMODE(os.lstat(path).st_mode) == mode:
+        return False
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)  # what glibc does from 2.32 on for AT_SYMLINK_NOFOLLOW
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def is_transient(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
-from aosp_plugin.binder.provision.directories import phones_below, translated_errors
+from aosp_plugin.binder.provision.phone_mount import phones_below, translated_errors
 
 LOG = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class PhoneProvisioner:
         """
         mounted: list[str] = []
         self.mount_error = None
-        if not (phones or self.mounted()):
+        if not (phones or self.directories()):
             self._links.repair([self._host_directory], {})
             return mounted
         with self._path() as directory:
@@ -183,7 +183,7 @@ class PhoneProvisioner:
                 self.foreign |= {phone}
             self._forget(phone)
 
-    def mounted(self) -> list[str]:
+    def directories(self) -> list[str]:
         """Return the phones that may have a binderfs: those with a directory. Raises HostError."""
         with self._path() as directory:
             return _phones_in(directory)

@@ -32,7 +32,7 @@ from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
-from aosp_plugin.binder.provision.directories import MODE
+from aosp_plugin.binder.provision.phone_mount import MODE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)
