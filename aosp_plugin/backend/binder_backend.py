@@ -272,7 +272,7 @@ class BinderBackend(Backend[FoundDevices]):
         """Return the NUMA nodes by device: the configured nodes, else the node of the spread device."""
         if not self._numa.ranges and not shared.spread.numa_nodes:
             return {}
-        nodes = {group.id: self._numa.of(group.numbered) or shared.spread.numa_node(group.number) for group in groups}
+        nodes = {group.id: self._numa.of(group.numa_names) or shared.spread.numa_node(group.number) for group in groups}
         return {device_id: own for device_id, own in nodes.items() if own}
 
     def _advertised(

@@ -37,7 +37,7 @@ class NumaMap(NamedTuple):
     def of(self, names: Iterable[str]) -> tuple[int, ...]:
         """Return the sorted NUMA nodes of the last numbers in ``names``. Empty if no range contains any of them."""
         numbers = [number for name in names if (number := last_number(name)) is not None]
-        found = {part.numa_node for part in self.ranges for number in numbers if part.first <= number <= part.last}
+        found = {each.numa_node for each in self.ranges for number in numbers if each.first <= number <= each.last}
         return tuple(sorted(found))
 
 
@@ -51,7 +51,7 @@ def parse_numa(ranges: Mapping[str, int]) -> NumaMap:
         first, _, last = text.partition("-")
         parsed.append(Range(int(first), int(last or first), numa_node))
     parsed.sort()
-    if any(part.last < part.first for part in parsed):
+    if any(each.last < each.first for each in parsed):
         raise ValueError("a range ends before it begins")
     if any(upper.first <= lower.last for lower, upper in pairwise(parsed)):
         raise ValueError("two ranges overlap")

@@ -129,7 +129,7 @@ def scan_devices(
             usable.append(entry)
             continue
         if (
-            layout.id_part(entry) is None
+            layout.set_id_in(entry) is None
             or entry == CONTROL_NAME
             or (layout.files and reader.directory_of(entry) is None)
         ):

@@ -84,7 +84,7 @@ class DeviceSet(NamedTuple):
     """Names of its binder devices, including missing ones, in the order in which a container gets them."""
 
     @property
-    def numbered(self) -> tuple[str, ...]:
+    def numa_names(self) -> tuple[str, ...]:
         """The names whose last numbers select the NUMA node: the ID of a named set, otherwise all members."""
         return self.members if self.id == self.members[0] else (self.id,)
 
@@ -96,7 +96,7 @@ class DeviceSet(NamedTuple):
         all of them would have the same one of ``size`` spread devices.
         """
         number = last_number(self.id) or 0
-        if len(self.numbered) == 1 or last_number(self.members[1]) != number + 1:
+        if len(self.numa_names) == 1 or last_number(self.members[1]) != number + 1:
             return number
         return number // len(self.members)
 
@@ -116,12 +116,12 @@ class Layout(abc.ABC):
         """Return the set with an ID that ``ids`` has returned."""
 
     @abc.abstractmethod
-    def id_part(self, entry: str) -> str | None:
-        """Return the part of a file name in the device directory that must be a valid ID; None if it is in no set."""
+    def set_id_in(self, entry: str) -> str | None:
+        """Return what must be a valid ID in the name of a file in the device directory; None if it is in no set."""
 
     def problem(self, entry: str, id_suffix: str = "") -> str | None:
-        """Return why a file whose name has such a part is in no set; None if it is in one."""
-        return name_problem((self.id_part(entry) or "") + id_suffix)
+        """Return why a file whose name has an ID is in no set; None if it is in one."""
+        return name_problem((self.set_id_in(entry) or "") + id_suffix)
 
 
 class Single(Layout):
@@ -138,7 +138,7 @@ class Single(Layout):
         """Return the set of the binder device with this name."""
         return DeviceSet(set_id, (set_id,))
 
-    def id_part(self, entry: str) -> str | None:
+    def set_id_in(self, entry: str) -> str | None:
         """Return the name if it begins with the prefix."""
         return entry if entry.startswith(self.prefix) else None
 
@@ -201,7 +201,7 @@ class Named(Layout):
         """Return the set with this value of {set}."""
         return DeviceSet(set_id, tuple([prefix + set_id + suffix for prefix, suffix in self._affixes]))
 
-    def id_part(self, entry: str) -> str | None:
+    def set_id_in(self, entry: str) -> str | None:
         """Return the value of {set}."""
         return _placeholder_value(self._entry_affixes, entry)
 
@@ -212,7 +212,7 @@ class PhoneLayout(Named):
     def __init__(self) -> None:
         super().__init__(PHONE_BINDER_DEVICES)
 
-    def id_part(self, entry: str) -> str | None:
+    def set_id_in(self, entry: str) -> str | None:
         """Return the file name if it is the ID of a phone."""
         return entry if phone_number(entry) is not None else None
 

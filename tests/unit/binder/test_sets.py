@@ -36,7 +36,7 @@ def test_single_layout_has_a_set_for_each_name() -> None:
 def test_prefix_selects_the_files_of_single_and_numbered_layouts() -> None:
     """It is literal text: it may have special characters of regular expressions, and end with a digit."""
     for layout in (Single("b"), Numbered("b", 3)):
-        assert [layout.id_part(name) for name in ("b7", "b", "a7")] == ["b7", "b", None]
+        assert [layout.set_id_in(name) for name in ("b7", "b", "a7")] == ["b7", "b", None]
     assert Numbered("a.b", 1).ids(["a.b7", "axb8"]) == ["a.b7"]
     assert Numbered("b1", 2).ids(["b10", "b12", "b112", "b2"]) == ["b10", "b12", "b112"]
 
@@ -107,11 +107,11 @@ def test_each_member_leads_to_its_named_set() -> None:
 
 def test_pattern_selects_the_entries_of_the_device_directory() -> None:
     nested = Named(TRIPLE, "phone-{set}/dev-{name}")
-    assert [nested.id_part(entry) for entry in ("phone-7", "phone-", "phone-7/x", "null")] == ["7", None, None, None]
+    assert [nested.set_id_in(entry) for entry in ("phone-7", "phone-", "phone-7/x", "null")] == ["7", None, None, None]
     assert nested.files == ["dev-binder", "dev-hwbinder", "dev-vndbinder"]
     flat = Named(TRIPLE, "{name}{set}")
     assert not flat.files
-    assert [flat.id_part(entry) for entry in ("binder7", "vndbinder8", "binder", "null")] == ["7", "8", None, None]
+    assert [flat.set_id_in(entry) for entry in ("binder7", "vndbinder8", "binder", "null")] == ["7", "8", None, None]
 
 
 def test_pattern_problem_describes_invalid_patterns() -> None:
@@ -152,10 +152,10 @@ def test_valid_pattern_puts_no_file_into_two_sets(
 
 def test_numa_node_depends_on_all_members_of_a_numbered_set_and_on_the_id_of_a_named_set() -> None:
     """A number in {name} is not one of the phone."""
-    assert sets_of(Single(""), ["b7"])[0].numbered == ("b7",)
-    assert sets_of(Numbered("b", 3, 120), ["b121"])[0].numbered == ("b1", "b121", "b241")
-    assert sets_of(Named(["binder1", "binder2"]), ["phone7/binder2"])[0].numbered == ("phone7",)
-    assert sets_of(Named(["binder"], "{name}{set}"), ["binder7"])[0].numbered == ("7",)
+    assert sets_of(Single(""), ["b7"])[0].numa_names == ("b7",)
+    assert sets_of(Numbered("b", 3, 120), ["b121"])[0].numa_names == ("b1", "b121", "b241")
+    assert sets_of(Named(["binder1", "binder2"]), ["phone7/binder2"])[0].numa_names == ("phone7",)
+    assert sets_of(Named(["binder"], "{name}{set}"), ["binder7"])[0].numa_names == ("7",)
 
 
 def test_replicated_id_inverts_replica_ids() -> None:
