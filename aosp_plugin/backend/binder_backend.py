@@ -91,6 +91,7 @@ class BinderBackend(Backend[FoundDevices]):
             self._spec = SpecWriter(host, resource, self._edits, cdi_dir)
         self._shared_paths = SharedPaths(host, resource)
         self._links = DeviceLinks(host)
+        self._linked_directories: set[str] = set()
         self._resets = 0
         """``ScanInput.resets`` of the last scan. For the worker thread."""
         self._last = FoundDevices()
@@ -291,8 +292,8 @@ class BinderBackend(Backend[FoundDevices]):
         if self._phones is None and device_links.may_link(self._host):
             # A device that is bind-mounted alone gets no link: others have files in the same directory.
             linkable = {name: device for name, device in devices.items() if device.directory}
-            directories = {device.directory for device in linkable.values()}
-            self._links.repair(directories, {name: device.real_path for name, device in linkable.items()})
+            self._linked_directories |= {device.directory for device in linkable.values()}
+            self._links.repair({name: device.real_path for name, device in linkable.items()}, self._linked_directories)
         count = len(devices.keys() - {*device_links.link_names(self._host)})
         text = f"{count:,} binder devices have none" if count else ""
         self._conditions.set(catalog.UNLINKED, text, resource=self.resource_name)

@@ -62,7 +62,7 @@ def remove(config: Config, *, surplus: bool) -> bool:
         directory = resource.phones.directory
         first = resource.phones.count if surplus else 0
         kept = _remove_phones(host, directory, phones[directory], uses[directory], first)
-        DeviceLinks(host).repair([directory], {})
+        DeviceLinks(host).repair({}, [directory])
         for name, reason in kept.items():
             LOG.warning("not removed", extra={"resource": resource.resource_name, "device": name, "reason": reason})
         all_removed &= not kept

@@ -18,7 +18,7 @@ import functools
 import logging
 import os
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.host import Host
@@ -38,36 +38,36 @@ class DeviceLinks:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._directories: frozenset[str] = frozenset()
         self._repaired: Mapping[str, str] = {}
 
-    def repair(self, directories: Iterable[str], devices: Mapping[str, str]) -> None:
-        """Link ``devices``, and remove wrong links that lead below the ``directories`` of this call or the last one.
+    def repair(self, devices: Mapping[str, str], directories: Iterable[str] = ()) -> None:
+        """Link ``devices``, and remove wrong links that lead below ``directories``.
 
-        ``devices`` are paths of the host by the names of their links. While they are those of the last call, only the
-        names of the links are read.
+        ``devices`` are paths of the host by the names of their links. With directories, they are all devices; while
+        those are the ones of the last call, only the names of the links are read. Without, other links are not read.
         """
         try:
-            self._repair(frozenset(directories), devices)
+            self._repair(devices, [*directories])
         except OSError as error:
             _log(error.strerror or str(error))
 
-    def _repair(self, directories: frozenset[str], devices: Mapping[str, str]) -> None:
-        names = {*link_names(self._host)}
-        if devices and devices == self._repaired and devices.keys() <= names:
-            return
-        below = tuple(f"{self._host.resolve(directory)}/" for directory in directories | self._directories)
-        for name in names - devices.keys():
-            if self._target(name).startswith(below) and not self._is_right(name):
-                self._unlink(name)
-        if devices and not names:  # a host without udev
-            os.makedirs(self._host.process_path(DIRECTORY), exist_ok=True)
+    def _repair(self, devices: Mapping[str, str], directories: Sequence[str]) -> None:
+        if directories:
+            names = {*link_names(self._host)}
+            if devices and devices == self._repaired and devices.keys() <= names:
+                return
+            below = tuple(f"{self._host.resolve(directory)}/" for directory in directories)
+            for name in names - devices.keys():
+                if self._target(name).startswith(below) and not self._is_right(name):
+                    self._unlink(name)
+            self._repaired = devices
+        if devices:
+            os.makedirs(self._host.process_path(DIRECTORY), exist_ok=True)  # for a host without udev
         for name, path in devices.items():
             target = self._target(name)
             if target != path and not (target and self._is_right(name)):  # it led to a device that is gone
                 self._unlink(name)
                 os.symlink(path, self._path(name))
-        self._directories, self._repaired = directories, devices
 
     def _target(self, name: str) -> str:
         """Return what a link leads to; empty if it does not exist."""

@@ -91,7 +91,8 @@ class PhoneProvisioner:
     def provision(self, phones: Collection[str]) -> list[str]:
         """Mount a binderfs for each of ``phones`` that has none or a spoiled one; restore devices and modes in others.
 
-        Restores the links to the binder devices of all phones as well. Returns the IDs of the phones that were mounted.
+        Restores the links to the binder devices of all phones as well, and removes those to devices that other calls
+        have replaced or removed. Returns the IDs of the phones that were mounted.
         After a failure, ``error_text`` has the error, and mounted phones stay. An error of one phone does not affect
         the others, except that no further mount is attempted after a failed one. Mounted phones are checked even if
         nothing may be mounted in the directory, because a foreign file system must never reach a container. Raises
@@ -100,7 +101,7 @@ class PhoneProvisioner:
         mounted: list[str] = []
         self.mount_error = None
         if not (phones or self.directories()):
-            self._links.repair([self._host_directory], {})
+            self._links.repair({}, [self._host_directory])
             return mounted
         with self._path() as directory:
             table = phone_mount.read_mount_table()
@@ -158,7 +159,6 @@ class PhoneProvisioner:
                     self.phone_errors[phone] = error
                 else:
                     removed.append(phone)
-            self._link(removed)
         return removed
 
     def mount(self, phone: str) -> bool:
@@ -178,7 +178,6 @@ class PhoneProvisioner:
         with self._path() as directory:
             try:
                 self._remove(phone, f"{directory}/{phone}")
-                self._link([phone])
             except phone_mount.ForeignMountError:
                 self.foreign |= {phone}
             self._forget(phone)
@@ -271,10 +270,9 @@ class PhoneProvisioner:
         self.other_api -= {phone}
 
     def _link(self, phones: Iterable[str], directories: Iterable[str] = ()) -> None:
-        """Link the binder devices of ``phones``, and remove wrong links below them and below ``directories``."""
-        places = [*directories, *(f"{self._host_directory}/{phone}" for phone in phones)]
+        """Link the binder devices of ``phones``, and remove wrong links that lead below ``directories``."""
         names = (f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES)
-        self._links.repair(places, devices_below(self._host, self._host_directory, names))
+        self._links.repair(devices_below(self._host, self._host_directory, names), directories)
 
 
 def _phones_in(directory: str) -> list[str]:

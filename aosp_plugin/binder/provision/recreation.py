@@ -124,7 +124,7 @@ def recreate_device(device: BinderDevice, host: Host) -> None:
         with contextlib.suppress(HostError):
             binderfs.remove_device(directory, temporary)
         raise
-    DeviceLinks(host).repair((), devices_below(host, device.directory, [name]))
+    DeviceLinks(host).repair(devices_below(host, device.directory, [name]))
 
 
 def _file_in_binderfs(device: BinderDevice, host: Host) -> str:

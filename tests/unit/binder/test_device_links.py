@@ -33,7 +33,7 @@ BINDERFS = "/run/binderfs"
 
 
 def repair(root: Path, devices: dict[str, str]) -> None:
-    DeviceLinks(Host(str(root))).repair([BINDERFS], devices)
+    DeviceLinks(Host(str(root))).repair(devices, [BINDERFS])
 
 
 def add(root: Path, name: str, minor: int) -> str:
@@ -94,21 +94,22 @@ def test_link_that_leads_to_no_device_of_its_number_is_removed(root: Path) -> No
     assert targets(root) == {**FOREIGN, f"{MAJOR}:1": "/run/binderfs/other"}
 
 
-def test_repair_of_one_directory_leaves_the_links_below_others_alone(root: Path) -> None:
-    """One phone of a thousand is replaced; another program's links are nobody's business."""
+def test_repair_leaves_the_links_below_other_directories_alone(root: Path) -> None:
     (root / CHAR / f"{MAJOR}:8").symlink_to("/run/binderfs/gone")
     (root / CHAR / f"{MAJOR}:9").symlink_to("/run/other/gone")
-    DeviceLinks(Host(str(root))).repair(["/run/other"], {})
+    DeviceLinks(Host(str(root))).repair({}, ["/run/other"])
     assert targets(root) == {**FOREIGN, f"{MAJOR}:8": "/run/binderfs/gone"}
 
 
-def test_links_below_a_directory_that_has_no_device_any_more_are_removed(root: Path) -> None:
-    name, links = add(root, "one", 1), DeviceLinks(Host(str(root)))
-    links.repair([BINDERFS], devices(root))
-    assert name in targets(root)
-    (root / "run/binderfs/one").unlink()
-    links.repair([], {})
-    assert targets(root) == FOREIGN
+def test_link_of_a_single_device_costs_no_look_at_the_others(root: Path) -> None:
+    """One phone of a thousand is replaced; the next repair removes what is wrong now."""
+    name = add(root, "one", 1)
+    (root / CHAR / f"{MAJOR}:8").symlink_to("/run/binderfs/gone")
+    links = DeviceLinks(Host(str(root)))
+    links.repair({name: "/run/binderfs/one"})
+    assert targets(root) == {**FOREIGN, name: "/run/binderfs/one", f"{MAJOR}:8": "/run/binderfs/gone"}
+    links.repair({name: "/run/binderfs/one"}, [BINDERFS])
+    assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
 
 
 def test_host_without_udev_gets_the_directory(tmp_path: Path) -> None:
@@ -123,12 +124,12 @@ def test_directory_behind_a_link_is_the_one_that_the_links_lead_to(root: Path) -
     name = add(root, "one", 1)
     (root / "var").symlink_to("/run")
     host = Host(str(root))
-    DeviceLinks(host).repair(["/var/binderfs"], devices_below(host, "/var/binderfs", ["one"]))
+    DeviceLinks(host).repair(devices_below(host, "/var/binderfs", ["one"]), ["/var/binderfs"])
     assert targets(root)[name] == "/run/binderfs/one"
-    DeviceLinks(host).repair(["/var/binderfs"], {})
+    DeviceLinks(host).repair({}, ["/var/binderfs"])
     assert targets(root)[name] == "/run/binderfs/one"
     (root / "run/binderfs/one").unlink()
-    DeviceLinks(host).repair(["/var/binderfs"], {})
+    DeviceLinks(host).repair({}, ["/var/binderfs"])
     assert targets(root) == FOREIGN
 
 
