@@ -216,7 +216,9 @@ def problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthPr
 
 def general_problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthProblem | None:
     """Return why a device is unhealthy apart from its binder devices; None if it is not."""
-    shared, problems = found.shared, [state.held.get(group.id)]
+    shared, problems = found.shared, list[HealthProblem | None]()
+    if group.id in state.held:
+        problems.append(state.held[group.id])
     if shared.missing or shared.spread.lost or shared.slices:
         problems.append(requirement_missing([*shared.missing, *shared.missing_of(group.number)]))
     if group.id in found.crowded:
@@ -224,7 +226,7 @@ def general_problem(group: DeviceSet, found: FoundDevices, state: HostState) -> 
         problems.append(HealthProblem(reason, f"{reason}: no room on {path} (spread_devices, per_device)"))
     if state.phones is not None:
         problems.append(_phone_problem(group.id, state.phones))
-    return first(*problems)
+    return first(*problems) if problems else None
 
 
 def _phone_problem(phone: str, phones: PhoneState) -> HealthProblem | None:
