@@ -7,9 +7,9 @@ fresh one has a context of its own.
 
 The fresh device is created under a temporary name and renamed over the old one, which a binderfs allows
 (drivers/android/binderfs.c ``binderfs_rename``). So the name always exists, and a crash leaves at most a temporary
-device, which is removed by the next recreation of the same device, or of another one that needs its room. Unlinking the
-old device first would lose the name in a crash between both steps. It would also lose the name if ``max=`` is reached
-and a process holds the old device, which counts until that process ends.
+device, which the next recreation of the same device removes. Unlinking the old device first would lose the name in a
+crash between both steps. It would also lose the name if ``max=`` is reached and a process holds the old device, which
+counts until that process ends.
 
 The minor number and the inode of the device change. The file system does not, so that ``store`` does not report the
 device as replaced. The driver's logs (binder_logs) name the new context by the temporary name, permanently. A listing
@@ -30,7 +30,7 @@ from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
+from aosp_plugin.binder.host_errors import BinderfsError, HostError, ProvisionerError
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
 from aosp_plugin.binder.provision.phone_mount import MODE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
@@ -116,7 +116,7 @@ def recreate_device(device: BinderDevice, host: Host) -> None:
         os.lstat(path)  # the name must exist
     binderfs.remove_device(directory, temporary)
     try:
-        _add(directory, temporary)
+        binderfs.add_device(directory, temporary)
         with binderfs.kernel_errors(Step.RECREATE, path):
             os.chmod(f"{directory}/{temporary}", MODE)
             os.rename(f"{directory}/{temporary}", path)
@@ -141,14 +141,3 @@ def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
             f"mount the whole binderfs and link to the device, instead of binding the device alone"
         )
     return host.process_path(path)
-
-
-def _add(directory: str, temporary: str) -> None:
-    """Create the device. If there is no room for it, remove temporary devices that killed processes left."""
-    try:
-        binderfs.add_device(directory, temporary)
-    except DevicesExhaustedError:
-        left = [name for name in binderfs.device_names(directory) if name.startswith(TEMPORARY_PREFIX)]
-        if not sum(binderfs.remove_device(directory, name) for name in left):
-            raise
-        binderfs.add_device(directory, temporary)

@@ -207,19 +207,6 @@ def test_recreation_requires_room_for_one_more_device(place: Place) -> None:
     assert (place.inode(), place.names()) == (before, {"a1"})
 
 
-def test_temporary_devices_of_others_are_removed_when_their_room_is_needed(place: Place) -> None:
-    others = {"a1", ",a3", "+a4", "a,+5"}
-    for name in (*others - {"a1"}, f"{TEMPORARY_PREFIX}a8", f"{TEMPORARY_PREFIX}a9"):
-        place.add(name)
-    place.recreate()
-    assert f"{TEMPORARY_PREFIX}a9" in place.names()
-    place.kernel.limits[str(place.run)] = len(place.names())
-    before = place.inode()
-    place.recreate()
-    assert place.inode() != before
-    assert place.names() == others
-
-
 def test_only_devices_in_a_binderfs_are_recreated(place: Place) -> None:
     """In a directory of a device that is bind-mounted alone, no fresh device can be created."""
     with pytest.raises(BinderfsError, match="cannot recreate /dev/a1: its kind is cdev"):
