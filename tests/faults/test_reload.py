@@ -142,8 +142,8 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ({"device_dir": "/nowhere"}, "cannot read the device directory /nowhere"),
         ({"kubelet_dir": "/nowhere"}, "the kubelet's plugin directory /nowhere does not exist"),
         (
-            {"device_dir": None, "phones": {"count": 3, "directory": "/usr"}},
-            "/usr is not empty",
+            {"device_dir": None, "phones": {"count": 3, "directory": "/etc/passwd/phones"}},
+            "cannot provision phones in /etc/passwd/phones: ",
         ),
         ({"resource_name": "nonsense"}, "resource_name: 'nonsense' is not allowed"),
         (
