@@ -13,7 +13,7 @@ from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import Allocations
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.report.history import Since
+from aosp_plugin.report.ages import Since
 from aosp_plugin.report.node_reporter import NodeMetrics
 from aosp_plugin.report.observation import Observation
 from aosp_plugin.report.problems import problems

@@ -33,9 +33,9 @@ from aosp_plugin.framework.service.serving import Running
 from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report import endpoints
-from aosp_plugin.report.history import History
 from aosp_plugin.report.node_reporter import NodeReporter
 from aosp_plugin.report.observation import Observation
+from aosp_plugin.report.recent_log import RecentLog
 
 LOG = logging.getLogger(__name__)
 
@@ -43,11 +43,10 @@ LOG = logging.getLogger(__name__)
 class NodeService:
     """The servers of a configuration. To be used in one event loop: ``start``, then ``stop``."""
 
-    def __init__(self, config: Config, history: History) -> None:
+    def __init__(self, config: Config) -> None:
         """Listen at the addresses of the configuration, without any other effect on the host.
 
-        ``history`` is the history of the process. Raises PluginError if an address is not available, or the
-        configuration requires an API server that is missing.
+        Raises PluginError if an address is not available, or the configuration requires an API server that is missing.
         """
         self.config = config
         self.resources = [resource.resource_name for resource in config.resources]
@@ -86,13 +85,12 @@ class NodeService:
                 conditions,
             )
             stack.callback(self._allocation_watch.close)
-            self._observation = observation = Observation(
+            self.observation = observation = Observation(
                 self._backends,
                 self._found,
                 pod_resources,
                 conditions,
                 polling=lambda: files.polling,
-                history=history,
             )
             runtime = Runtime(observation.metrics, conditions, files)
             self.servers = [
@@ -101,8 +99,8 @@ class NodeService:
             ]
             self._node_reporter = NodeReporter(config, self.servers, conditions, observation.metrics)
             self._kubelet_view = KubeletView(assembly.device_plugins(self.servers), pod_resources, runtime)
-            self._files = files
-            routes = endpoints.routes_by_address(config, self.servers, files, observation)
+            self._log = RecentLog()
+            routes = endpoints.routes_by_address(config, self.servers, files, observation, self._log)
             for address, served in routes.items():
                 names = {address[0], *config.allowed_hosts}
                 stack.enter_context(http.serving(listen(address), served, names))
@@ -114,6 +112,7 @@ class NodeService:
         Raises the errors that keep the devices from being served: PluginError, HostError and OSError, as a group.
         """
         logs.set_up(self.config.log_level, self.config.log_format)
+        logging.getLogger().addHandler(self._log)
         try:
             await self._prepare()
         except BaseException:
@@ -123,8 +122,7 @@ class NodeService:
         drivers = assembly.dra_drivers(self.servers)
         beside: list[Coroutine[None, None, None]] = [
             self._kubelet_view.run(),
-            self._observation.run(self.servers),
-            *map(self._observation.follow, self.servers),
+            self.observation.run(self.servers),
             self._allocation_watch.run(self.servers),
             yield_to_device_plugins(drivers, self._pod_resources),
             end_with_removed_mounts(self.config, self._conditions, self._worker),

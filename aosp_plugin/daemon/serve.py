@@ -12,10 +12,10 @@ import contextlib
 import gc
 import logging
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 
-from aosp_plugin import __version__
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.config.keys import Config
 from aosp_plugin.daemon.assembly import check_host
@@ -25,8 +25,7 @@ from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.service.serving import Process
 from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.framework.worker import Worker, running_calls
-from aosp_plugin.report.document import ChangeKind, ReloadReport
-from aosp_plugin.report.history import History
+from aosp_plugin.report.document import ReloadReport
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +54,6 @@ class Daemon:
         self._load = load
         self._process = Process()
         self._reload = asyncio.Event()
-        self._history = History()
         self._service: NodeService | None = None
 
     async def run(self) -> None:
@@ -63,17 +61,13 @@ class Daemon:
         await self._process.run(self._serve, self._reload.set)
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
-        stop, began = self._process.stop, self._history.clock()
+        stop, began = self._process.stop, time.time()
         is_reload = os.environ.pop(RELOADED, "") == "yes"
-        if is_reload:
-            self._history.record(ChangeKind.RELOADED, "configuration reloaded")
-        else:
-            self._history.record(ChangeKind.STARTED, f"aosp-plugin {__version__} started")
         await complete_unless(stop, self._start(tasks))
         if (service := self._service) is None:
             return
         if is_reload:
-            self._reloaded(began, changed=True)
+            _reloaded(service, began, changed=True)
         if await complete_unless(stop, self._until_changed(service)):
             self._process.reloading.set()
         await service.stop(stop.remaining)
@@ -85,7 +79,7 @@ class Daemon:
         """Read the configuration in a worker thread, because its file system may hang, and serve it."""
         with contextlib.closing(Worker("configuration")) as worker:
             config = await worker.run(self._load)
-        service = NodeService(config, self._history)
+        service = NodeService(config)
         await service.start(tasks)
         self._service, self._process.servers = service, service.servers
 
@@ -94,7 +88,7 @@ class Daemon:
         while True:
             await self._reload.wait()
             self._reload.clear()
-            began = self._history.clock()
+            began = time.time()
             try:
                 with contextlib.closing(Worker("configuration")) as worker:  # a call of the last one may hang
                     config = await worker.run(self._load, DEFAULT.hang, label="reading the configuration")
@@ -112,14 +106,15 @@ class Daemon:
                     extra={"error": reason},
                     exc_info=bugs[0] if bugs else None,
                 )
-                self._history.last_reload = ReloadReport(began, changed=False, error=reason)
+                service.observation.last_reload = ReloadReport(began, changed=False, error=reason)
             else:
                 service.rescan()
-                self._reloaded(began, changed=False)
+                _reloaded(service, began, changed=False)
 
-    def _reloaded(self, began: float, *, changed: bool) -> None:
-        self._history.last_reload = ReloadReport(began, changed=changed, error="")
-        LOG.info("configuration reloaded", extra={"changed": changed})
+
+def _reloaded(service: NodeService, began: float, *, changed: bool) -> None:
+    service.observation.last_reload = ReloadReport(began, changed=changed, error="")
+    LOG.info("configuration reloaded", extra={"changed": changed})
 
 
 def _require_no_hang() -> None:

@@ -30,43 +30,18 @@ class State(enum.StrEnum):
     """Healthy; whether it is allocated is unknown."""
 
 
-class ChangeKind(enum.StrEnum):
-    """The kind of a change."""
-
-    STARTED = "started"
-    RELOADED = "reloaded"
-    REGISTERED = "registered"
-    UNREGISTERED = "unregistered"
-    KUBELET_RESTARTED = "kubelet-restarted"
-    KUBELET_LACKS = "kubelet-lacks"
-    KUBELET_HAS_ALL = "kubelet-has-all"
-    OTHER_PLUGINS = "other-plugins"
-    SCANS_FAIL = "scans-fail"
-    SCANS_SUCCEED = "scans-succeed"
-    ADDED = "added"
-    REMOVED = "removed"
-    UNHEALTHY = "unhealthy"
-    HEALTHY = "healthy"
-    ALLOCATED = "allocated"
-    RELEASED = "released"
-
-
-class Change(Struct, frozen=True, gc=False):
-    """A change of some devices, of the registration or of the plugin."""
+class LogRecord(Struct, frozen=True, gc=False):
+    """A record of the plugin's log."""
 
     time: float
-    """When the plugin noticed it, in seconds since the epoch."""
-    event: ChangeKind
+    """In seconds since the epoch."""
+    level: str
+    """``info``, ``warning`` or ``error``."""
+    message: str
     resource: str
-    """Name of the resource; empty if the change concerns the whole plugin."""
-    text: str
-    """The change in a few words."""
-    count: int = 0
-    """Number of devices; 0 if the change does not concern single devices."""
-    devices: tuple[str, ...] = ()
-    """IDs of the first of these devices."""
-    pod: str = ""
-    """``namespace/name`` of the pod that got or returned the devices."""
+    """Name of the resource; empty if the record is about the whole plugin."""
+    fields: dict[str, str]
+    """The other fields of the record."""
 
 
 class Problem(Struct, frozen=True, gc=False):
@@ -224,8 +199,8 @@ class Report(Struct, frozen=True, gc=False):
     resources: tuple[ResourceReport, ...]
     problems: tuple[Problem, ...] = ()
     """The problems, most urgent first; empty if all is well."""
-    changes: tuple[Change, ...] = ()
-    """The last changes, newest first: up to 100 of allocations, and up to 100 others."""
+    log: tuple[LogRecord, ...] = ()
+    """The last 100 records of the log, newest first."""
     runbook_url: str = ""
     """Address of docs/runbook.md for links, from the configuration; empty if it is not configured."""
     selinux: bool | None = None

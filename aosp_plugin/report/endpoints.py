@@ -25,11 +25,16 @@ from aosp_plugin.report.document import Known, Report
 from aosp_plugin.report.observation import NodeStatus, Observation
 from aosp_plugin.report.problems import problems
 from aosp_plugin.report.process import identify
+from aosp_plugin.report.recent_log import RecentLog
 from aosp_plugin.report.resource_report import resource_report
 
 
 def routes_by_address(
-    config: Config, servers: Sequence[ResourceServer], files: FileEvents, observation: Observation
+    config: Config,
+    servers: Sequence[ResourceServer],
+    files: FileEvents,
+    observation: Observation,
+    log: RecentLog,
 ) -> dict[tuple[str, int], dict[str, Route]]:
     """Return the route of each path by the address at which it is served.
 
@@ -38,7 +43,8 @@ def routes_by_address(
     """
     collect = in_loop(partial(observation.status, servers))
     probes = {"/metrics": lambda: Answer(*observation.metrics.exposition()), **probe_routes(servers)}
-    status = {**page.routes(), "/status": _status_route(collect, lambda: files.polling, config.runbook_url)}
+    report = _status_route(collect, lambda: files.polling, log, config.runbook_url)
+    status = {**page.routes(), "/status": report}
     by_address: dict[tuple[str, int], dict[str, Route]] = {}
     for address, group in ((listen_address(config.listen), probes), (status_address(config), status)):
         if address is not None:
@@ -46,7 +52,9 @@ def routes_by_address(
     return by_address
 
 
-def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool], runbook_url: str) -> Route:
+def _status_route(
+    collect: Callable[[], NodeStatus], polling: Callable[[], bool], log: RecentLog, runbook_url: str
+) -> Route:
     """Return the route of the report. ``collect`` returns the status of the resources, in any thread."""
     started, process = time.time(), identify(os.getpid())
 
@@ -63,7 +71,7 @@ def _status_route(collect: Callable[[], NodeStatus], polling: Callable[[], bool]
             allocations=allocations,
             resources=resources,
             problems=problems([*zip(resources, conditions, strict=True)], status.conditions),
-            changes=status.changes,
+            log=log.records,
             runbook_url=runbook_url,
             selinux=_selinux(),
             process=process,

@@ -11,12 +11,13 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.devices.health import Reason
+from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.conditions import Condition, Conditions
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import Allocations, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.report.document import Change, ReloadReport
-from aosp_plugin.report.history import History, ResourceHistory
+from aosp_plugin.report.ages import Ages
+from aosp_plugin.report.document import ReloadReport
 from aosp_plugin.report.resource_report import ResourceStatus
 
 
@@ -27,7 +28,6 @@ class NodeStatus(NamedTuple):
     resources: tuple[ResourceStatus, ...]
     conditions: tuple[Condition, ...] = ()
     """The conditions of the process."""
-    changes: tuple[Change, ...] = ()
     last_reload: ReloadReport | None = None
 
 
@@ -43,51 +43,44 @@ class Observation:
         *,
         polling: Callable[[], bool],
         clock: Callable[[], float] = time.time,
-        history: History | None = None,
     ) -> None:
         """Create the metrics. ``found`` returns the result of the last scan of a resource.
 
-        ``polling`` returns whether inotify is unavailable. ``clock`` returns seconds since the epoch. ``history`` is
-        the history of the process, by default a new one.
+        ``polling`` returns whether inotify is unavailable. ``clock`` returns seconds since the epoch.
         """
         self._pod_resources = pod_resources
         self._conditions = conditions
-        self._clock = clock
-        self._history = history or History(clock)
-        self._histories = {name: ResourceHistory(name, self._history) for name in backends}
+        self._ages = {name: Ages(clock) for name in backends}
         self._backends = backends
         self._found = found
+        self.last_reload: ReloadReport | None = None
+        """The last reload of the configuration."""
         self.metrics = Metrics("aosp_plugin", reasons=tuple(Reason), polling=polling)
         self.metrics.registry.register(self)
 
-    async def follow(self, server: ResourceServer) -> None:
-        """Record the changes of a server until cancelled, except changes of allocations. For its event loop."""
-        await self._histories[server.resource_name].follow(server)
-
     async def run(self, servers: Sequence[ResourceServer]) -> None:
-        """Record the allocations of each answer of the kubelet, until cancelled. For the event loop of the servers."""
+        """Record when states begin, until cancelled. For the event loop of the servers."""
+        answered, owners = self._pod_resources.answered, self._pod_resources.latest.owners
         while True:
-            await self._pod_resources.answered.wait()
-            self._pod_resources.answered.clear()
+            answered.clear()
+            if not self._pod_resources.latest.problem:  # else the pods still have what they had
+                owners = self._pod_resources.latest.owners
+            superseded = []
             for server in servers:
-                self._record(server, self._pod_resources.latest)
-
-    def _record(self, server: ResourceServer, allocations: Allocations) -> None:
-        name = server.resource_name
-        if not allocations.problem:
-            self._histories[name].allocated(allocations.owners[name], confirmed=allocations.pods_known)
+                snapshot = server.inventory.snapshot
+                self._ages[server.resource_name].read(snapshot, owners.get(server.resource_name, {}))
+                superseded.append(server.inventory.superseded(snapshot.revision))
+            await wait_any(answered, *superseded)
 
     async def status(self, servers: Sequence[ResourceServer]) -> NodeStatus:
         """Return the status of the node, without recording anything. For the event loop of the servers."""
         resources = tuple(self._resource_status(server) for server in servers)
         conditions = tuple(self._conditions.of(""))
-        return NodeStatus(
-            self._pod_resources.latest, resources, conditions, self._history.recent, self._history.last_reload
-        )
+        return NodeStatus(self._pod_resources.latest, resources, conditions, self.last_reload)
 
     def _resource_status(self, server: ResourceServer) -> ResourceStatus:
         name = server.resource_name
-        return ResourceStatus(server, self._backends[name], self._found(name), self._histories[name].since)
+        return ResourceStatus(server, self._backends[name], self._found(name), self._ages[name].since)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics that are computed at each scrape, for prometheus_client. Unknown states have no series."""
@@ -100,7 +93,7 @@ class Observation:
         yield _by_resource(
             "devices_gone",
             "Devices allocated to pods that no longer exist; absent while unknown.",
-            {name: len(self._histories[name].since.gone) for name in allocated},
+            {name: len(self._ages[name].since.gone) for name in allocated},
         )
         yield _by_resource(
             "devices_expected",

@@ -15,6 +15,7 @@ from aosp_plugin.framework.conditions import TRUNCATED
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.report.ages import Since
 from aosp_plugin.report.document import (
     Counts,
     DeviceReport,
@@ -23,7 +24,6 @@ from aosp_plugin.report.document import (
     ResourceReport,
     State,
 )
-from aosp_plugin.report.history import Since
 
 
 class ResourceStatus(NamedTuple):

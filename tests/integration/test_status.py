@@ -63,17 +63,17 @@ async def run(*arguments: str, environment: dict[str, str] | None = None) -> tup
     return await asyncio.to_thread(run_command, "status", *arguments, environment=environment)
 
 
-async def test_status_and_metrics_have_allocations_problems_and_changes(node: Node) -> None:
+async def test_status_and_metrics_have_allocations_problems_and_log(node: Node) -> None:
     node.device_directory.remove(2)
     await listed(node.kubelet, 2)
     await answered(node.port, "/metrics", f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0')
     report = await asyncio.to_thread(status.fetch, node.url)
     assert (report.allocations.known, report.resources[0].counts.allocated) == (True, 2)
     assert [problem.kind for problem in report.problems] == ["missing"]
-    (change,) = [each for each in report.changes if each.event == "unhealthy"]
-    assert change.devices == ("aosp_binder2",)
+    record = next(each for each in report.log if each.message == "devices changed")
+    assert record.fields["changed"] == "aosp_binder2:missing"
     assert report.problems[0].since is not None
-    assert change.time >= report.problems[0].since - 1
+    assert record.time >= report.problems[0].since - 1
 
 
 # aosp-plugin status

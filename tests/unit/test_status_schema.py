@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aosp_plugin.framework.conditions import Severity
-from aosp_plugin.report.document import Change, ChangeKind, DriverReport, Known, Problem, Report, State
+from aosp_plugin.report.document import DriverReport, Known, LogRecord, Problem, Report, State
 from hack import docs
 from kubectl_phones.fleet import fleet
 from kubectl_phones.tests.clusters import cluster, node, pod
@@ -22,8 +22,8 @@ def report() -> Report:
     driver = DriverReport("phone.aosp.io", 2, 1, 0)
     resource = msgspec.structs.replace(EMPTY, devices=devices, driver=driver)
     problem = Problem(Severity.ERROR, "missing", "aosp.io/binder", "a", "b", "missing", None, 1, ("n1",), ("a/b",), 0)
-    change = Change(1.5, ChangeKind.ALLOCATED, "aosp.io/binder", "allocated to a/b", 1, ("n1",), "a/b")
-    return Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), (resource,), (problem,), (change,), "")
+    record = LogRecord(1.5, "info", "devices changed", "aosp.io/binder", {"changed": "n1:missing"})
+    return Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), (resource,), (problem,), (record,), "")
 
 
 def test_output_for_the_fleet_is_valid_and_a_wrong_one_is_not() -> None:
@@ -46,6 +46,6 @@ def test_report_is_valid_and_a_wrong_one_is_not() -> None:
     schema = json.loads(docs.STATUS.read_text(encoding="utf-8"))
     document = json.loads(msgspec.json.encode(report()))
     jsonschema.validate(document, schema)
-    for name, value in (("resources", [{}]), ("started", "today"), ("changes", [{"event": "other"}])):
+    for name, value in (("resources", [{}]), ("started", "today"), ("log", [{"level": 3}])):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(document | {name: value}, schema)

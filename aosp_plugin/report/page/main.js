@@ -1,11 +1,11 @@
 // The page as a whole: receives reports, keeps what is shown and selected, and updates the parts.
 
 import { readAddress, writeAddress } from "./address.js";
-import { changeList } from "./changes.js";
 import { poll } from "./connection.js";
 import { detailPanel } from "./detail.js";
 import { clock, duration, number, updateAges } from "./format.js";
 import { listenToKeys } from "./keys.js";
+import { logList } from "./log.js";
 import { isUrgent, problemList } from "./problems.js";
 import { Resource } from "./resource.js";
 import { podName } from "./states.js";
@@ -91,7 +91,7 @@ const actions = {
 };
 
 const showProblems = problemList(byId("problems"), actions);
-const showChanges = changeList(byId("last-changes"), actions);
+const showLog = logList(byId("log"));
 const showDetail = detailPanel(byId("detail"), actions);
 
 // A map of many devices is too long for a narrow screen.
@@ -175,7 +175,7 @@ function showSelected() {
 }
 
 function showHeader() {
-  const { node, version, watching, problems, changes, allocations } = report;
+  const { node, version, watching, problems, log, allocations } = report;
   byId("node").textContent = node;
   byId("version").textContent = version;
   const urgent = problems.filter(isUrgent).length;
@@ -186,7 +186,7 @@ function showHeader() {
   byId("unknown").textContent = `Device allocations are unknown: ${allocations.problem}.`;
   const summary = report.resources.map(({ name, counts }) => `${name}: ${number(counts.healthy)} of ${number(counts.total)} devices are healthy`);
   showProblems(problems, node, report.runbook_url, `${summary.join("; ")}.`);
-  showChanges(changes);
+  showLog(log);
 }
 
 function showUptime() {
@@ -196,13 +196,11 @@ function showUptime() {
   byId("uptime").title = `since ${new Date(report.started * 1000).toLocaleString("en-GB")}`;
 }
 
-// Announces the latest change to screen readers.
+// Announces the latest record of the log to screen readers.
 function announce(before) {
-  const [latest] = report.changes;
-  if (!before || !latest || JSON.stringify(latest) === JSON.stringify(before.changes[0])) return;
-  const { devices, count, resource, text } = latest;
-  const subject = devices.length ? `${devices[0]}${count > 1 ? ` and ${number(count - 1)} more` : ""}` : resource || "Plugin";
-  byId("announcer").textContent = `${subject}: ${text}`;
+  const [latest] = report.log;
+  if (!before || !latest || latest.time === before.log[0]?.time) return;
+  byId("announcer").textContent = `${latest.resource || "Plugin"}: ${latest.message}`;
 }
 
 function onState(state, reason = "", since = null) {

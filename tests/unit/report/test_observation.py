@@ -1,4 +1,4 @@
-"""What is recorded of allocations, and when: by a task, whether anybody asks for the status or not."""
+"""The ages of allocations are recorded by a task, whether anybody asks for the status or not."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.conditions import Conditions
+from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.podresources_client import Allocations, Owner
-from aosp_plugin.report.history import History
 from aosp_plugin.report.observation import Observation
 from tests.support import RESOURCE, Clock, until
 
@@ -23,9 +23,8 @@ class Node:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.history = History(self.clock)
         backend: Any = SimpleNamespace(api=None)
-        self.server: Any = SimpleNamespace(resource_name=RESOURCE)
+        self.server: Any = SimpleNamespace(resource_name=RESOURCE, inventory=Inventory())
         pod_resources: Any = SimpleNamespace(latest=Allocations("not answered"), answered=asyncio.Event())
         self.observation = Observation(
             {RESOURCE: backend},
@@ -34,13 +33,17 @@ class Node:
             Conditions(),
             polling=bool,
             clock=self.clock,
-            history=self.history,
         )
         self.pod_resources = pod_resources
 
     def answer(self, *ids: str) -> None:
         """Let the kubelet answer that a pod has these devices."""
         self.pod_resources.latest = Allocations(owners={RESOURCE: dict.fromkeys(ids, (PHONE,))})
+        self.pod_resources.answered.set()
+
+    def fail(self) -> None:
+        """Let the kubelet answer no more."""
+        self.pod_resources.latest = Allocations("no answer")
         self.pod_resources.answered.set()
 
     def recording(self) -> contextlib.AbstractAsyncContextManager[asyncio.Task[None]]:
@@ -52,38 +55,32 @@ class Node:
         (resource,) = (await self.observation.status([self.server])).resources
         return dict(resource.since.allocated)
 
-    def changes(self) -> list[str]:
-        """Return the texts of the changes, oldest first."""
-        return [change.text for change in reversed(self.history.recent)]
-
 
 async def test_an_allocation_has_its_age_although_nobody_has_asked_for_the_status() -> None:
     node = Node()
     async with node.recording():
-        node.answer()
         await until(lambda: not node.pod_resources.answered.is_set())
         node.clock.now = 200.0
         node.answer("phone0")
-        await until(lambda: bool(node.history.recent))
+        await until(lambda: not node.pod_resources.answered.is_set())
         node.clock.now = 3800.0
         assert await node.ages() == {"phone0": 200.0}
 
 
-async def test_a_pod_that_came_and_went_between_two_requests_is_recorded() -> None:
+async def test_pods_have_what_they_had_while_the_kubelet_does_not_answer() -> None:
     node = Node()
+    node.answer("phone0")
     async with node.recording():
-        node.answer()
+        await until(lambda: not node.pod_resources.answered.is_set())
+        node.clock.now = 200.0
+        node.fail()
         await until(lambda: not node.pod_resources.answered.is_set())
         node.answer("phone0")
-        await until(lambda: len(node.changes()) == 1)
-        node.answer()
-        await until(lambda: len(node.changes()) == 2)
-    assert node.changes() == ["allocated to games/phone-1", "released by games/phone-1"]
+        await until(lambda: not node.pod_resources.answered.is_set())
+        assert await node.ages() == {"phone0": 100.0}
 
 
 async def test_a_request_for_the_status_records_nothing() -> None:
     node = Node()
-    for ids in (["phone0"], ["phone1"], []):
-        node.answer(*ids)
-        assert await node.ages() == {}
-    assert node.changes() == []
+    node.answer("phone0")
+    assert await node.ages() == {}

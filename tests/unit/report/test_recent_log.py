@@ -1,0 +1,39 @@
+"""The latest records of the log: which are kept, how much of them, and what the report has of them."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from aosp_plugin.framework.observer import working_for
+from aosp_plugin.report.document import LogRecord
+from aosp_plugin.report.recent_log import MAX_LENGTH, MAX_RECORDS, RecentLog
+from tests.support import RESOURCE
+
+LOG = logging.getLogger("aosp_plugin.test")
+
+
+@pytest.fixture
+def recent() -> Iterator[RecentLog]:
+    """Yield what keeps the records of the logger of this test."""
+    recent = RecentLog()
+    LOG.addHandler(recent)
+    LOG.setLevel(logging.DEBUG)
+    yield recent
+    LOG.removeHandler(recent)
+
+
+def test_a_record_has_its_resource_and_its_fields_as_text(recent: RecentLog) -> None:
+    LOG.debug("not kept")
+    with working_for(RESOURCE):
+        LOG.warning("request %s", "refused", extra={"code": 5, "error": "x" * 2 * MAX_LENGTH})
+    (record,) = recent.records
+    fields = {"code": "5", "error": "x" * MAX_LENGTH}
+    assert record == LogRecord(record.time, "warning", "request refused", RESOURCE, fields)
+
+
+def test_the_newest_records_are_kept_and_come_first(recent: RecentLog) -> None:
+    for number in range(2 * MAX_RECORDS):
+        LOG.info("%d", number)
+    messages = [record.message for record in recent.records]
+    assert messages == [str(number) for number in reversed(range(MAX_RECORDS, 2 * MAX_RECORDS))]
