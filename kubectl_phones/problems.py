@@ -12,11 +12,11 @@ from kubectl_phones.pods import pod_state
 from kubectl_phones.report import Kind, PluginState, Problem
 
 _EVENTS: Final = {
-    "PluginNotRegistered": (Kind.PLUGIN_NOT_READY, "PluginRegistered"),
-    "KubeletLostDevices": (Kind.KUBELET_DISAGREES, "KubeletHasDevices"),
-    "SecondPlugin": (Kind.OTHER_PLUGIN, "SecondPluginEnded"),
+    "NotRegistered": Kind.PLUGIN_NOT_READY,
+    "KubeletDisagrees": Kind.KUBELET_DISAGREES,
+    "SecondPlugin": Kind.OTHER_PLUGIN,
 }
-"""The kind of problem by the reason of the plugin's Event, and the reason of the Event that ends it."""
+"""The kind of problem by the reason of the plugin's Event."""
 
 
 def problems(
@@ -75,8 +75,9 @@ def _event_problems(view: NodeView, events: Collection[Object]) -> Iterator[Prob
     """Yield the problems that the present plugin has reported, and has not reported as ended."""
     for row in view.rows:
         own = [event for event in events if row.resource in event["message"].replace(":", " ").split()]
-        for reason, (kind, end) in _EVENTS.items():
-            latest = max((event for event in own if event["reason"] in {reason, end}), key=_last, default=None)
+        for reason, kind in _EVENTS.items():
+            both = {reason, f"{reason}Ended"}
+            latest = max((event for event in own if event["reason"] in both), key=_last, default=None)
             started = view.pod.started if view.pod else 0.0
             if latest is not None and latest["reason"] == reason and _last(latest) >= started:
                 detail = latest["message"].removeprefix(f"{row.resource}: ")

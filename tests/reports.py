@@ -75,7 +75,8 @@ def state_metrics(resource: str) -> Metrics:
     found = _found({}, {"/dev/dri/renderD128": ["a", "b"]}, restricted={"a": ["a"]})
     pod_resources: Any = SimpleNamespace(allocated=lambda: {resource: 3})
     metrics = Observation({resource: _backend(4)}, lambda _: found, pod_resources, Conditions(), polling=bool).metrics
-    of_node = NodeMetrics(metrics.registry, Conditions(), ["startup_taint"])
+    of_node = NodeMetrics(metrics)
+    of_node.problem.labels("startup_taint").set(0)
     of_node.requests.labels("create", "events", "201").inc()
     return metrics
 

@@ -284,8 +284,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """Directory with the files token and ca.crt, with which the plugin connects to the API server. Only resources with
     api: dra, node_events and startup_taint require them."""
     node_events: Annotated[bool, Key("true")] = False
-    """Write Events on the Node when devices are lost, when the kubelet has lost devices or the plugin, when a second
-    plugin of a resource runs, and when that ends. Requires a service account."""
+    """Write Events on the Node when devices are lost, when something else is wrong for a minute, and when that ends.
+    Requires a service account."""
     startup_taint: Annotated[values.TaintKey, Key("aosp.io/starting")] = ""
     """Key of the taint that the plugin removes from its Node when all resources are ready. If empty, it removes none.
     Requires a service account."""

@@ -1,18 +1,15 @@
 """Reports the state of the resources on the Node: by Events and the startup taint, as configured.
 
-Every second, each output reads the state of the resources, and writes what has changed. The outputs have tasks and
-connections of their own, so their failures do not affect what the plugin publishes and allocates. A failure is a
-condition.
+Each has a task of its own, so its failures affect neither the other nor what the plugin publishes and allocates. A
+failure is a condition.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client import Counter, Gauge
 
 from aosp_plugin.backend.catalog import NODE_TASK_FAILING
 from aosp_plugin.config.keys import Config
@@ -25,53 +22,37 @@ from aosp_plugin.framework.conditions import Condition, Conditions
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.report.node_events import NodeEvents, ResourceWatch
+from aosp_plugin.report.node_events import ConditionWatch, DeviceWatch, NodeEvents
 from aosp_plugin.report.node_taint import StartupTaint
 
 INTERVAL = 1.0
 """Seconds between two readings of the state of the resources."""
 
-
-class Output(Protocol):
-    """A writer of something on the Node that follows the state of the resources."""
-
-    def observe(self) -> None:
-        """Read the state. Returns at once, and never raises."""
-
-    async def write(self) -> None:
-        """Write what has changed. Raises ApiError, OSError and PluginError."""
+Write = Callable[[], Awaitable[None]]
+"""Reads the state of the resources, and writes what has changed. Raises ApiError, OSError and PluginError."""
 
 
 class NodeMetrics:
-    """The metrics of the outputs."""
+    """The metrics of the tasks."""
 
-    def __init__(self, registry: CollectorRegistry, conditions: Conditions, tasks: Collection[str]) -> None:
-        """``tasks`` are the names of the outputs, which may still be added."""
-        self._conditions = conditions
-        self._tasks = tasks
-        registry.register(self)
+    def __init__(self, metrics: Metrics) -> None:
+        """Add them to the metrics of the process."""
+        self.problem = Gauge(
+            "aosp_plugin_node_problem",
+            "1 while the plugin fails at `events` or `startup_taint`, else 0; absent for what is off.",
+            ["task"],
+            registry=metrics.registry,
+        )
         self.requests = Counter(
             "aosp_plugin_node_requests_total",
             "Requests for Events and the startup taint by HTTP status, or `error`.",
             ["verb", "object", "code"],
-            registry=registry,
+            registry=metrics.registry,
         )
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield which outputs fail, for prometheus_client."""
-        failing = {each.subject for each in self._conditions.of("") if each.kind is NODE_TASK_FAILING}
-        problem = GaugeMetricFamily(
-            "aosp_plugin_node_problem",
-            "1 while the plugin fails at `events` or `startup_taint`, else 0; absent for what is off.",
-            labels=["task"],
-        )
-        for task in self._tasks:
-            problem.add_metric([task], task in failing)
-        yield problem
 
 
 class NodeReporter:
-    """The outputs of one configuration. For one event loop."""
+    """The tasks of one configuration. For one event loop."""
 
     def __init__(
         self,
@@ -80,27 +61,31 @@ class NodeReporter:
         conditions: Conditions,
         metrics: Metrics,
     ) -> None:
-        """Create the configured outputs and their metrics.
+        """Create the configured tasks and their metrics.
 
         Raises ServiceAccountMissingError if there are any, and the address of the API server is unknown.
         """
         self._conditions = conditions
+        self._metrics = NodeMetrics(metrics)
         self._api: ApiClient | None = None
-        self._outputs: dict[str, Output] = {}
-        self._metrics = NodeMetrics(metrics.registry, conditions, self._outputs.keys())
+        self._tasks: dict[str, Write] = {}
         if config.node_events or config.startup_taint:
             credentials = in_cluster(config.service_account_dir, conditions=conditions)
             self._api = api = ApiClient(credentials, observer=self._count_request, user_agent="aosp-device-plugin")
             if config.node_events:
-                self._outputs["events"] = NodeEvents(api, node_name(), [ResourceWatch(server) for server in servers])
+                names = ["", *(server.resource_name for server in servers)]
+                watches: list[ConditionWatch | DeviceWatch] = [
+                    *(ConditionWatch(conditions, name) for name in names),
+                    *(DeviceWatch(server.inventory, server.resource_name) for server in servers),
+                ]
+                self._tasks["events"] = NodeEvents(api, node_name(), watches).write
             if config.startup_taint:
-                self._outputs["startup_taint"] = StartupTaint(api, node_name(), config.startup_taint, servers)
+                self._tasks["startup_taint"] = StartupTaint(api, node_name(), config.startup_taint, servers).write
 
     def work(self) -> list[Coroutine[None, None, None]]:
         """Return the work of each task, which ends when it is cancelled."""
-        outputs = self._outputs
-        writing = [keep_written(name, output, self._conditions) for name, output in outputs.items()]
-        return [keep_observed([*outputs.values()]), *writing] if outputs else []
+        problem = self._metrics.problem
+        return [keep_written(name, write, self._conditions, problem) for name, write in self._tasks.items()]
 
     def _count_request(self, verb: str, object_name: str, code: str, _seconds: float) -> None:
         """Count a request about the Node. ``code`` is an HTTP status, or ``error`` without an answer."""
@@ -112,39 +97,35 @@ class NodeReporter:
             await self._api.aclose()
 
 
-async def keep_observed(outputs: Sequence[Output], interval: float = INTERVAL) -> None:
-    """Make the outputs read the state again and again, until cancelled. A request that hangs does not delay them."""
-    while True:
-        for output in outputs:
-            output.observe()
-        await asyncio.sleep(interval)
-
-
 async def keep_written(
     name: str,
-    output: Output,
+    write: Write,
     conditions: Conditions,
+    problem: Gauge,
     *,
     interval: float = INTERVAL,
     backoff: Backoff | None = None,
 ) -> None:
-    """Write the changes of an output until cancelled; after each further failure, wait longer.
+    """Call ``write`` again and again until cancelled; after each further failure, wait longer.
 
     The condition changes only with the type of the error or its HTTP status, because the text of an error may vary.
     """
     backoff = backoff or Backoff(first=1.0, cap=60.0)
     failure: object = None
+    problem.labels(name).set(0)
     while True:
         try:
-            await output.write()
+            await write()
         except (ApiError, OSError, PluginError) as error:
             before, failure = failure, (type(error), error.status if isinstance(error, ApiError) else str(error))
             if failure != before:
                 found = Condition(NODE_TASK_FAILING, str(error), name, fields={"task": name, "error": str(error)})
                 conditions.replace(name, "", [found])
+                problem.labels(name).set(1)
             await asyncio.sleep(backoff.pause(error.retry_after if isinstance(error, ApiError) else None))
         else:
             conditions.replace(name, "", ())
+            problem.labels(name).set(0)
             failure = None
             backoff.succeeded()
             await asyncio.sleep(interval)

@@ -73,24 +73,18 @@ class StartupTaint:
         self._recheck = recheck
         self._settled = settled
         self._clock = clock
-        self._ready = False
         self._check_at = 0.0
         self._done = ""
         """The UID of the last Node object that was seen without the taint."""
 
-    def observe(self) -> None:
-        """Read whether all resources are ready."""
-        self._ready = all(map(is_ready, self._servers))
-        if not self._ready:
-            self._check_at = 0.0  # check at the next registration: the kubelet may have created its Node again
-
     async def write(self) -> None:
         """Remove the taint if all resources are ready, once from each Node object. Raises ApiError."""
-        if not self._ready or self._clock() < self._check_at:
-            return
-        done = await self._check()
-        if self._ready:
-            self._check_at = self._clock() + (self._settled if done else self._recheck)
+        if not all(map(is_ready, self._servers)):
+            self._check_at = 0.0  # check at the next registration: the kubelet may have created its Node again
+        elif self._clock() >= self._check_at:
+            done = await self._check()
+            if all(map(is_ready, self._servers)):
+                self._check_at = self._clock() + (self._settled if done else self._recheck)
 
     async def _check(self) -> bool:
         """Remove the taint if the Node has the devices; return whether the Node object no longer has the taint."""

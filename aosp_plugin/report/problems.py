@@ -42,10 +42,14 @@ def _of_resource(resource: ResourceReport, conditions: Sequence[Condition]) -> I
     yield from of_devices
 
 
+def summary(condition: Condition) -> str:
+    """Return a condition in a sentence."""
+    return f"{condition.kind.title}: {condition.detail}" if condition.detail else condition.kind.title
+
+
 def _of_condition(resource: str, condition: Condition) -> Problem:
-    kind = condition.kind
-    summary = f"{kind.title}: {condition.detail}" if condition.detail else kind.title
-    return Problem(kind.severity, kind.name, resource, summary, kind.action, fragment(kind), condition.since)
+    kind, text = condition.kind, summary(condition)
+    return Problem(kind.severity, kind.name, resource, text, kind.action, fragment(kind), condition.since)
 
 
 def _of_devices(resource: ResourceReport) -> Iterator[Problem]:

@@ -157,8 +157,8 @@ def test_a_startup_taint_is_reported_and_taints_of_others_are_not() -> None:
 @pytest.mark.parametrize(
     ("reason", "text", "kind"),
     [
-        ("PluginNotRegistered", "the kubelet has not registered the plugin: refused", Kind.PLUGIN_NOT_READY),
-        ("KubeletLostDevices", "the kubelet has 2 of 4 healthy devices", Kind.KUBELET_DISAGREES),
+        ("NotRegistered", "Not registered with the kubelet: refused", Kind.PLUGIN_NOT_READY),
+        ("KubeletDisagrees", "the kubelet has 2 of 4 healthy devices", Kind.KUBELET_DISAGREES),
         ("SecondPlugin", "another plugin", Kind.OTHER_PLUGIN),
     ],
 )
@@ -167,22 +167,22 @@ def test_what_the_plugin_reports_in_events_is_a_problem(reason: str, text: str, 
     assert only(found) == (kind, text, NOW - 160)
 
 
-ENDED = "the kubelet has all healthy devices of aosp.io/phone again"
+ENDED = "aosp.io/phone: no longer: the kubelet has fewer devices"
 
 
 @pytest.mark.parametrize(
     ("other", "ended"),
     [
-        (event("KubeletHasDevices", ENDED, 30), True),
-        (event("KubeletHasDevices", ENDED, 90), False),
-        (event("KubeletHasDevices", ENDED.replace(PHONE, "aosp.io/phone2"), 30), False),
-        (event("PluginRegistered", f"the kubelet has registered the plugin of {PHONE} again", 30), False),
+        (event("KubeletDisagreesEnded", ENDED, 30), True),
+        (event("KubeletDisagreesEnded", ENDED, 90), False),
+        (event("KubeletDisagreesEnded", ENDED.replace(PHONE, "aosp.io/phone2"), 30), False),
+        (event("NotRegisteredEnded", f"{PHONE}: no longer: Not registered with the kubelet", 30), False),
     ],
 )
 def test_an_event_ends_the_problem_of_the_earlier_event_of_its_kind_and_resource(
     other: dict[str, Any], *, ended: bool
 ) -> None:
-    found = fleet(cluster(events=[event("KubeletLostDevices", f"{PHONE}: lost", 60), other]))
+    found = fleet(cluster(events=[event("KubeletDisagrees", f"{PHONE}: lost", 60), other]))
     assert has_problems(found) is not ended
 
 

@@ -1,8 +1,8 @@
-"""Events on the Node: what an API server has of them after repetitions, failures and floods."""
+"""Events on the Node: what an API server has of them after failures."""
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -12,109 +12,73 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.clock import Backoff
 from aosp_plugin.framework.conditions import Conditions
+from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.report.node_events import NodeEvents, Occurrence
-from aosp_plugin.report.node_reporter import keep_written
+from aosp_plugin.report.node_reporter import NodeMetrics, keep_written
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
 from tests.static_credentials import StaticCredentials
 from tests.support import Clock, until
 
-RESOURCE = "aosp.io/binder"
 EVENTS = protocol.events("default")
 START = 1767323045.0  # 2026-01-02T03:04:05Z
 
 
 class Node:
-    """A node whose Events are written."""
+    """A node whose Events are written; it is a watch of its own."""
 
-    def __init__(self, server: ApiServer, events: NodeEvents, clock: Clock, conditions: Conditions) -> None:
+    def __init__(self, server: ApiServer, conditions: Conditions) -> None:
         self.server = server
-        self.clock = clock
         self.conditions = conditions
-        self._events = events
+        self._lost: list[Occurrence] = []
 
-    def lost(self, message: str, resource: str = RESOURCE) -> None:
-        """Record that devices were lost."""
-        self._events.record(resource, Occurrence("Warning", "DevicesLost", message))
+    def lost(self, message: str) -> None:
+        """Report that devices were lost."""
+        self._lost.append(Occurrence("Warning", "DevicesLost", message))
 
-    def pass_pause(self) -> None:
-        """Let Events be written again."""
-        for event in self._events._events.values():
-            event.due = 0.0
+    def occurrences(self) -> Iterator[Occurrence]:
+        """Yield what was reported since the last call."""
+        found, self._lost = self._lost, []
+        yield from found
 
-    @property
-    def stored(self) -> list[dict[str, Any]]:
-        """The Events that the API server has."""
-        return list(self.server.objects.list(EVENTS))
-
-    async def counted(self, *counts: int) -> list[dict[str, Any]]:
-        """Wait until the API server has Events with these counts, in any order."""
-        await self.server.wait_for(lambda _: sorted(each["count"] for each in self.stored) == sorted(counts))
-        return self.stored
+    async def written(self, *messages: str) -> list[dict[str, Any]]:
+        """Wait until the API server has Events with these messages."""
+        stored = self.server.objects.list
+        await self.server.wait_for(lambda _: sorted(each["message"] for each in stored(EVENTS)) == [*messages])
+        return list(stored(EVENTS))
 
 
 @pytest.fixture
-async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
-    """Yield a node; the fixture's parameter has the pause between two requests of an Event, or a request's limit."""
-    conditions = Conditions()
-    clock = Clock(START)
-    seconds = getattr(request, "param", {})
+async def node() -> AsyncIterator[Node]:
+    conditions, limits = Conditions(), ApiLimits(request=0.3)
     async with (
         ApiServer() as server,
-        contextlib.aclosing(
-            ApiClient(StaticCredentials(server.url), limits=ApiLimits(request=seconds.get("request", 30.0)))
-        ) as client,
+        contextlib.aclosing(ApiClient(StaticCredentials(server.url), limits=limits)) as client,
     ):
-        events = NodeEvents(client, "worker", [], pause=seconds.get("pause", 0.0), clock=clock)
-        backoff = Backoff(first=0.01, cap=0.02)
-        work = keep_written("events", events, conditions, interval=0.01, backoff=backoff)
+        node: Any = Node(server, conditions)
+        events = NodeEvents(client, "worker", [node], clock=Clock(START))
+        backoff, problem = Backoff(first=0.01, cap=0.02), NodeMetrics(Metrics()).problem
+        work = keep_written("events", events.write, conditions, problem, interval=0.01, backoff=backoff)
         async with background_task(work):
-            yield Node(server, events, clock, conditions)
+            yield node
 
 
-async def test_a_repetition_is_counted_in_the_same_event_with_the_latest_message(node: Node) -> None:
+async def test_each_event_has_its_time_and_its_message(node: Node) -> None:
     node.lost("2 devices lost")
-    await node.counted(1)
-    node.clock.now += 300
+    (event,) = await node.written("2 devices lost")
+    assert (event["firstTimestamp"], event["lastTimestamp"], event["count"]) == (*["2026-01-02T03:04:05Z"] * 2, 1)
     node.lost("3 devices lost")
-    (event,) = await node.counted(2)
-    assert event["message"] == "3 devices lost"
-    assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-01-02T03:04:05Z", "2026-01-02T03:09:05Z")
-
-
-@pytest.mark.parametrize("node", [{"pause": 3600.0}], indirect=True, ids=["pause"])
-async def test_a_repetition_waits_for_the_pause_and_is_not_dropped(node: Node) -> None:
-    node.lost("a")
-    await node.counted(1)
-    node.lost("b")
-    node.lost("c", "aosp.io/phone")
-    await node.counted(1, 1)
-    node.lost("d", "aosp.io/binder2")
-    await node.counted(1, 1, 1)
-    assert node.server.count("patch", "events") == 0
-    node.pass_pause()
-    await node.counted(1, 1, 2)
-
-
-async def test_an_event_that_has_expired_is_created_again_with_its_count(node: Node) -> None:
-    node.lost("a")
-    (event,) = await node.counted(1)
-    node.server.objects.delete(protocol.object_path(EVENTS, event["metadata"]["name"]))
-    node.clock.now += 1
-    node.lost("b")
-    (event,) = await node.counted(2)
-    assert event["message"] == "b"
+    await node.written("2 devices lost", "3 devices lost")
 
 
 async def test_an_event_whose_creation_was_not_answered_exists_once(node: Node) -> None:
     node.server.faults.add(Cut(after=None), verb="create", resource="events", times=1)
     node.lost("a")
-    await node.server.wait_for(lambda server: server.count("patch", "events"))
-    (event,) = await node.counted(1)
-    assert event["message"] == "a"
+    await node.server.wait_for(lambda server: server.count("create", "events") == 2)
+    node.lost("b")
+    await node.written("a", "b")
 
 
-@pytest.mark.parametrize("node", [{"request": 0.3}], indirect=True, ids=["limit"])
-async def test_a_server_that_hangs_or_fails_gets_the_event_later_and_the_problem_is_logged_once(
+async def test_a_server_that_hangs_or_fails_gets_the_events_later_and_the_problem_is_logged_once(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -123,17 +87,16 @@ async def test_a_server_that_hangs_or_fails_gets_the_event_later_and_the_problem
     await node.server.wait_for(lambda server: server.count("create", "events") >= 2)
     node.lost("b")
     hang.remove()
-    (event,) = await node.counted(2)
-    assert event["message"] == "b"
+    await node.written("a", "b")
     await until(lambda: not node.conditions.of(""))
     refused = node.server.faults.add(Refuse(403, "Forbidden", "no"), resource="events")
     node.lost("c")
     await node.server.wait_for(lambda _: refused.hits >= 3)
     assert [each.subject for each in node.conditions.of("")] == ["events"]
     refused.remove()
-    await node.counted(3)
+    await node.written("a", "b", "c")
     await until(lambda: not node.conditions.of(""))
     messages = [(record.message, getattr(record, "error", "")) for record in caplog.records]
     texts = [message for message, _ in messages]
     assert texts == ["node task failed, retrying", "node task recovered"] * 2
-    assert "the service account requires the verb patch on events" in messages[2][1]
+    assert "the service account requires the verb create on events" in messages[2][1]

@@ -18,7 +18,7 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import Confirmation, DriverState
-from aosp_plugin.report.node_reporter import keep_observed, keep_written
+from aosp_plugin.report.node_reporter import NodeMetrics, keep_written
 from aosp_plugin.report.node_taint import StartupTaint, is_ready
 from kubelet_standin.apiserver import ApiServer
 from tests.static_credentials import StaticCredentials
@@ -108,12 +108,13 @@ async def kept(taint: StartupTaint, conditions: Conditions) -> AsyncIterator[Non
     """Let the plugin read its state and write the Node all the time."""
     work = keep_written(
         "startup_taint",
-        taint,
+        taint.write,
         conditions,
+        NodeMetrics(Metrics()).problem,
         interval=0.01,
         backoff=Backoff(first=0.01, cap=0.02),
     )
-    async with background_task(keep_observed([taint], 0.01)), background_task(work):
+    async with background_task(work):
         yield
 
 

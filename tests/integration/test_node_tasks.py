@@ -76,6 +76,7 @@ class Node:
 @pytest.fixture
 async def node(short_directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     monkeypatch.setattr(node_events, "DELAY", 0.1)
+    monkeypatch.setattr(node_events, "PAUSE", 0.1)
     async with (
         ApiServer(tls=True) as server,
         Kubelet(short_directory / "k") as kubelet,

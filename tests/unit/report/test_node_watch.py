@@ -1,108 +1,79 @@
 """Which conditions and which devices of a resource an Event on the Node reports, and when their end."""
 
-import time
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.conditions import OVERRIDDEN, SECOND_PLUGIN, WAITING_FOR_KUBELET, Condition
+from aosp_plugin.framework.backend import Found
+from aosp_plugin.framework.conditions import (
+    NOT_REGISTERED,
+    OVERRIDDEN,
+    SECOND_PLUGIN,
+    WAITING_FOR_KUBELET,
+    Condition,
+    Conditions,
+    Severity,
+)
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.report.node_events import DELAY, Occurrence, ResourceWatch
-from tests.backends import binder_backend
+from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.report.node_events import DELAY, PAUSE, ConditionWatch, DeviceWatch, Occurrence
 from tests.reports import kinds
 from tests.support import Clock
 
 RESOURCE = "aosp.io/binder"
 
 
-class Plugin(DevicePlugin):
-    """A plugin in the state that a test sets."""
+class Watched:
+    """The conditions of a resource, or of the process, at the times that a test gives."""
+
+    def __init__(self, resource: str = RESOURCE) -> None:
+        self._resource = resource
+        self._clock = Clock()
+        self._conditions = Conditions(self._clock)
+        self._watch = ConditionWatch(self._conditions, resource, self._clock)
 
     def set(self, *found: Condition) -> None:
-        """Set what is wrong with the plugin."""
-        self._conditions.replace("registration", RESOURCE, found)
-
-
-class Watch:
-    """Watches a server at the times that a test gives."""
-
-    def __init__(self, server: Any) -> None:
-        self.server = server
-        self._clock = Clock()
-        self._watch = ResourceWatch(server, self._clock)
+        """Set what is wrong."""
+        self._conditions.replace("test", self._resource, found)
 
     def at(self, *times: float) -> list[Occurrence]:
-        """Return what has happened at these times."""
-        found: list[Occurrence] = []
+        """Return what is reported at these times."""
+        reported: list[Occurrence] = []
         for self._clock.now in times:
-            found += self._watch.occurrences()
-        return found
+            reported += self._watch.occurrences()
+        return reported
 
 
-async def test_a_registration_that_is_lost_for_long_is_reported_with_its_reason_and_its_end(tmp_path: Path) -> None:
-    plugin = Plugin(binder_backend(tmp_path).backend)
-    watch = Watch(plugin)
-    plugin.set()
-    assert watch.at(0.0, 100.0) == []
-    plugin.set(Condition(WAITING_FOR_KUBELET, "waiting for kubelet", since=100.0))
-    assert watch.at(100.0, 114.9) == []
-    message = f"{RESOURCE}: the kubelet has not registered the plugin: waiting for kubelet"
-    assert watch.at(115.0, 116.0) == [Occurrence("Warning", "PluginNotRegistered", message)]
-    plugin.set()
-    message = f"the kubelet has registered the plugin of {RESOURCE} again"
-    assert watch.at(117.0, 118.0) == [Occurrence("Normal", "PluginRegistered", message)]
-    plugin.stop()
-    await plugin.run()
+def test_a_condition_that_lasts_for_a_minute_is_reported_once_with_its_cause_and_its_end() -> None:
+    watched = Watched()
+    watched.set(Condition(WAITING_FOR_KUBELET, "waiting for kubelet"))
+    assert watched.at(100.0, 159.9) == []
+    text = f"{NOT_REGISTERED.title}: waiting for kubelet"
+    assert watched.at(160.0, 161.0) == [Occurrence("Warning", "NotRegistered", f"{RESOURCE}: {text}")]
+    watched.set()
+    end = Occurrence("Normal", "NotRegisteredEnded", f"{RESOURCE}: no longer: {text}")
+    assert watched.at(162.0, 163.0) == [end]
 
 
-async def test_a_kubelet_with_fewer_devices_is_reported_at_once(tmp_path: Path) -> None:
-    plugin = Plugin(binder_backend(tmp_path).backend)
-    watch = Watch(plugin)
-    plugin.set()
-    plugin.confirmation.compare(3, 12, 0.0)
-    assert watch.at(time.time()) == [], "one answer is no disagreement yet"
-    plugin.confirmation.compare(3, 12, 0.0)
-    message = f"{RESOURCE}: the kubelet has 3 of 12 healthy devices"
-    assert watch.at(*[time.time()] * 2) == [Occurrence("Warning", "KubeletLostDevices", message)]
-    plugin.confirmation.compare(12, 12, 0.0)
-    (end,) = watch.at(*[time.time()] * 2)
-    assert (end.type, end.reason) == ("Normal", "KubeletHasDevices")
-    plugin.stop()
-    await plugin.run()
+def test_a_condition_of_the_process_is_reported_without_a_resource() -> None:
+    watched = Watched("")
+    watched.set(Condition(NOT_REGISTERED, "a"))
+    assert [each.message for each in watched.at(160.0)] == [f"{NOT_REGISTERED.title}: a"]
 
 
-async def test_a_second_plugin_is_reported_by_the_later_one_if_it_stays(tmp_path: Path) -> None:
-    plugin = Plugin(binder_backend(tmp_path).backend)
-    watch = Watch(plugin)
-    second = Condition(SECOND_PLUGIN, "another plugin of this resource runs on this node: other.sock", since=1.0)
-    plugin.set(second)
-    assert watch.at(1.0, 60.0) == [], "as in a rolling update"
-    (begin,) = watch.at(61.0, 62.0)
-    assert begin == Occurrence("Warning", "SecondPlugin", f"{RESOURCE}: {second.detail}")
-    plugin.set()
-    (end,) = watch.at(63.0)
-    assert (end.type, end.reason) == ("Normal", "SecondPluginEnded")
-    plugin.set(second, Condition(OVERRIDDEN, "it has taken over"))
-    assert watch.at(100.0, 200.0) == []
-    plugin.stop()
-    await plugin.run()
+def test_of_two_plugins_the_later_one_reports_the_other() -> None:
+    watched = Watched()
+    second = Condition(SECOND_PLUGIN, "other.sock")
+    watched.set(second, Condition(OVERRIDDEN, "it has taken over"))
+    assert watched.at(200.0) == []
+    watched.set(second)
+    assert [each.reason for each in watched.at(200.0)] == ["SecondPlugin"]
 
 
 @pytest.mark.parametrize("name", kinds())
-def test_only_what_costs_pods_their_devices_through_the_kubelet_is_an_event(name: str) -> None:
-    condition = Condition(kinds()[name], "broken")
-    inventory = SimpleNamespace(snapshot=Snapshot(0, []))
-    watch = Watch(SimpleNamespace(resource_name=RESOURCE, conditions=lambda: [condition], inventory=inventory))
-    reasons = {
-        "not-registered": ["PluginNotRegistered"],
-        "kubelet-disagrees": ["KubeletLostDevices"],
-        "second-plugin": ["SecondPlugin"],
-    }
-    assert [each.reason for each in watch.at(0.0, 100.0)] == reasons.get(condition.kind.name, [])
+def test_whatever_is_more_than_a_notice_is_an_event(name: str) -> None:
+    watched, kind = Watched(), kinds()[name]
+    watched.set(Condition(kind, "broken"))
+    expected = [] if kind.severity is Severity.NOTICE else [kind.name.replace("-", "")]
+    assert [each.reason.lower() for each in watched.at(160.0)] == expected
 
 
 class Devices:
@@ -110,21 +81,38 @@ class Devices:
 
     def __init__(self, **reasons: str) -> None:
         """Create devices by their reasons, which are empty for healthy ones, and observe them for the first time."""
-        self._inventory = SimpleNamespace(snapshot=Snapshot(0, []))
-        server = SimpleNamespace(resource_name=RESOURCE, conditions=list, inventory=self._inventory)
-        self._watch, self._now = Watch(server), 0.0
+        self.inventory = Inventory()
+        self.clock = Clock()
+        self._watch = DeviceWatch(self.inventory, RESOURCE, self.clock)
         assert self.become(**reasons) == []
 
     def replace(self, **reasons: str) -> None:
         """Publish other devices."""
-        devices = [Device(device_id, reason) for device_id, reason in reasons.items()]
-        self._inventory.snapshot = Snapshot(self._inventory.snapshot.revision + 1, devices)
+        self.inventory.publish(Found([Device(device_id, reason) for device_id, reason in reasons.items()]))
+
+    def messages(self) -> list[str]:
+        """Return what is reported now."""
+        return [occurrence.message for occurrence in self._watch.occurrences()]
 
     def become(self, **reasons: str) -> list[str]:
         """Publish other devices, and return the messages about them."""
         self.replace(**reasons)
-        self._now += DELAY
-        return [occurrence.message for occurrence in self._watch.at(self._now, self._now + DELAY)]
+        assert self.messages() == []
+        self.clock.now += DELAY + PAUSE
+        return self.messages()
+
+
+def test_the_devices_are_reported_once_a_minute_with_all_changes_until_then() -> None:
+    devices = Devices(a="", b="", c="")
+    devices.become(a="missing", b="", c="")
+    devices.replace(a="missing", b="missing", c="")
+    assert devices.messages() == []
+    devices.clock.now += DELAY
+    assert devices.messages() == []
+    devices.replace(a="missing", b="missing", c="missing")
+    devices.clock.now += PAUSE
+    (message,) = devices.messages()
+    assert message.startswith(f"2 devices of {RESOURCE} lost: 2 missing (b, c)")
 
 
 def test_devices_that_become_unhealthy_or_vanish_are_lost_once() -> None:
