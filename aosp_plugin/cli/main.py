@@ -149,9 +149,8 @@ def show_config(file: str | None, **flags: Any) -> None:
 @click.option("--url", metavar="URL", help="Address of the plugin: http://HOST:PORT.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--resource", metavar="NAME", help="Show only this resource.")
-@click.option("--all", "all_rows", is_flag=True, help="Show all rows of each table, not only the first 20.")
 @click.option("--check", is_flag=True, help="Print one line for each problem, and exit with code 3 if there is any.")
-def status(url: str | None, resource: str | None, *, as_json: bool, all_rows: bool, check: bool) -> None:
+def status(url: str | None, resource: str | None, *, as_json: bool, check: bool) -> None:
     """Show devices, their pods and what is unhealthy.
 
     Queries the plugin on this node, at the address that AOSP_PLUGIN_STATUS_LISTEN, AOSP_PLUGIN_LISTEN and the file in
@@ -166,7 +165,7 @@ def status(url: str | None, resource: str | None, *, as_json: bool, all_rows: bo
     report = status_command.selected(status_command.fetch(url or status_command.own_url(os.environ)), resource)
     if check:
         sys.exit(3 if status_command.check(report) else 0)
-    status_command.show(report, all_rows=all_rows, as_json=as_json)
+    status_command.show(report, as_json=as_json)
 
 
 @cli.command(cls=_Configurable)

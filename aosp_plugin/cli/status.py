@@ -2,15 +2,14 @@
 
 import http.client
 import json
-import shutil
-import sys
+import time
 import urllib.parse
 from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
 
-from aosp_plugin.cli.summary import DEFAULT_ROWS, problem_lines, summary
+from aosp_plugin.cli.summary import problem_lines, summary
 from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config import keys, sources
 from aosp_plugin.config.convert import shown
@@ -30,20 +29,18 @@ _MAX_TEXT = 200
 """Characters of an answer in an error."""
 
 
-def show(report: Report, *, all_rows: bool, as_json: bool) -> None:
-    """Print a report as text, with colors on a terminal and cut to its width, or as JSON."""
-    if as_json:
-        echo(json.dumps(msgspec.to_builtins(report), separators=(",", ":")))
-        return
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for line in summary(report, None if all_rows else DEFAULT_ROWS):
-        text = line.text if len(line.text) <= columns else f"{line.text[: columns - 1]}…"
-        echo(text, bold=line.bold, color=line.color)
+def show(report: Report, *, as_json: bool) -> None:
+    """Print a report as text, or as JSON."""
+    lines = (
+        [json.dumps(msgspec.to_builtins(report), separators=(",", ":"))] if as_json else summary(report, time.time())
+    )
+    for line in lines:
+        echo(line)
 
 
 def check(report: Report) -> int:
     """Print a line for each problem; return their number, without notices."""
-    for line in problem_lines(report):
+    for line in problem_lines(report, time.time()):
         echo(line)
     return sum(problem.severity is not Severity.NOTICE for problem in report.problems)
 

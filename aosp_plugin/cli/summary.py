@@ -2,16 +2,11 @@
 
 import datetime
 import re
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from aosp_plugin.binder.devices.sets import natural_key
-from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.report import document
-
-DEFAULT_ROWS = 20
-"""Rows of a table that are shown by default."""
 
 _SELINUX: Final = {
     True: "yes, as an unchanged Android requires",
@@ -20,50 +15,35 @@ _SELINUX: Final = {
 }
 
 
-class Line(NamedTuple):
-    """A line of text and its style on a terminal."""
-
-    text: str
-    bold: bool = False
-    color: str | None = None
-    """A color name of ``click.style``."""
-
-
-def summary(report: document.Report, max_rows: int | None = DEFAULT_ROWS, now: float | None = None) -> list[Line]:
-    """Return a report as lines of text, with at most ``max_rows`` rows of each table, or all of them if it is None.
-
-    ``now`` is the time of the report in seconds since the epoch; None is the present.
-    """
-    now = time.time() if now is None else now
+def summary(report: document.Report, now: float) -> list[str]:
+    """Return a report as lines of text. ``now`` is its time in seconds since the epoch."""
     watching = "with inotify" if report.watching == "inotify" else "by polling (inotify is unavailable)"
     started = datetime.datetime.fromtimestamp(report.started).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    lines = [Line(f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}")]
-    lines.append(Line(f"  SELinux: {_SELINUX[report.selinux]}"))
+    lines = [f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}"]
+    lines.append(f"  SELinux: {_SELINUX[report.selinux]}")
     lines += _problems_of("", report, now)
     for resource in report.resources:
-        lines += [Line(""), Line(f"{resource.name}: {_registration(resource, now)}", bold=True)]
-        lines.append(Line(f"  {_counts(resource, allocations_known=report.allocations.known)}"))
+        lines += ["", f"{resource.name}: {_registration(resource, now)}"]
+        lines.append(f"  {_counts(resource, allocations_known=report.allocations.known)}")
         lines += _problems_of(resource.name, report, now)
         unhealthy = _unhealthy_rows(resource.devices, now)
-        lines += _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy, max_rows, "yellow")
+        lines += _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy)
         pods = _pod_rows(resource.devices, now)
-        lines += _table("Pods", ("POD", "CONTAINER", "AGE", "DEVICES"), pods, max_rows)
+        lines += _table("Pods", ("POD", "CONTAINER", "AGE", "DEVICES"), pods)
     return lines
 
 
-def problem_lines(report: document.Report, now: float | None = None) -> Iterator[str]:
+def problem_lines(report: document.Report, now: float) -> Iterator[str]:
     """Yield a line for each problem of a report: its severity, resource, age, what is wrong, and the first devices."""
-    now = time.time() if now is None else now
     for problem in report.problems:
         yield f"{problem.severity}: {problem.resource or report.node}: {_sentence(problem, now)}"
 
 
-def _problems_of(resource: str, report: document.Report, now: float) -> Iterator[Line]:
+def _problems_of(resource: str, report: document.Report, now: float) -> Iterator[str]:
     """Yield a line for each problem of a resource; of the node if it is empty."""
     for problem in report.problems:
         if problem.resource == resource:
-            text = f"  {problem.severity}: {_sentence(problem, now)}"
-            yield Line(text, color="red" if problem.severity is Severity.ERROR else "yellow")
+            yield f"  {problem.severity}: {_sentence(problem, now)}"
 
 
 def _sentence(problem: document.Problem, now: float) -> str:
@@ -90,19 +70,10 @@ def _registration(resource: document.ResourceReport, now: float) -> str:
     return f"{text}, which can allocate {resource.kubelet_allocatable:,} of {total:,} devices"
 
 
-def _table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], max_rows: int | None, color: str | None = None
-) -> Iterator[Line]:
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield a table with aligned columns; nothing if it has no rows."""
-    if not rows:
-        return
-    yield Line("")
-    yield Line(f"  {title}", bold=True, color=color)
-    shown = [columns, *rows[:max_rows]]
-    for text in aligned(shown):
-        yield Line(f"    {text}")
-    if hidden := len(rows) - len(shown) + 1:
-        yield Line(f"    ... and {hidden:,} more; use --all to show them")
+    if rows:
+        yield from ("", f"  {title}", *(f"    {text}" for text in aligned([columns, *rows])))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -7,7 +7,6 @@ the names of pods and processes in a plugin's own report.
 import click
 
 
-def echo(text: str, *, err: bool = False, bold: bool = False, color: str | None = None) -> None:
-    """Print one line to standard output or error. ``color`` is one of ``click.style``."""
-    line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
-    click.secho(line, err=err, bold=bold or None, fg=color, reset=bool(bold or color))
+def echo(text: str, *, err: bool = False) -> None:
+    """Print one line to standard output or error."""
+    click.echo("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text), err=err)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -27,26 +26,15 @@ from aosp_plugin.framework.errors import ConfigError
 
 FILE_VERSION = "v1"
 
-MAX_FILE = 256 << 10
-"""Characters of a file. Its nodes take some hundred times as much memory."""
-MAX_ITEMS = 256
-"""Items of a list in a file: many of them are compared with each other."""
-MAX_MERGED = 10_000
-"""Keys that << merges in a file: their number may double with each line."""
-
-_NOT_DECIMAL = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
-"""Numbers that YAML 1.1 reads with the base 8 or 60."""
-
 NODE_VARIABLE = "NODE_NAME"
 """Environment variable with the name of the Kubernetes node. The host name that a container sees is that of its pod."""
 
 _PREFIX = "AOSP_PLUGIN_"
 _FILE_VARIABLE = f"{_PREFIX}CONFIG"
 
-_SERVICE_HOST = "_SERVICE_HOST"
-_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?")
-"""The rest of the names of a Service's variables, after its own name (pkg/kubelet/envvars/envvars.go
-``FromServices``)."""
+_SERVICE_LINK = re.compile(r"AOSP_PLUGIN(_.+)?_(SERVICE_(HOST|PORT(_.+)?)|PORT(_.+)?)")
+"""Matches the variables that a kubelet adds for Services such as one named aosp-plugin, and no variable of a key
+(pkg/kubelet/envvars/envvars.go ``FromServices``)."""
 
 Settings = dict[str, Setting]
 
@@ -116,28 +104,13 @@ def _from_flags(flags: Mapping[str, Any]) -> Settings:
 def _from_environment(environment: Mapping[str, str]) -> Settings:
     """Return the settings of AOSP_PLUGIN_* variables. Lists are separated by commas. Raises ConfigError."""
     settings: Settings = {}
-    ignored = {_FILE_VARIABLE, *_service_links(environment)}
     for variable_name, text in environment.items():
-        if variable_name.startswith(_PREFIX) and variable_name not in ignored:
+        is_other = variable_name == _FILE_VARIABLE or _SERVICE_LINK.fullmatch(variable_name)
+        if variable_name.startswith(_PREFIX) and not is_other:
             name = _key_of_variable(variable_name)
             value = [part for part in text.split(",") if part] if KEYS[name].is_list else text
             settings[name] = KEYS[name].setting(value, f"variable {variable_name}")
     return settings
-
-
-def _service_links(environment: Mapping[str, str]) -> set[str]:
-    """Return the names of the variables that a kubelet has added for Services, such as one named aosp-plugin.
-
-    A Service has at least three: its address, the number of its first port, and the URL of that port.
-    """
-    services = [name.removesuffix(_SERVICE_HOST) for name in environment if name.endswith(_SERVICE_HOST)]
-    return {
-        name
-        for service in services
-        if f"{service}_SERVICE_PORT" in environment and "://" in environment.get(f"{service}_PORT", "")
-        for name in environment
-        if name.startswith(service) and _SERVICE_LINK.fullmatch(name, len(service))
-    }
 
 
 def _key_of_variable(variable_name: str) -> str:
@@ -206,74 +179,42 @@ def _document(path: str) -> dict[Any, Any]:
     return document
 
 
+class _Loader(yaml.SafeLoader):
+    """Rejects what PyYAML reads in another way than its author means: duplicate keys, and numbers that are not decimal.
+
+    PyYAML uses the last of several keys, takes 0120 for 80, and 1:30 for 90. A key that a mapping has and also merges
+    by ``<<`` is not a duplicate.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in keys:
+                raise yaml.composer.ComposerError(None, None, f"{shown_name(key.value)}: duplicate key", key.start_mark)
+            keys.add(key.value)
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        try:
+            return int(node.value, 0)
+        except ValueError:
+            text = f"{shown_name(node.value)}: write the number in decimal"
+            raise yaml.constructor.ConstructorError(None, None, text, node.start_mark) from None
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
 def _read(path: str) -> Any:
     """Return the content of a YAML file. Raises ConfigError."""
-
-    class Loader(yaml.SafeLoader):
-        merged = 0
-
-        def flatten_mapping(self, node: yaml.MappingNode) -> None:
-            for key, value in [pair for pair in node.value if pair[0].tag.endswith(":merge")]:
-                for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                    if isinstance(each, yaml.MappingNode):
-                        self.flatten_mapping(each)
-                        self.merged += len(each.value)
-                    if self.merged > MAX_MERGED:
-                        line = key.start_mark.line + 1
-                        raise ConfigError(f"file {path}: line {line}: more than {MAX_MERGED:,} keys are merged by <<")
-            super().flatten_mapping(node)
-
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_FILE + 1)
-        if len(text) > MAX_FILE:
-            raise ConfigError(f"file {path}: it has more than {MAX_FILE >> 10} KiB")
-        loader = Loader(text)
-        node = loader.get_single_node()
-        _check_nodes(loader, node, path)
-        return None if node is None else loader.construct_document(node)
+            return yaml.load(file, _Loader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigError(f"file {path} cannot be read: {reason}") from error
-    # In addition to its own errors, PyYAML lets through those of int(), chr() and its tables for 0x_, !!bool x and
-    # !!int "", and RecursionError for [[[[...
+    # In addition to its own errors, PyYAML lets through those of chr() and its tables for !!bool x and !!int "", and
+    # RecursionError for [[[[...
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(f"file {path} is not valid YAML: {' '.join(str(error).split())}") from error
-
-
-def _check_nodes(loader: yaml.SafeLoader, root: yaml.Node | None, path: str) -> None:
-    """Raise ConfigError for duplicate keys, for numbers that are not decimal, and for a list that is too long.
-
-    PyYAML would use the last of several keys, and read octal numbers, without an error. A key that a mapping has and
-    also merges by ``<<`` is not a duplicate: that is what ``<<`` is for. So the nodes are compared before keys are
-    merged into them.
-    """
-    nodes, visited = [root], set[yaml.Node | None]()
-    for node in nodes:
-        if isinstance(node, yaml.SequenceNode) and node not in visited:
-            if len(node.value) > MAX_ITEMS:
-                raise ConfigError(
-                    f"file {path}: a list in line {node.start_mark.line + 1} has {len(node.value)} items; "
-                    f"allowed: at most {MAX_ITEMS}"
-                )
-            nodes += node.value
-        elif isinstance(node, yaml.MappingNode) and node not in visited:
-            nodes += itertools.chain.from_iterable(node.value)
-            lines: dict[Any, int] = {}
-            for key_node in (key_node for key_node, _ in node.value if isinstance(key_node, yaml.ScalarNode)):
-                # The text of << and =, which cannot be constructed by themselves.
-                is_text = key_node.tag.endswith((":merge", ":value"))
-                key = key_node.value if is_text else loader.construct_object(key_node, deep=True)
-                line = key_node.start_mark.line + 1
-                if key in lines:
-                    raise ConfigError(f"file {path}: {shown_name(key)}: duplicate key; lines {lines[key]} and {line}")
-                lines[key] = line
-        elif (
-            isinstance(node, yaml.ScalarNode)
-            and node.tag.endswith((":int", ":float"))
-            and _NOT_DECIMAL.fullmatch(node.value)
-        ):
-            line, kind = node.start_mark.line + 1, "of base 60" if ":" in node.value else "octal"
-            text = f"{shown_name(node.value)} is {kind} in YAML: write the number in decimal"
-            raise ConfigError(f"file {path}: line {line}: {text}")
-        visited.add(node)
