@@ -88,14 +88,16 @@ ALLOCATIONS_UNKNOWN: Final = Kind(
     "allocations-unknown",
     "Which pod has which device is unknown",
     "The kubelet's podresources API does not answer: check the kubelet, and the mount of pod_resources_socket.",
-    heading="a-node-that-is-unreachable",
+    begins="pods of the devices are unknown",
+    ends="pods of the devices are known again",
+    heading="unknown-allocations",
 )
 KUBELET_NOT_COMPARED: Final = Kind(
     "kubelet-not-compared",
     "How many devices the kubelet has is unknown",
     "A kubelet that has lost devices is not noticed. Check the kubelet, and the mount of its podresources socket.",
     severity=Severity.NOTICE,
-    heading="a-node-that-is-unreachable",
+    heading="unknown-allocations",
     begins="devices of the kubelet are unknown",
     ends="devices of the kubelet are known again",
 )

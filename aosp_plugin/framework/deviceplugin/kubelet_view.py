@@ -79,7 +79,7 @@ class KubeletView:
         if not answer.problem or not self._pod_resources.enabled:
             self._conditions.set(KUBELET_NOT_COMPARED, "")
         elif any(plugin.registered for plugin in self._plugins):  # otherwise, the kubelet may be down
-            self._conditions.set(KUBELET_NOT_COMPARED, answer.problem, reason=answer.problem)
+            self._conditions.set(KUBELET_NOT_COMPARED, answer.problem)
         return in_doubt
 
 
