@@ -17,9 +17,8 @@ _SELINUX: Final = {
 
 def summary(report: document.Report, now: float) -> list[str]:
     """Return a report as lines of text. ``now`` is its time in seconds since the epoch."""
-    watching = "with inotify" if report.watching == "inotify" else "by polling (inotify is unavailable)"
     started = datetime.datetime.fromtimestamp(report.started).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    lines = [f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}"]
+    lines = [f"{report.node}: aosp-plugin {report.version}, up since {started}"]
     lines.append(f"  SELinux: {_SELINUX[report.selinux]}")
     lines += _problems_of("", report, now)
     for resource in report.resources:

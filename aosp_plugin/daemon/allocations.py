@@ -15,9 +15,7 @@ from functools import partial
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.catalog import RECORDS_NOT_UPDATED, RECORDS_UNREADABLE
-from aosp_plugin.backend.found_devices import NOT_ANSWERED, Allocated, FoundDevices
-from aosp_plugin.binder.devices.health import HealthProblem
-from aosp_plugin.binder.devices.sets import natural_sort
+from aosp_plugin.backend.found_devices import Allocated, FoundDevices
 from aosp_plugin.config.values import Api
 from aosp_plugin.daemon import held_devices
 from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords, OtherRecord
@@ -33,13 +31,8 @@ from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
 
-NAMED = 10
-"""Devices that the log names; of others, it has the number."""
-
 ALLOCATED_PAUSE = 3.0
 """Seconds from the request to allocate a device to the question who has it."""
-
-DISABLED = "pod_resources_socket is empty: end its pods, then remove its record from aosp-plugin in kubelet_dir"
 
 
 class AllocationWatch:
@@ -88,8 +81,6 @@ class AllocationWatch:
         """The resources that ``serve_former`` is called with."""
         self._stale: Sequence[DeviceRecord] = ()
         """The records of former resources whose CDI specs are to be removed."""
-        self._held: dict[str, Mapping[str, HealthProblem]] = {}
-        """Why devices are held, by resource and ID."""
         self._conditions = conditions
         self._read_failure = ""
         """Why the records could not be read the last time, for people; empty if they were."""
@@ -109,10 +100,7 @@ class AllocationWatch:
             self._tell()
 
     async def run(self, servers: Sequence[ResourceServer]) -> None:
-        """Ask the kubelet at intervals, and after allocations; record each change of the devices.
-
-        ``servers`` are those of the backends. Runs until cancelled.
-        """
+        """Ask the kubelet at intervals, and after allocations; record each change of the devices, until cancelled."""
         while True:
             await self.ask()
             await self.follow_up()
@@ -183,30 +171,19 @@ class AllocationWatch:
         """Tell each backend which of its devices pods have, or may have, and which another process offers."""
         for name, backend in self._backends.items():
             before, found = backend.input, self._found(name)
-            held, known = self._held_of(name, backend, found), self._latest is not None
+            known = self._latest is not None
+            if self._others is None:
+                held = held_devices.all_held(found, self._read_failure)
+            else:
+                held = held_devices.held(backend, found, self._records.own, self._others, self._latest)
             claimed = held_devices.used_by_claims(backend, found, self._claims.prepared)
             if backend.api is Api.DEVICE_PLUGIN:
                 held, claimed = claimed | held, {}
-            self._log(name, held | claimed)
             own = self._records.own.get(name)
             former = before.former if own is None else frozenset(own.devices)
             backend.input = before._replace(held=held, claimed=claimed, known=known, former=former)
             if (held, claimed) != (before.held, before.claimed) or (known != before.known and found.state.held):
                 self._rescan(name)
-
-    def _held_of(self, name: str, backend: BinderBackend, found: FoundDevices) -> dict[str, HealthProblem]:
-        """Return why devices of a backend are held, by ID."""
-        if self._others is None:
-            return held_devices.all_held(found, self._read_failure)
-        own, records = self._records.own, self._all_records()
-        held = held_devices.offered_elsewhere(found, own[name], self._others) if name in own else {}
-        if self._latest is None:
-            return held | held_devices.used_perhaps(backend, found, records, NOT_ANSWERED)
-        if self._latest.problem:
-            return held | held_devices.used_perhaps(backend, found, records, DISABLED)
-        former = [record for record, is_served in self._others if not is_served]
-        held |= held_devices.used_unrecorded(found, former, self._latest)
-        return held | held_devices.used_elsewhere(backend, found, records, self._latest)
 
     def _find_renamed(self, allocations: Allocations) -> set[str]:
         """Return the resources of which pods have devices of a backend by a device plugin that has gone.
@@ -227,19 +204,6 @@ class AllocationWatch:
     def _all_records(self) -> list[DeviceRecord]:
         """Return the records of all resources on this host, as they were last read or written."""
         return [*self._records.own.values(), *(record for record, _ in self._others or ())]
-
-    def _log(self, resource: str, held: Mapping[str, HealthProblem]) -> None:
-        """Log which devices of a resource are held now that were not, and which are no longer."""
-        before, self._held[resource] = self._held.get(resource, {}), held
-        new = natural_sort([device_id for device_id in held if held[device_id] != before.get(device_id)])
-        for device_id in new[:NAMED]:
-            detail = held[device_id].detail
-            LOG.warning("device held", extra={"resource": resource, "device": device_id, "reason": detail})
-        if len(new) > NAMED:
-            LOG.warning("further devices held", extra={"resource": resource, "devices": len(new) - NAMED})
-        if free := natural_sort([device_id for device_id in before if device_id not in held]):
-            named = ",".join(free[:NAMED])
-            LOG.info("devices no longer held", extra={"resource": resource, "devices": len(free), "device": named})
 
     async def _record_changes(self, servers: Sequence[ResourceServer], end: float) -> None:
         """Record each change of the devices at once, or a second after the one before, until the time ``end``.

@@ -6,11 +6,11 @@ sets has changed, or two releases use the same directory. ``found`` is the resul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.found_devices import FoundDevices
+from aosp_plugin.backend.found_devices import NOT_ANSWERED, FoundDevices
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import unreplicated
 from aosp_plugin.config.values import Api
@@ -18,6 +18,8 @@ from aosp_plugin.daemon.device_records import DeviceRecord, OtherRecord
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.dra.record_store import Content
 from aosp_plugin.framework.podresources_client import Allocations
+
+DISABLED = "pod_resources_socket is empty: end its pods, then remove its record from aosp-plugin in kubelet_dir"
 
 
 class _Use(NamedTuple):
@@ -29,7 +31,30 @@ class _Use(NamedTuple):
     pod: str
 
 
-def used_elsewhere(
+def held(
+    backend: BinderBackend,
+    found: FoundDevices,
+    own: Mapping[str, DeviceRecord],
+    others: Sequence[OtherRecord],
+    allocations: Allocations | None,
+) -> dict[str, HealthProblem]:
+    """Return the devices that pods have, or may have, under another name, and those that another process offers, by ID.
+
+    ``own`` are the records of this process by resource, ``others`` those of other resources on this host, and
+    ``allocations`` an answer of the kubelet, None before the first one.
+    """
+    records = [*own.values(), *(record for record, _ in others)]
+    problems = _offered_elsewhere(found, own[backend.resource_name], others) if backend.resource_name in own else {}
+    if allocations is None:
+        return problems | used_perhaps(backend, found, records, NOT_ANSWERED)
+    if allocations.problem:
+        return problems | used_perhaps(backend, found, records, DISABLED)
+    former = [record for record, is_served in others if not is_served]
+    problems |= _used_unrecorded(found, former, allocations)
+    return problems | _used_elsewhere(backend, found, records, allocations)
+
+
+def _used_elsewhere(
     backend: BinderBackend, found: FoundDevices, records: Iterable[DeviceRecord], allocations: Allocations
 ) -> dict[str, HealthProblem]:
     """Return the devices that pods have under another name or through another API, by ID.
@@ -48,7 +73,7 @@ def used_elsewhere(
     return held
 
 
-def used_unrecorded(
+def _used_unrecorded(
     found: FoundDevices, former: Iterable[DeviceRecord], allocations: Allocations
 ) -> dict[str, HealthProblem]:
     """Return all devices, by ID, if a pod has a device of a former resource whose files are not in its record.
@@ -100,7 +125,7 @@ def all_held(found: FoundDevices, error: str) -> dict[str, HealthProblem]:
     return dict.fromkeys(found.paths, _in_use(f"the records of devices cannot be read: {error}"))
 
 
-def offered_elsewhere(
+def _offered_elsewhere(
     found: FoundDevices, own: DeviceRecord, others: Iterable[OtherRecord]
 ) -> dict[str, HealthProblem]:
     """Return the devices that another process has offered for longer, for another resource, by ID."""

@@ -100,7 +100,7 @@ class NodeService:
             self._node_reporter = NodeReporter(config, self.servers, conditions, observation.metrics)
             self._kubelet_view = KubeletView(assembly.device_plugins(self.servers), pod_resources, runtime)
             self._log = RecentLog()
-            routes = endpoints.routes_by_address(config, self.servers, files, observation, self._log)
+            routes = endpoints.routes_by_address(config, self.servers, observation, self._log)
             for address, served in routes.items():
                 names = {address[0], *config.allowed_hosts}
                 stack.enter_context(http.serving(listen(address), served, names))

@@ -193,8 +193,6 @@ class Report(Struct, frozen=True, gc=False):
     """Name of the Kubernetes node."""
     started: Annotated[float, Meta(ge=0, le=LATEST)]
     """When the plugin started with its current configuration, in seconds since the epoch."""
-    watching: str
-    """How file changes are detected: ``inotify`` or ``polling``."""
     allocations: Known
     resources: tuple[ResourceReport, ...]
     problems: tuple[Problem, ...] = ()

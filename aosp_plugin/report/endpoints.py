@@ -15,7 +15,6 @@ from aosp_plugin import __version__
 from aosp_plugin.binder.driver.host import has_selinux
 from aosp_plugin.config.keys import Config, status_address
 from aosp_plugin.config.sources import node_name
-from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.http import Answer, Route, in_loop
@@ -32,7 +31,6 @@ from aosp_plugin.report.resource_report import resource_report
 def routes_by_address(
     config: Config,
     servers: Sequence[ResourceServer],
-    files: FileEvents,
     observation: Observation,
     log: RecentLog,
 ) -> dict[tuple[str, int], dict[str, Route]]:
@@ -43,7 +41,7 @@ def routes_by_address(
     """
     collect = in_loop(partial(observation.status, servers))
     probes = {"/metrics": lambda: Answer(*observation.metrics.exposition()), **probe_routes(servers)}
-    report = _status_route(collect, lambda: files.polling, log, config.runbook_url)
+    report = _status_route(collect, log, config.runbook_url)
     status = {**page.routes(), "/status": report}
     by_address: dict[tuple[str, int], dict[str, Route]] = {}
     for address, group in ((listen_address(config.listen), probes), (status_address(config), status)):
@@ -52,14 +50,12 @@ def routes_by_address(
     return by_address
 
 
-def _status_route(
-    collect: Callable[[], NodeStatus], polling: Callable[[], bool], log: RecentLog, runbook_url: str
-) -> Route:
+def _status_route(collect: Callable[[], NodeStatus], log: RecentLog, runbook_url: str) -> Route:
     """Return the route of the report. ``collect`` returns the status of the resources, in any thread."""
     started, process = time.time(), identify(os.getpid())
 
     def answer() -> Answer:
-        status, watching = collect(), "polling" if polling() else "inotify"
+        status = collect()
         resources = tuple(resource_report(resource, status.allocations) for resource in status.resources)
         conditions = [resource.server.conditions() for resource in status.resources]
         allocations = Known(not status.allocations.problem, status.allocations.problem)
@@ -67,7 +63,6 @@ def _status_route(
             version=__version__,
             node=node_name(),
             started=started,
-            watching=watching,
             allocations=allocations,
             resources=resources,
             problems=problems([*zip(resources, conditions, strict=True)], status.conditions),

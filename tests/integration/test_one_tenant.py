@@ -103,14 +103,13 @@ async def test_reload_with_another_name_gives_no_device_that_a_pod_has_by_the_ol
     assert not node.of(old, OLD) & node.of(new, NEW)
 
 
-async def test_log_names_the_pod_that_has_a_device_by_another_name_until_it_ends(node: Node) -> None:
+async def test_log_names_a_device_that_a_pod_has_by_another_name_until_it_ends(node: Node) -> None:
     async with node.serving(OLD, 4):
         old = await node.start("old", OLD)
     (device,) = node.of(old, OLD)
     async with node.serving(NEW, 3) as serve:
-        detail = f"in-use-by-other-resource: pod default/old has it as {device} of {OLD}"
         await node.start("new", NEW)  # a kubelet without any pod is not believed
-        await until(lambda: any("device held" in line and device in line and detail in line for line in serve.log))
+        await until(lambda: any(f"{device}:in-use-by-other-resource" in line for line in serve.log))
     await node.kubelet.finish(old)
     records = Path(node.kubelet.directory) / DIRECTORY
     async with node.serving(NEW, 4):
@@ -181,8 +180,8 @@ async def test_phones_of_another_name_are_not_removed_by_a_lower_count(phones: N
             await phones.start(f"old-{number}", OLD)
     before = phone_mounts(mounts)
     fewer = {"count": 1, "directory": str(mounts.path)}
-    async with phones.serving(NEW, 0, phones=fewer) as serve:
-        await until(lambda: any("pod default/old-3 has it" in line for line in serve.log))
+    async with phones.serving(NEW, 0, phones=fewer):  # which serves OLD as well when it knows the pods
+        await phones.kubelet.wait_for(lambda kubelet: kubelet.resource(OLD).connected)
     assert phone_mounts(mounts) == before
 
 

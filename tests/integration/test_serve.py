@@ -114,7 +114,7 @@ async def test_reload_signals_no_process_but_the_plugin(started: int, command: s
     process = await asyncio.create_subprocess_exec("env", "--default-signal=HUP", *waits)
     found = identify(process.pid)
     assert found is not None
-    report = Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), ())
+    report = Report("1", "node", 1.0, Known(known=True, problem=""), ())
     report = msgspec.structs.replace(report, process=ProcessReport(found.pid, found.start - started))
     answer = http.Answer("application/json", msgspec.json.encode(report))
     with http_serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port:

@@ -77,7 +77,7 @@ def hostile_report() -> Report:
     )
     problem = Problem(Severity.ERROR, TEXT, TEXT, TEXT, TEXT, TEXT, None, 1, (TEXT,))
     allocations = Known(known=True, problem="")
-    return Report(TEXT, TEXT, 0.0, TEXT, allocations, (resource,), (problem,))
+    return Report(TEXT, TEXT, 0.0, allocations, (resource,), (problem,))
 
 
 @pytest.mark.parametrize("options", [[], ["--check"], ["--json"]], ids=" ".join)

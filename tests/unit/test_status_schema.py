@@ -23,7 +23,7 @@ def report() -> Report:
     resource = msgspec.structs.replace(EMPTY, devices=devices, driver=driver)
     problem = Problem(Severity.ERROR, "missing", "aosp.io/binder", "a", "b", "missing", None, 1, ("n1",), ("a/b",), 0)
     record = LogRecord(1.5, "info", "devices changed", "aosp.io/binder", {"changed": "n1:missing"})
-    return Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), (resource,), (problem,), (record,), "")
+    return Report("1", "node", 1.0, Known(known=True, problem=""), (resource,), (problem,), (record,), "")
 
 
 def test_output_for_the_fleet_is_valid_and_a_wrong_one_is_not() -> None:

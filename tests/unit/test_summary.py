@@ -36,7 +36,6 @@ NODE = Report(
     version="1.2.3",
     node="node-7",
     started=1700000000.0,
-    watching="inotify",
     allocations=Known(known=True, problem=""),
     resources=(),
 )

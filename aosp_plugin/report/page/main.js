@@ -175,12 +175,11 @@ function showSelected() {
 }
 
 function showHeader() {
-  const { node, version, watching, problems, log, allocations } = report;
+  const { node, version, problems, log, allocations } = report;
   byId("node").textContent = node;
   byId("version").textContent = version;
   const urgent = problems.filter(isUrgent).length;
   document.title = `${urgent ? `(${urgent}) ` : ""}${node} · aosp-device-plugin`;
-  byId("live").title = watching === "inotify" ? "File changes are noticed at once" : "Directories are polled every second";
   showUptime();
   byId("unknown").hidden = allocations.known || problems.some(({ kind }) => kind === "allocations-unknown");
   byId("unknown").textContent = `Device allocations are unknown: ${allocations.problem}.`;
