@@ -1,11 +1,9 @@
-"""Renders a status report as lines of text: problems first, then which pod has which device."""
+"""Renders a status report as lines of text: problems first, then the devices that pods have or that are unhealthy."""
 
 import datetime
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.report import document
 
 _SELINUX: Final = {
@@ -25,10 +23,8 @@ def summary(report: document.Report, now: float) -> list[str]:
         lines += ["", f"{resource.name}: {_registration(resource, now)}"]
         lines.append(f"  {_counts(resource, allocations_known=report.allocations.known)}")
         lines += _problems_of(resource.name, report, now)
-        unhealthy = _unhealthy_rows(resource.devices, now)
-        lines += _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy)
-        pods = _pod_rows(resource.devices, now)
-        lines += _table("Pods", ("POD", "CONTAINER", "AGE", "DEVICES"), pods)
+        if rows := [_row(device, now) for device in resource.devices if device.reason or device.pods]:
+            lines += ["", *(f"  {row}" for row in aligned([("DEVICE", "STATE", "AGE", "POD", "REASON"), *rows]))]
     return lines
 
 
@@ -47,7 +43,7 @@ def _problems_of(resource: str, report: document.Report, now: float) -> Iterator
 
 def _sentence(problem: document.Problem, now: float) -> str:
     since = "" if problem.since is None else f" (for {age(now, problem.since)})"
-    devices = f": {', '.join(ranges(problem.devices))}" if problem.devices else ""
+    devices = f": {', '.join(problem.devices)}" if problem.devices else ""
     more = f" and {problem.count - len(problem.devices):,} more" if problem.count > len(problem.devices) else ""
     return f"{problem.summary}{since}{devices}{more}"
 
@@ -69,12 +65,6 @@ def _registration(resource: document.ResourceReport, now: float) -> str:
     return f"{text}, which can allocate {resource.kubelet_allocatable:,} of {total:,} devices"
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a table with aligned columns; nothing if it has no rows."""
-    if rows:
-        yield from ("", f"  {title}", *(f"    {text}" for text in aligned([columns, *rows])))
-
-
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -93,60 +83,11 @@ def _counts(resource: document.ResourceReport, *, allocations_known: bool) -> st
     return f"{counts.total:,} device{'s' * (counts.total != 1)}: {', '.join(parts)}"
 
 
-def _unhealthy_rows(devices: Iterable[document.DeviceReport], now: float) -> list[tuple[str, ...]]:
-    """Return a row for each device with a reason."""
-    return [
-        (
-            device.id,
-            _age_or_dash(now, device.since),
-            device.detail or device.reason,
-            ", ".join(map(_pod_name, device.pods)),
-        )
-        for device in devices
-        if device.reason
-    ]
-
-
-def _pod_rows(devices: Iterable[document.DeviceReport], now: float) -> list[tuple[str, ...]]:
-    """Return a row for each container that has devices, sorted by namespace, pod and container.
-
-    Its age is the time since it got the first of its present devices.
-    """
-    by_container: dict[document.PodContainer, list[document.DeviceReport]] = {}
-    for device in devices:
-        for container in device.pods:
-            by_container.setdefault(container, []).append(device)
-    rows: list[tuple[str, ...]] = []
-    for container in sorted(by_container, key=lambda each: (each.namespace, natural_key(each.name), each.container)):
-        own = by_container[container]
-        since = min((device.allocated_since for device in own if device.allocated_since is not None), default=None)
-        states = ["" if device.state is document.State.ALLOCATED else f" ({device.state})" for device in own]
-        names = ranges(f"{device.id}{state}" for device, state in zip(own, states, strict=True))
-        rows.append((_pod_name(container), container.container, _age_or_dash(now, since), ", ".join(names)))
-    return rows
-
-
-def _pod_name(pod: document.PodContainer) -> str:
-    return f"{pod.namespace}/{pod.name}"
-
-
-def ranges(names: Iterable[str]) -> list[str]:
-    """Join consecutive names that differ only in the number at their end: a0, a1, a2, b becomes a0..2, b."""
-    joined: list[str] = []
-    first = following = None
-    for name in names:
-        match = re.fullmatch(r"(.*\D)(0|[1-9]\d{0,999})", name)
-        if match and name == following:
-            joined[-1] = f"{first}..{match[2]}"
-        else:
-            joined.append(name)
-            first = name
-        following = f"{match[1]}{int(match[2]) + 1}" if match else None
-    return joined
-
-
-def _age_or_dash(now: float, since: float | None) -> str:
-    return "-" if since is None else age(now, since)
+def _row(device: document.DeviceReport, now: float) -> tuple[str, ...]:
+    """Return a device with the pods that have it. Its age is that of its state."""
+    since = "-" if device.since is None else age(now, device.since)
+    pods = ", ".join(f"{pod.namespace}/{pod.name}" for pod in device.pods)
+    return device.id, device.state, since, pods or "-", device.detail or device.reason
 
 
 def age(now: float, since: float) -> str:

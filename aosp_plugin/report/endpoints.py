@@ -6,8 +6,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,11 +16,11 @@ from aosp_plugin.config.keys import Config, status_address
 from aosp_plugin.config.sources import node_name
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.address import listen_address
-from aosp_plugin.framework.service.http import Answer, Route, in_loop
+from aosp_plugin.framework.service.http import Answer, Route
 from aosp_plugin.framework.service.serving import probe_routes
 from aosp_plugin.report import page
 from aosp_plugin.report.document import Known, Report
-from aosp_plugin.report.observation import NodeStatus, Observation
+from aosp_plugin.report.observation import Observation
 from aosp_plugin.report.problems import problems
 from aosp_plugin.report.process import identify
 from aosp_plugin.report.recent_log import RecentLog
@@ -36,13 +35,10 @@ def routes_by_address(
 ) -> dict[tuple[str, int], dict[str, Route]]:
     """Return the route of each path by the address at which it is served.
 
-    To be called in the event loop of the servers. Probes and metrics are for the kubelet and Prometheus; status and
-    page name pods, and may have another address.
+    Probes and metrics are for the kubelet and Prometheus; status and page name pods, and may have another address.
     """
-    collect = in_loop(partial(observation.status, servers))
     probes = {"/metrics": lambda: Answer(*observation.metrics.exposition()), **probe_routes(servers)}
-    report = _status_route(collect, log, config.runbook_url)
-    status = {**page.routes(), "/status": report}
+    status = {**page.routes(), "/status": _status_route(servers, observation, log, config.runbook_url)}
     by_address: dict[tuple[str, int], dict[str, Route]] = {}
     for address, group in ((listen_address(config.listen), probes), (status_address(config), status)):
         if address is not None:
@@ -50,27 +46,28 @@ def routes_by_address(
     return by_address
 
 
-def _status_route(collect: Callable[[], NodeStatus], log: RecentLog, runbook_url: str) -> Route:
-    """Return the route of the report. ``collect`` returns the status of the resources, in any thread."""
+def _status_route(
+    servers: Sequence[ResourceServer], observation: Observation, log: RecentLog, runbook_url: str
+) -> Route:
+    """Return the route of the report."""
     started, process = time.time(), identify(os.getpid())
 
     def answer() -> Answer:
-        status = collect()
-        resources = tuple(resource_report(resource, status.allocations) for resource in status.resources)
-        conditions = [resource.server.conditions() for resource in status.resources]
-        allocations = Known(not status.allocations.problem, status.allocations.problem)
+        allocations = observation.pod_resources.latest
+        resources = tuple(resource_report(observation.status(server), allocations) for server in servers)
+        conditions = [server.conditions() for server in servers]
         report = Report(
             version=__version__,
             node=node_name(),
             started=started,
-            allocations=allocations,
+            allocations=Known(not allocations.problem, allocations.problem),
             resources=resources,
-            problems=problems([*zip(resources, conditions, strict=True)], status.conditions),
+            problems=problems([*zip(resources, conditions, strict=True)], observation.conditions.of("")),
             log=log.records,
             runbook_url=runbook_url,
             selinux=_selinux(),
             process=process,
-            last_reload=status.last_reload,
+            last_reload=observation.last_reload,
         )
         return page.tagged("application/json", msgspec.json.encode(report))
 

@@ -8,7 +8,7 @@ import collections
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -89,13 +89,11 @@ class DeviceWatch:
         self._resource = resource
         self._clock = clock
         self._seen: Snapshot | None = None
-        self._lost: set[str] = set()
-        """Devices that were healthy, whose loss was reported, and that have not recovered."""
         self._due: float | None = None
         self._earliest = 0.0
 
     def occurrences(self) -> Iterator[Occurrence]:
-        """Yield which devices were lost and have recovered. In the first snapshot, no device is lost."""
+        """Yield which devices were lost, and which are healthy now. In the first snapshot, no device is lost."""
         snapshot, before, now = self._inventory.snapshot, self._seen, self._clock()
         if before is None or before.revision == snapshot.revision:
             self._seen = snapshot if snapshot.revision else None
@@ -108,39 +106,20 @@ class DeviceWatch:
         self._seen, self._due, self._earliest = snapshot, None, now + PAUSE
         changes = snapshot.changes_since(before)
         reasons = {device_id: reason for reason, ids in changes.unhealthy.items() for device_id in ids}
-        lost = {
-            device_id: reason
-            for device_id, reason in (reasons | dict.fromkeys(changes.removed, REMOVED)).items()
-            if device_id in before.devices and before.devices[device_id].healthy and device_id not in self._lost
-        }
-        recovered = [
-            device_id
-            for device_id in (*changes.healthy, *changes.added)
-            if device_id in self._lost and snapshot.devices[device_id].healthy
-        ]
-        self._lost = (self._lost | lost.keys()).difference(recovered)
+        reasons |= dict.fromkeys(changes.removed, REMOVED)
+        was_healthy = {device_id for device_id, device in before.devices.items() if device.healthy}
+        lost = {device_id: reason for device_id, reason in reasons.items() if device_id in was_healthy}
+        usable = [device_id for device_id in (*changes.healthy, *changes.added) if snapshot.devices[device_id].healthy]
+        left = f"{snapshot.healthy} of {len(snapshot.devices)} are healthy"
         if lost:
-            yield Occurrence("Warning", "DevicesLost", _lost_message(self._resource, lost, snapshot))
-        if recovered:
-            yield Occurrence(
-                "Normal", "DevicesRecovered", _recovered_message(self._resource, recovered, self._lost, snapshot)
+            counts = ", ".join(
+                f"{count} {reason}" for reason, count in sorted(collections.Counter(lost.values()).items())
             )
-
-
-def _lost_message(resource: str, lost: Mapping[str, str], snapshot: Snapshot) -> str:
-    """Return the number of lost devices by reason, some of their IDs, and how many are left."""
-    counts = collections.Counter(lost.values())
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    return f"{_number(len(lost))} of {resource} lost: {reasons} ({_named([*lost])}); {_healthy(snapshot)}"
-
-
-def _recovered_message(resource: str, recovered: Sequence[str], lost: set[str], snapshot: Snapshot) -> str:
-    rest = f"; {_number(len(lost))} still lost" if lost else ""
-    return f"{_number(len(recovered))} of {resource} healthy again ({_named(recovered)}){rest}; {_healthy(snapshot)}"
-
-
-def _healthy(snapshot: Snapshot) -> str:
-    return f"{snapshot.healthy} of {len(snapshot.devices)} are healthy"
+            text = f"{_number(len(lost))} of {self._resource} lost: {counts} ({_named([*lost])}); {left}"
+            yield Occurrence("Warning", "DevicesLost", text)
+        if usable:
+            text = f"{_number(len(usable))} of {self._resource} healthy now ({_named(usable)}); {left}"
+            yield Occurrence("Normal", "DevicesRecovered", text)
 
 
 def _named(ids: Sequence[str]) -> str:

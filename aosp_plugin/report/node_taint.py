@@ -1,9 +1,9 @@
 """Removes the startup taint from this node's Node object when the plugin's resources are ready.
 
 A kubelet adds the taint with ``--register-with-taints`` when it creates the Node object, but not if the object exists
-(pkg/kubelet/kubelet_node_status.go ``tryRegisterWithAPIServer``), as after a reboot. The plugin removes the taint once
-from each Node object, and never adds it: the scheduler knows the available devices anyway, and a taint that comes back
-would affect pods without a phone.
+(pkg/kubelet/kubelet_node_status.go ``tryRegisterWithAPIServer``), as after a reboot. The plugin removes the taint, and
+never adds it: the scheduler knows the available devices anyway, and a taint that comes back would affect pods without
+a phone.
 """
 
 import logging
@@ -74,11 +74,9 @@ class StartupTaint:
         self._settled = settled
         self._clock = clock
         self._check_at = 0.0
-        self._done = ""
-        """The UID of the last Node object that was seen without the taint."""
 
     async def write(self) -> None:
-        """Remove the taint if all resources are ready, once from each Node object. Raises ApiError."""
+        """Remove the taint if all resources are ready. Raises ApiError."""
         if not all(map(is_ready, self._servers)):
             self._check_at = 0.0  # check at the next registration: the kubelet may have created its Node again
         elif self._clock() >= self._check_at:
@@ -89,10 +87,7 @@ class StartupTaint:
     async def _check(self) -> bool:
         """Remove the taint if the Node has the devices; return whether the Node object no longer has the taint."""
         node = await self._api.get(self._path, Node)
-        if node.metadata.uid == self._done:
-            return True
         if not any(taint.get("key") == self._key for taint in node.spec.taints):
-            self._done = node.metadata.uid
             return True
         plugins = [server.resource_name for server in self._servers if server.driver is None]
         if any(node.status.allocatable.get(name, "0") == "0" for name in plugins):  # the scheduler reads these
@@ -101,7 +96,6 @@ class StartupTaint:
             await self._api.patch(self._path, removal(node, self._key))
         except InvalidObjectError:  # the taints have changed meanwhile
             return False
-        self._done = node.metadata.uid
         LOG.info("startup taint removed", extra={"taint": self._key})
         return True
 

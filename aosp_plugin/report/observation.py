@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from prometheus_client.metrics_core import GaugeMetricFamily
 
@@ -12,23 +11,13 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.conditions import Condition, Conditions
+from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.metrics import Metrics
-from aosp_plugin.framework.podresources_client import Allocations, PodResources
+from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.report.ages import Ages
 from aosp_plugin.report.document import ReloadReport
 from aosp_plugin.report.resource_report import ResourceStatus
-
-
-class NodeStatus(NamedTuple):
-    """The input of a status report, read in the event loop."""
-
-    allocations: Allocations
-    resources: tuple[ResourceStatus, ...]
-    conditions: tuple[Condition, ...] = ()
-    """The conditions of the process."""
-    last_reload: ReloadReport | None = None
 
 
 class Observation:
@@ -48,8 +37,8 @@ class Observation:
 
         ``polling`` returns whether inotify is unavailable. ``clock`` returns seconds since the epoch.
         """
-        self._pod_resources = pod_resources
-        self._conditions = conditions
+        self.pod_resources = pod_resources
+        self.conditions = conditions
         self._ages = {name: Ages(clock) for name in backends}
         self._backends = backends
         self._found = found
@@ -60,11 +49,11 @@ class Observation:
 
     async def run(self, servers: Sequence[ResourceServer]) -> None:
         """Record when states begin, until cancelled. For the event loop of the servers."""
-        answered, owners = self._pod_resources.answered, self._pod_resources.latest.owners
+        answered, owners = self.pod_resources.answered, self.pod_resources.latest.owners
         while True:
             answered.clear()
-            if not self._pod_resources.latest.problem:  # else the pods still have what they had
-                owners = self._pod_resources.latest.owners
+            if not self.pod_resources.latest.problem:  # else the pods still have what they had
+                owners = self.pod_resources.latest.owners
             superseded = []
             for server in servers:
                 snapshot = server.inventory.snapshot
@@ -72,19 +61,14 @@ class Observation:
                 superseded.append(server.inventory.superseded(snapshot.revision))
             await wait_any(answered, *superseded)
 
-    async def status(self, servers: Sequence[ResourceServer]) -> NodeStatus:
-        """Return the status of the node, without recording anything. For the event loop of the servers."""
-        resources = tuple(self._resource_status(server) for server in servers)
-        conditions = tuple(self._conditions.of(""))
-        return NodeStatus(self._pod_resources.latest, resources, conditions, self.last_reload)
-
-    def _resource_status(self, server: ResourceServer) -> ResourceStatus:
+    def status(self, server: ResourceServer) -> ResourceStatus:
+        """Return the status of a resource. For any thread."""
         name = server.resource_name
         return ResourceStatus(server, self._backends[name], self._found(name), self._ages[name].since)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics that are computed at each scrape, for prometheus_client. Unknown states have no series."""
-        allocated, backends = self._pod_resources.allocated(), self._backends
+        allocated, backends = self.pod_resources.allocated(), self._backends
         yield _by_resource(
             "devices_allocated",
             "Devices allocated to pods, in any state, as `allocated` in `/status`; absent while unknown.",

@@ -95,7 +95,7 @@ async def test_the_taint_goes_when_the_kubelet_has_the_devices_and_lost_devices_
         await node.server.wait_for(lambda _: "DevicesRecovered" in node.events)
         metrics = await node.metrics()
     lost = f"2 devices of {RESOURCE} lost: 2 missing (aosp_binder1, aosp_binder2); 1 of 3 are healthy"
-    recovered = f"1 device of {RESOURCE} healthy again (aosp_binder1); 1 device still lost; 2 of 3 are healthy"
+    recovered = f"1 device of {RESOURCE} healthy now (aosp_binder1); 2 of 3 are healthy"
     assert node.events == {"DevicesLost": lost, "DevicesRecovered": recovered}
     assert 'aosp_plugin_node_problem{task="events"} 0.0' in metrics
     assert 'aosp_plugin_node_problem{task="startup_taint"} 0.0' in metrics

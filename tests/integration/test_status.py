@@ -87,7 +87,7 @@ async def test_check_exits_with_3_if_there_are_problems(node: Node) -> None:
     code, out, err = await run("--url", node.url, "--check")
     assert (code, err) == (3, "")
     assert re.sub(r"\d+s", "0s", out) == (
-        f"warning: {RESOURCE}: 2 devices missing: the file does not exist (for 0s): aosp_binder1..2\n"
+        f"warning: {RESOURCE}: 2 devices missing: the file does not exist (for 0s): aosp_binder1, aosp_binder2\n"
     )
     assert (await run("--url", node.url, "--check", "--resource", "x.io/y"))[0] == 2
     assert (await run("--url", node.url, "--check", "--json"))[0] == 2

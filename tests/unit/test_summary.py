@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from aosp_plugin.cli.summary import age, ranges, summary
+from aosp_plugin.cli.summary import age, summary
 from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.report.document import (
     Counts,
@@ -60,33 +60,24 @@ def test_no_device_counts_as_allocated_or_free_while_allocations_are_unknown() -
     assert "  1 device: 0 healthy, 1 unhealthy, allocation unknown" in lines
 
 
-def test_problems_come_before_the_pods() -> None:
-    """Pods are in natural order, consecutive devices are joined, and other states than allocated are shown."""
+def test_the_devices_are_those_that_pods_have_or_that_are_unhealthy() -> None:
     lines = text_of(
         counts=Counts(total=1234, healthy=1230, unhealthy=4, allocated=29, free=1200, unknown=0, gone=2),
         devices=(
-            device("n0", State.ALLOCATED, PHONE_10),
-            device("n1", State.UNHEALTHY, PHONE_9, reason="missing", since=NOW - 300),
-            device("n2", State.ALLOCATED, PHONE_9, since=NOW - 7300, allocated_since=NOW - 7300),
-            device("n3", State.ALLOCATED, PHONE_9),
-            device(
-                "n4", State.UNHEALTHY, PHONE_9, PHONE_10, reason="not-binder", detail="not-binder: disk", since=NOW - 3
-            ),
+            device("n0", State.ALLOCATED, PHONE_10, since=NOW - 7300),
+            device("n1", State.UNHEALTHY, reason="missing", since=NOW - 300),
+            device("n2", State.FREE),
+            device("n3", State.UNHEALTHY, PHONE_9, PHONE_10, reason="not-binder", detail="not-binder: disk"),
         ),
     )
     assert lines == [
         "a.io/x: registered with the kubelet for 2h",
         "  1,234 devices: 1,230 healthy, 4 unhealthy, 29 allocated (2 gone), 1,200 free",
         "",
-        "  Unhealthy",
-        "    DEVICE  AGE  REASON            POD",
-        "    n1      5m   missing           b/phone-9",
-        "    n4      3s   not-binder: disk  b/phone-9, b/phone-10",
-        "",
-        "  Pods",
-        "    POD         CONTAINER  AGE  DEVICES",
-        "    b/phone-9   android    2h   n1 (unhealthy), n2..3, n4 (unhealthy)",
-        "    b/phone-10  android    -    n0, n4 (unhealthy)",
+        "  DEVICE  STATE      AGE  POD                    REASON",
+        "  n0      allocated  2h   b/phone-10",
+        "  n1      unhealthy  5m   -                      missing",
+        "  n3      unhealthy  -    b/phone-9, b/phone-10  not-binder: disk",
     ]
 
 
@@ -103,7 +94,7 @@ def test_problems_are_below_the_node_or_their_resource() -> None:
         "a.io/x: NOT registered with the kubelet for 2h",
         "  0 devices: 0 healthy, 0 unhealthy, 0 allocated, 0 free",
         "  error: No kubelet (for 59s)",
-        "  warning: 12 devices missing: n0..1 and 10 more",
+        "  warning: 12 devices missing: n0, n1 and 10 more",
         "",
         "a.io/y: registered with the kubelet for 2h",
     ]
@@ -112,16 +103,3 @@ def test_problems_are_below_the_node_or_their_resource() -> None:
 def test_age_has_one_unit_as_in_kubectl() -> None:
     for seconds, text in ((-5.0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172800, "2d")):
         assert age(NOW, NOW - seconds) == text
-
-
-def test_consecutive_names_are_joined() -> None:
-    for names, joined in (
-        ("", ""),
-        ("a0 a1 a2 b", "a0..2 b"),
-        ("a1 a3 a4", "a1 a3..4"),
-        ("a1 b2", "a1 b2"),
-        ("a01 a02", "a01 a02"),
-        ("a9 a10 x y", "a9..10 x y"),
-        ("a1::0 a1::1", "a1::0..1"),
-    ):
-        assert ranges(names.split()) == joined.split()

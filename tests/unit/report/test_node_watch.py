@@ -124,15 +124,11 @@ def test_devices_that_become_unhealthy_or_vanish_are_lost_once() -> None:
     assert devices.become(a="") == [], "b vanishes as well"
 
 
-def test_only_lost_devices_recover() -> None:
-    devices = Devices(a="", b="", c="missing")
-    devices.become(a="missing", b="missing", c="missing")
-    assert devices.become(a="", b="missing", c="", new="") == [
-        f"1 device of {RESOURCE} healthy again (a); 1 device still lost; 3 of 4 are healthy"
-    ]
-    assert devices.become(a="missing", b="", c="", new="") == [
-        f"1 device of {RESOURCE} lost: 1 missing (a); 3 of 4 are healthy",
-        f"1 device of {RESOURCE} healthy again (b); 1 device still lost; 3 of 4 are healthy",
+def test_devices_that_become_healthy_or_appear_recover() -> None:
+    devices = Devices(a="", b="missing", c="missing")
+    assert devices.become(a="missing", b="missing", c="", new="") == [
+        f"1 device of {RESOURCE} lost: 1 missing (a); 2 of 4 are healthy",
+        f"2 devices of {RESOURCE} healthy now (c, new); 2 of 4 are healthy",
     ]
 
 
@@ -145,5 +141,5 @@ def test_messages_have_numbers_reasons_and_the_first_names() -> None:
     )
     assert devices.become(phone0="missing", **dict.fromkeys(names[1:7], "not-binder"), phone7="") == [message]
     assert devices.become(**dict.fromkeys(names[:6], "not-binder"), phone6="", phone7="") == [
-        f"1 device of {RESOURCE} healthy again (phone6); 6 devices still lost; 2 of 8 are healthy"
+        f"1 device of {RESOURCE} healthy now (phone6); 2 of 8 are healthy"
     ]

@@ -50,10 +50,9 @@ class Node:
         """Record inside the context."""
         return background_task(self.observation.run([self.server]))
 
-    async def ages(self) -> dict[str, float]:
+    def ages(self) -> dict[str, float]:
         """Return when each device was allocated, as a request for the status gets it."""
-        (resource,) = (await self.observation.status([self.server])).resources
-        return dict(resource.since.allocated)
+        return dict(self.observation.status(self.server).since.allocated)
 
 
 async def test_an_allocation_has_its_age_although_nobody_has_asked_for_the_status() -> None:
@@ -64,7 +63,7 @@ async def test_an_allocation_has_its_age_although_nobody_has_asked_for_the_statu
         node.answer("phone0")
         await until(lambda: not node.pod_resources.answered.is_set())
         node.clock.now = 3800.0
-        assert await node.ages() == {"phone0": 200.0}
+        assert node.ages() == {"phone0": 200.0}
 
 
 async def test_pods_have_what_they_had_while_the_kubelet_does_not_answer() -> None:
@@ -77,10 +76,10 @@ async def test_pods_have_what_they_had_while_the_kubelet_does_not_answer() -> No
         await until(lambda: not node.pod_resources.answered.is_set())
         node.answer("phone0")
         await until(lambda: not node.pod_resources.answered.is_set())
-        assert await node.ages() == {"phone0": 100.0}
+        assert node.ages() == {"phone0": 100.0}
 
 
-async def test_a_request_for_the_status_records_nothing() -> None:
+def test_a_request_for_the_status_records_nothing() -> None:
     node = Node()
     node.answer("phone0")
-    assert await node.ages() == {}
+    assert node.ages() == {}
