@@ -78,7 +78,7 @@ class NodeService:
                 self._found,
                 pod_resources,
                 DeviceRecords(config.kubelet_dir, config.cdi_dir, self.resources[0]),
-                self._rescan_one,
+                lambda name: self._server(name).rescan(),
                 partial(claims_on_host, config.driver_directory("")),
                 self._former.follow,
                 self._remove_stale_specs,
@@ -166,15 +166,12 @@ class NodeService:
             backend.input = backend.input._replace(resets=backend.input.resets + 1)
             server.rescan()
 
+    def _server(self, name: str) -> ResourceServer:
+        return self.servers[self.resources.index(name)]
+
     def _found(self, name: str) -> FoundDevices:
         """Return what the last scan of a resource has found; nothing before the first one. For any thread."""
-        found: FoundDevices | None = self.servers[self.resources.index(name)].inventory.found
-        return found or FoundDevices()
-
-    def _rescan_one(self, name: str) -> None:
-        for server in self.servers:
-            if server.resource_name == name:
-                server.rescan()
+        return self._server(name).inventory.found or FoundDevices()
 
     async def stop(self, within: float | None = None) -> None:
         """End all tasks and servers; see ``ResourceServer.stop``."""

@@ -32,7 +32,7 @@ def test_resource_limits_the_problems_too() -> None:
 
 def test_problem_is_one_line() -> None:
     assert list(problem_lines(node(), NOW)) == [
-        "warning: a.io/x: 2 devices missing (for 60s): n1..2, n7 and 9 more",
+        "warning: a.io/x: 2 devices missing (for 60s): n1, n2, n7 and 9 more",
         "warning: a.io/y: 2 devices missing",
         "notice: node-7: Polling",
     ]
