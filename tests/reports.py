@@ -14,7 +14,7 @@ from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import Allocations
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.report.ages import Since
-from aosp_plugin.report.node_reporter import NodeMetrics
+from aosp_plugin.report.node_reporter import problem_metric
 from aosp_plugin.report.observation import Observation
 from aosp_plugin.report.problems import problems
 from aosp_plugin.report.resource_report import ResourceStatus, resource_report
@@ -75,9 +75,7 @@ def state_metrics(resource: str) -> Metrics:
     found = _found({}, {"/dev/dri/renderD128": ["a", "b"]}, restricted={"a": ["a"]})
     pod_resources: Any = SimpleNamespace(allocated=lambda: {resource: 3})
     metrics = Observation({resource: _backend(4)}, lambda _: found, pod_resources, Conditions(), polling=bool).metrics
-    of_node = NodeMetrics(metrics)
-    of_node.problem.labels("startup_taint").set(0)
-    of_node.requests.labels("create", "events", "201").inc()
+    problem_metric(metrics).labels("startup_taint").set(0)
     return metrics
 
 

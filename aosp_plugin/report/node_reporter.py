@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Gauge
 
 from aosp_plugin.backend.catalog import NODE_TASK_FAILING
 from aosp_plugin.config.keys import Config
@@ -32,23 +32,14 @@ Write = Callable[[], Awaitable[None]]
 """Reads the state of the resources, and writes what has changed. Raises ApiError, OSError and PluginError."""
 
 
-class NodeMetrics:
-    """The metrics of the tasks."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        """Add them to the metrics of the process."""
-        self.problem = Gauge(
-            "aosp_plugin_node_problem",
-            "1 while the plugin fails at `events` or `startup_taint`, else 0; absent for what is off.",
-            ["task"],
-            registry=metrics.registry,
-        )
-        self.requests = Counter(
-            "aosp_plugin_node_requests_total",
-            "Requests for Events and the startup taint by HTTP status, or `error`.",
-            ["verb", "object", "code"],
-            registry=metrics.registry,
-        )
+def problem_metric(metrics: Metrics) -> Gauge:
+    """Add the metric of the tasks to the metrics of the process."""
+    return Gauge(
+        "aosp_plugin_node_problem",
+        "1 while the plugin fails at `events` or `startup_taint`, else 0; absent for what is off.",
+        ["task"],
+        registry=metrics.registry,
+    )
 
 
 class NodeReporter:
@@ -66,12 +57,12 @@ class NodeReporter:
         Raises ServiceAccountMissingError if there are any, and the address of the API server is unknown.
         """
         self._conditions = conditions
-        self._metrics = NodeMetrics(metrics)
+        self._problem = problem_metric(metrics)
         self._api: ApiClient | None = None
         self._tasks: dict[str, Write] = {}
         if config.node_events or config.startup_taint:
             credentials = in_cluster(config.service_account_dir, conditions=conditions)
-            self._api = api = ApiClient(credentials, observer=self._count_request, user_agent="aosp-device-plugin")
+            self._api = api = ApiClient(credentials, user_agent="aosp-device-plugin")
             if config.node_events:
                 names = ["", *(server.resource_name for server in servers)]
                 watches: list[ConditionWatch | DeviceWatch] = [
@@ -84,12 +75,7 @@ class NodeReporter:
 
     def work(self) -> list[Coroutine[None, None, None]]:
         """Return the work of each task, which ends when it is cancelled."""
-        problem = self._metrics.problem
-        return [keep_written(name, write, self._conditions, problem) for name, write in self._tasks.items()]
-
-    def _count_request(self, verb: str, object_name: str, code: str, _seconds: float) -> None:
-        """Count a request about the Node. ``code`` is an HTTP status, or ``error`` without an answer."""
-        self._metrics.requests.labels(verb, object_name, code).inc()
+        return [keep_written(name, write, self._conditions, self._problem) for name, write in self._tasks.items()]
 
     async def close(self) -> None:
         """Close connections."""

@@ -14,7 +14,7 @@ from aosp_plugin.framework.clock import Backoff
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.report.node_events import NodeEvents, Occurrence
-from aosp_plugin.report.node_reporter import NodeMetrics, keep_written
+from aosp_plugin.report.node_reporter import keep_written, problem_metric
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
 from tests.static_credentials import StaticCredentials
 from tests.support import Clock, until
@@ -56,7 +56,7 @@ async def node() -> AsyncIterator[Node]:
     ):
         node: Any = Node(server, conditions)
         events = NodeEvents(client, "worker", [node], clock=Clock(START))
-        backoff, problem = Backoff(first=0.01, cap=0.02), NodeMetrics(Metrics()).problem
+        backoff, problem = Backoff(first=0.01, cap=0.02), problem_metric(Metrics())
         work = keep_written("events", events.write, conditions, problem, interval=0.01, backoff=backoff)
         async with background_task(work):
             yield node

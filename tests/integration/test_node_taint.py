@@ -18,7 +18,7 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import Confirmation, DriverState
-from aosp_plugin.report.node_reporter import NodeMetrics, keep_written
+from aosp_plugin.report.node_reporter import keep_written, problem_metric
 from aosp_plugin.report.node_taint import StartupTaint, is_ready
 from kubelet_standin.apiserver import ApiServer
 from tests.static_credentials import StaticCredentials
@@ -110,7 +110,7 @@ async def kept(taint: StartupTaint, conditions: Conditions) -> AsyncIterator[Non
         "startup_taint",
         taint.write,
         conditions,
-        NodeMetrics(Metrics()).problem,
+        problem_metric(Metrics()),
         interval=0.01,
         backoff=Backoff(first=0.01, cap=0.02),
     )

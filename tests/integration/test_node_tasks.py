@@ -99,7 +99,6 @@ async def test_the_taint_goes_when_the_kubelet_has_the_devices_and_lost_devices_
     assert node.events == {"DevicesLost": lost, "DevicesRecovered": recovered}
     assert 'aosp_plugin_node_problem{task="events"} 0.0' in metrics
     assert 'aosp_plugin_node_problem{task="startup_taint"} 0.0' in metrics
-    assert 'aosp_plugin_node_requests_total{code="200",object="nodes",verb="patch"} 1.0' in metrics
 
 
 async def test_an_api_server_that_hangs_affects_neither_devices_nor_the_end(node: Node) -> None:
