@@ -80,8 +80,6 @@ class SpreadDevice(Struct, frozen=True, kw_only=True):
     """Path on the host, or a pattern."""
     container_path: Annotated[values.AbsolutePath | None, Key("/dev/dri/renderD128")] = None
     """Path in each container, whichever device it has. If null, the path on the host."""
-    env: Annotated[values.VariableName, Key("GPU_NODE")] = ""
-    """Environment variable with the path of the device in the container. If empty, it is not set."""
     per_device: Annotated[_DeviceCount | None, Key("30")] = None
     """Maximum number of devices of the resource that share one; further ones are unhealthy. If null, there is no
     limit."""
@@ -90,10 +88,6 @@ class SpreadDevice(Struct, frozen=True, kw_only=True):
 def spread_device(item: str | SpreadDevice) -> SpreadDevice:
     """Return an item of ``spread_devices``, which may be text, as a mapping."""
     return item if isinstance(item, SpreadDevice) else SpreadDevice(path=item)
-
-
-def _spread_variable(item: str | SpreadDevice) -> str:
-    return spread_device(item).env
 
 
 class SliceDevices(Struct, frozen=True, kw_only=True):
@@ -158,7 +152,7 @@ class Resource(Struct, frozen=True, kw_only=True):
         tuple[values.AbsolutePath | SpreadDevice, ...],
         Limit(
             "a list of absolute paths, each once, which may have the wildcards *, ? and [...], and mappings with path "
-            "and optionally container_path, env and per_device",
+            "and optionally container_path and per_device",
             lambda items: values.are_different_paths([spread_device(item).path for item in items]),
         ),
         Key("[/dev/dri/card*, /dev/dri/renderD*]"),
@@ -215,11 +209,6 @@ class Resource(Struct, frozen=True, kw_only=True):
     def of(cls, **given: Any) -> Self:
         """Return the resource with the given keys, and with the defaults that depend on them for the others."""
         return cls(**{**dependent_defaults(given), **given})
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The environment variables with the names of the devices of a container."""
-        return tuple(filter(None, [self.visible_devices_env, *map(_spread_variable, self.spread_devices)]))
 
     @property
     def scan_directory(self) -> str:
