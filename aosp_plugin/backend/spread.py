@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from aosp_plugin.binder.devices.sets import natural_sort
-from aosp_plugin.config.keys import SpreadDevice
+from aosp_plugin.config.host_devices import SpreadDevice
 
 
 class Selected(NamedTuple):

@@ -16,7 +16,8 @@ from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import Phones, Resource, SpreadDevice
+from aosp_plugin.config.host_devices import SpreadDevice
+from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from aosp_plugin.binder.driver import host
-from aosp_plugin.config.keys import NumberedSets, SharedDevice, SliceDevices, SpreadDevice
+from aosp_plugin.config.host_devices import SharedDevice, SliceDevices, SpreadDevice
+from aosp_plugin.config.keys import NumberedSets
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.backend import ClaimParameters
