@@ -13,7 +13,6 @@ from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import Allocations
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.report.ages import Since
 from aosp_plugin.report.node_reporter import problem_metric
 from aosp_plugin.report.observation import Observation
 from aosp_plugin.report.problems import problems
@@ -24,7 +23,7 @@ from tests.support import RESOURCE
 def resource_status(
     snapshot: Snapshot,
     *,
-    since: Since | None = None,
+    since: Mapping[str, float] = MappingProxyType({}),
     binder_devices: Mapping[str, Sequence[str]] | None = None,
     spread_devices: Mapping[str, Sequence[str]] | None = None,
     allocatable: int | None = None,
@@ -42,12 +41,12 @@ def resource_status(
         driver=None,
     )
     found = _found(binder_devices or {}, spread_devices or {}, restricted or {})
-    return ResourceStatus(server, _backend(), found, since or Since())
+    return ResourceStatus(server, _backend(), found, since)
 
 
 def problems_of(server: ResourceServer) -> list[tuple[str, str]]:
     """Return severity and kind of each problem that the page shows of a server."""
-    status = ResourceStatus(server, _backend(), FoundDevices(), Since())
+    status = ResourceStatus(server, _backend(), FoundDevices(), {})
     report = resource_report(status, Allocations())
     return [(str(it.severity), it.kind) for it in problems([(report, server.conditions())], ())]
 

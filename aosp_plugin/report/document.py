@@ -95,8 +95,6 @@ class DeviceReport(Struct, frozen=True, gc=False):
     since: float | None = None
     """When its state began, in seconds since the epoch, at the earliest when the plugin started; None for the states
     free and unknown."""
-    allocated_since: float | None = None
-    """When its present pods got it, in seconds since the epoch; None if no pod has it."""
     spread_devices: tuple[str, ...] = ()
     """Paths of its spread devices on the host."""
     restricted: bool = False

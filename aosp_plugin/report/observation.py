@@ -77,7 +77,7 @@ class Observation:
         yield _by_resource(
             "devices_gone",
             "Devices allocated to pods that no longer exist; absent while unknown.",
-            {name: len(self._ages[name].since.gone) for name in allocated},
+            {name: self._ages[name].gone for name in allocated},
         )
         yield _by_resource(
             "devices_expected",

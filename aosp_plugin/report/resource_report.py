@@ -15,7 +15,6 @@ from aosp_plugin.framework.conditions import TRUNCATED
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.report.ages import Since
 from aosp_plugin.report.document import (
     Counts,
     DeviceReport,
@@ -32,16 +31,17 @@ class ResourceStatus(NamedTuple):
     server: ResourceServer
     backend: BinderBackend
     found: FoundDevices
-    since: Since
+    since: Mapping[str, float]
+    """By device ID."""
 
 
 def resource_report(status: ResourceStatus, allocations: Allocations) -> ResourceReport:
     """Return the report of a resource, with the pods that have its devices according to ``allocations``."""
-    server, since = status.server, status.since
+    server = status.server
     snapshot, confirmation = server.inventory.snapshot, server.confirmation
     owners = None if allocations.problem else allocations.owners.get(server.resource_name, {})
     listed = tuple(_listed_devices(status, snapshot, owners))
-    gone = tuple(_gone_devices(since, snapshot, owners or {}))
+    gone = tuple(_gone_devices(status.since, snapshot, owners or {}))
     states = collections.Counter(device.state for device in (*listed, *gone))
     healthy = snapshot.healthy
     return ResourceReport(
@@ -92,28 +92,19 @@ def _listed_devices(
         names = binder_devices.get(device.id, ())
         pods = _pods(owners, device.id)
         state = _state(reason, pods, owners_known=owners is not None)
-        since = _since(status.since, state, device.id)
-        allocated = status.since.allocated.get(device.id) if pods else None
         spread = spread_devices.get(device.id, ())
-        own = (device.numa_nodes, names, pods, since, allocated, spread, device.id in restricted)
+        own = (device.numa_nodes, names, pods, status.since.get(device.id), spread, device.id in restricted)
         yield DeviceReport(device.id, state, reason, detail, *own)
 
 
-def _gone_devices(since: Since, snapshot: Snapshot, owners: Mapping[str, Sequence[Owner]]) -> Iterator[DeviceReport]:
+def _gone_devices(
+    since: Mapping[str, float], snapshot: Snapshot, owners: Mapping[str, Sequence[Owner]]
+) -> Iterator[DeviceReport]:
     """Report the devices that are allocated to pods but no longer exist; none before the first scan."""
     for device_id in sorted(owners.keys() - snapshot.devices.keys(), key=natural_key) if snapshot.revision else ():
         detail = f"{GONE.name}: allocated to a pod, but the device no longer exists"
-        pods, allocated = _pods(owners, device_id), since.allocated.get(device_id)
-        yield DeviceReport(
-            device_id, State.UNHEALTHY, GONE.name, detail, (), (), pods, since.gone.get(device_id), allocated
-        )
-
-
-def _since(since: Since, state: State, device_id: str) -> float | None:
-    """Return when the state of an existing device began; None if it is not recorded."""
-    if state is State.UNHEALTHY:
-        return since.unhealthy.get(device_id)
-    return since.allocated.get(device_id) if state is State.ALLOCATED else None
+        pods = _pods(owners, device_id)
+        yield DeviceReport(device_id, State.UNHEALTHY, GONE.name, detail, (), (), pods, since.get(device_id))
 
 
 def _pods(owners: Mapping[str, Sequence[Owner]] | None, device_id: str) -> tuple[PodContainer, ...]:

@@ -46,7 +46,6 @@ function deviceParts(resource, device, actions) {
       ["Pod", button("link", () => actions.showPod(podName(pod)), pod.name)],
       ["Namespace", pod.namespace],
       ["Container", pod.container],
-      ...(device.allocated_since === null ? [] : [["For", age(device.allocated_since)]]),
     ], command(`kubectl -n ${pod.namespace} describe pod ${pod.name}`)),
   );
   return [head, chip, element("p", "explanation", explanation), ...pods, block("Device", rows)];
@@ -65,7 +64,7 @@ function podParts(pod, devices, node, actions) {
       element("span", "muted", device.reason || STATE[device.state].label.toLowerCase()),
     ),
   );
-  const times = devices.map(([, device]) => device.allocated_since).filter((time) => time !== null);
+  const times = devices.filter(([, device]) => device.state === "allocated").map(([, device]) => device.since).filter((time) => time !== null);
   const containers = new Set(devices.flatMap(([, device]) => device.pods.filter((owner) => podName(owner) === pod).map((owner) => owner.container)));
   const rows = [
     ["Containers", [...containers].join(", ")],

@@ -92,7 +92,7 @@ function podsOf(devices, matches) {
   return [...pods.values()]
     .map(({ namespace, name, containers, devices: own }) => {
       const all = [...own];
-      const times = all.map((device) => device.allocated_since).filter((time) => time !== null);
+      const times = all.filter((device) => device.state === "allocated").map((device) => device.since).filter((time) => time !== null);
       return {
         namespace,
         name,

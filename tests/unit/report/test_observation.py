@@ -52,7 +52,7 @@ class Node:
 
     def ages(self) -> dict[str, float]:
         """Return when each device was allocated, as a request for the status gets it."""
-        return dict(self.observation.status(self.server).since.allocated)
+        return dict(self.observation.status(self.server).since)
 
 
 async def test_an_allocation_has_its_age_although_nobody_has_asked_for_the_status() -> None:

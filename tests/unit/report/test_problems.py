@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -16,7 +18,6 @@ from aosp_plugin.framework.conditions import NOT_REGISTERED, TRUNCATED, Conditio
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
-from aosp_plugin.report.ages import Since
 from aosp_plugin.report.document import Problem, ResourceReport
 from aosp_plugin.report.problems import NAMED_DEVICES, fragment, problems
 from aosp_plugin.report.resource_report import resource_report
@@ -27,7 +28,10 @@ PHONE = Owner("games", "phone-1", "android")
 
 
 def resource(
-    *devices: Device, owners: dict[str, tuple[Owner, ...]] | None = None, since: Since | None = None, **fields: Any
+    *devices: Device,
+    owners: dict[str, tuple[Owner, ...]] | None = None,
+    since: Mapping[str, float] = MappingProxyType({}),
+    **fields: Any,
 ) -> ResourceReport:
     """Return the report of a registered resource, with some of its fields replaced."""
     status = resource_status(Snapshot(1, devices or (Device("n1"),)), since=since)
@@ -83,7 +87,7 @@ def test_devices_are_one_problem_for_each_reason() -> None:
     ids = [f"n{number}" for number in range(NAMED_DEVICES + 2)]
     owners: dict[str, tuple[Owner, ...]] = {device_id: (Owner("shop", device_id, "android"),) for device_id in ids}
     owners |= {ids[0]: (PHONE,), ids[1]: (PHONE,)}
-    since = Since(unhealthy={ids[0]: 20.0, ids[3]: 10.0})
+    since = {ids[0]: 20.0, ids[3]: 10.0}
     problem = only(resource(Device("ok"), *[Device(i, "missing") for i in ids], owners=owners, since=since))
     assert (problem.severity, problem.kind, problem.since) == ("warning", "missing", 10.0)
     assert problem.summary == "12 devices missing: the file does not exist"

@@ -6,7 +6,6 @@ from typing import Any
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
-from aosp_plugin.report.ages import Since
 from aosp_plugin.report.document import Counts, ResourceReport
 from aosp_plugin.report.resource_report import resource_report
 from tests.reports import resource_status
@@ -84,7 +83,7 @@ def test_device_beyond_the_message_limit_is_truncated() -> None:
 
 
 def test_ages_and_the_spread_devices_are_those_of_the_device() -> None:
-    since = Since(unhealthy={"n1": 3.0}, allocated={"n1": 4.0})
+    since = {"n1": 3.0}
     report = reported(
         [Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")],
         owners={"n1": (PHONE,)},
@@ -93,7 +92,7 @@ def test_ages_and_the_spread_devices_are_those_of_the_device() -> None:
     )
     (device,) = report.devices
     assert (report.registered, report.since) == (True, 1.0)
-    assert (device.since, device.allocated_since, device.spread_devices) == (3.0, 4.0, ("/dev/dri/renderD128",))
+    assert (device.since, device.spread_devices) == (3.0, ("/dev/dri/renderD128",))
     assert (device.numa, device.detail) == ((0, 1), "not-binder: n1 is a disk")
 
 
