@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.backend.binder_backend import BinderBackend
@@ -73,16 +73,6 @@ def create_former_plugin(config: Config, runtime: Runtime, resource_name: str) -
     """Return the plugin of a former resource, which lists no device, and asks the kubelet for no call."""
     devices = ListedDevices(resource_name, list, directories=())
     return DevicePlugin(devices, kubelet_dir=config.kubelet_dir, socket_prefix=SOCKET_PREFIX, runtime=runtime)
-
-
-def device_plugins(servers: Iterable[ResourceServer]) -> list[DevicePlugin]:
-    """Return the device plugins among the servers."""
-    return [server for server in servers if isinstance(server, DevicePlugin)]
-
-
-def dra_drivers(servers: Iterable[ResourceServer]) -> list[DraDriver]:
-    """Return the DRA drivers among the servers."""
-    return [server for server in servers if isinstance(server, DraDriver)]
 
 
 def addresses(config: Config) -> set[tuple[str, int]]:

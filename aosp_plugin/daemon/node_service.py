@@ -19,8 +19,10 @@ from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords
 from aosp_plugin.daemon.former_names import FormerNames
 from aosp_plugin.daemon.removed_mounts import end_with_removed_mounts
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
+from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.dra.record_store import claims_on_host
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
@@ -98,7 +100,8 @@ class NodeService:
                 for resource, backend in zip(config.resources, self._backends.values(), strict=True)
             ]
             self._node_reporter = NodeReporter(config, self.servers, conditions, observation.metrics)
-            self._kubelet_view = KubeletView(assembly.device_plugins(self.servers), pod_resources, runtime)
+            plugins = [server for server in self.servers if isinstance(server, DevicePlugin)]
+            self._kubelet_view = KubeletView(plugins, pod_resources, runtime)
             self._log = RecentLog()
             routes = endpoints.routes_by_address(config, self.servers, observation, self._log)
             for address, served in routes.items():
@@ -119,7 +122,7 @@ class NodeService:
             await self._close()
             raise
         LOG.info("starting", extra={"version": __version__, "resources": ",".join(self.resources)})
-        drivers = assembly.dra_drivers(self.servers)
+        drivers = [server for server in self.servers if isinstance(server, DraDriver)]
         beside: list[Coroutine[None, None, None]] = [
             self._kubelet_view.run(),
             self.observation.run(self.servers),

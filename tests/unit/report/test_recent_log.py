@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aosp_plugin.framework.observer import working_for
+from aosp_plugin.framework.service.logs import working_for
 from aosp_plugin.report.document import LogRecord
 from aosp_plugin.report.recent_log import MAX_LENGTH, MAX_RECORDS, RecentLog
 from tests.support import RESOURCE
