@@ -39,6 +39,10 @@ _RESERVED = (
 """Paths that the container runtime or the kubelet provides: neither they nor what is below them can be configured."""
 
 
+MAX_PATHS = 128
+"""Maximum number of container paths in the configuration: each is compared with all others."""
+
+
 class SharedFile(NamedTuple):
     """A file or directory that each container of a resource gets besides its binder devices."""
 
@@ -86,6 +90,9 @@ def validate_container_paths(resource: Resource, at: Mapping[str, str]) -> None:
             raise ConfigError(f"{error}: the container runtime or the kubelet provides {reserved}")
         if (devices := _own_devices(resource, place.path)) is not None:
             raise ConfigError(f"{error}: containers have their binder devices at {devices}")
+    if len(places) > MAX_PATHS:
+        sources = "; ".join(dict.fromkeys(at[place.key] for place in places))
+        raise ConfigError(f"{sources}: {len(places)} container paths; allowed: at most {MAX_PATHS} in all")
     for first, second in itertools.combinations(places, 2):
         if may_overlap(first.path, second.path) and not _match_same_device(first, second):
             sources = "; ".join(dict.fromkeys((at[first.key], at[second.key])))

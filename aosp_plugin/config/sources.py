@@ -26,6 +26,13 @@ from aosp_plugin.framework.errors import ConfigError
 
 FILE_VERSION = "v1"
 
+MAX_FILE = 256 << 10
+"""Characters of a file. Its nodes take some hundred times as much memory."""
+MAX_ITEMS = 256
+"""Items of a list in a file: many of them are compared with each other."""
+MAX_MERGED = 10_000
+"""Keys that << merges in a file: their number may double with each line."""
+
 NODE_VARIABLE = "NODE_NAME"
 """Environment variable with the name of the Kubernetes node. The host name that a container sees is that of its pod."""
 
@@ -180,27 +187,45 @@ def _document(path: str) -> dict[Any, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Rejects what PyYAML reads in another way than its author means: duplicate keys, and numbers that are not decimal.
+    """Rejects what PyYAML reads in another way than its author means, and what would take minutes to check.
 
     PyYAML uses the last of several keys, takes 0120 for 80, and 1:30 for 90. A key that a mapping has and also merges
     by ``<<`` is not a duplicate.
     """
+
+    merged = 0
+
+    def compose_sequence_node(self, anchor: Any) -> yaml.SequenceNode:
+        node = super().compose_sequence_node(anchor)
+        if len(node.value) > MAX_ITEMS:
+            raise _error(f"a list has {len(node.value)} items; allowed: at most {MAX_ITEMS}", node)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         keys = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in keys:
-                raise yaml.composer.ComposerError(None, None, f"{shown_name(key.value)}: duplicate key", key.start_mark)
+                raise _error(f"{shown_name(key.value)}: duplicate key", key)
             keys.add(key.value)
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        own = len(node.value)
+        super().flatten_mapping(node)
+        self.merged += max(0, len(node.value) - own)
+        if self.merged > MAX_MERGED:
+            raise _error(f"more than {MAX_MERGED:,} keys are merged by <<", node)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         try:
             return int(node.value, 0)
         except ValueError:
-            text = f"{shown_name(node.value)}: write the number in decimal"
-            raise yaml.constructor.ConstructorError(None, None, text, node.start_mark) from None
+            raise _error(f"{shown_name(node.value)}: write the number in decimal", node) from None
+
+
+def _error(text: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, text, node.start_mark)
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
@@ -210,7 +235,10 @@ def _read(path: str) -> Any:
     """Return the content of a YAML file. Raises ConfigError."""
     try:
         with open(path, encoding="utf-8") as file:
-            return yaml.load(file, _Loader)  # noqa: S506 - a SafeLoader
+            text = file.read(MAX_FILE + 1)
+        if len(text) > MAX_FILE:
+            raise ConfigError(f"file {path}: it has more than {MAX_FILE >> 10} KiB")
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigError(f"file {path} cannot be read: {reason}") from error

@@ -1,5 +1,6 @@
 """Rules across keys: conflicts within a resource and between resources, and their absence."""
 
+import json
 import re
 from pathlib import Path
 
@@ -278,6 +279,13 @@ ALLOWED = [
     *(PAIR % ("verify: char", second) for second in ("device_prefix: aosp_bindex", "sets: {names: [binder]}")),
     "api: dra\nresources: [{resource_name: bb.io/aa, device_prefix: x}, {resource_name: io/aa.bb, api: device-plugin}]",
 ]
+
+
+def test_number_of_container_paths_is_limited(file: Path) -> None:
+    """Each is compared with each other one."""
+    lists = {key: [f"/dev/{key}{number}" for number in range(66)] for key in ("shared_devices", "spread_devices")}
+    error = error_of(file, json.dumps({"version": "v1", **lists}))
+    assert error.endswith("133 container paths; allowed: at most 128 in all")
 
 
 def test_conflict_names_the_keys(file: Path) -> None:

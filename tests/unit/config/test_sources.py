@@ -233,6 +233,23 @@ HOSTILE = [
 ]
 
 
+MERGED = "\n".join(f"- &m{i} {{<<: [*m{i - 1}, *m{i - 2}], device_prefix: p{i}}}" for i in range(2, 40))
+
+
+def test_large_file_is_an_error(file: Path) -> None:
+    """Its checks would take minutes, and more memory than the container has."""
+    for text, error in (
+        (f"# {'x' * 300_000}", "it has more than 256 KiB"),
+        (f"resources:\n- &m0 {{verify: char}}\n- &m1 {{<<: *m0}}\n{MERGED}", "more than 10,000 keys are merged by <<"),
+        (
+            f"spread_devices: [{', '.join(f'/dev/x{i}' for i in range(257))}]",
+            "a list has 257 items; allowed: at most 256",
+        ),
+        (f"resources: [{'{}, ' * 257}]", "a list has 257 items; allowed: at most 256"),
+    ):
+        assert error in error_of(file, f"version: v1\n{text}\n")
+
+
 def test_hostile_document_is_an_error(file: Path) -> None:
     """The error is short and immediate, however large the document expands."""
     for text in HOSTILE:
