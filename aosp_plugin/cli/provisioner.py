@@ -6,8 +6,8 @@ from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.threads import require_threads
 
-THREADS = 2
-"""One for the signals, and a timer for each request."""
+THREADS = 4
+"""One for the signals, and a timer for each of a request, its answer and the end."""
 
 
 def run(config: Config) -> None:

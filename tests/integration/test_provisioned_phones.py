@@ -13,8 +13,10 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -563,6 +565,24 @@ def test_nothing_is_mounted_where_others_can_change_the_path(
     assert code == 1
     assert f"others than root can change {directory.path.parent / place}" in log
     assert not [*(work / "phones").iterdir()]
+
+
+def test_the_provisioner_waits_for_no_request(provisioner: Provisioner) -> None:
+    """A plugin that an attacker controls connects, and sends byte for byte."""
+    provisioner.start()
+    with socket.socket(socket.AF_UNIX) as connection, ThreadPoolExecutor(1) as sender:
+        connection.connect(str(provisioner.socket))
+        ended = threading.Event()
+
+        def send() -> None:
+            while not ended.wait(0.1):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.send(b" ")
+
+        sending = sender.submit(send)
+        assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
+        ended.set()
+        sending.result()
 
 
 def test_a_second_provisioner_ends_and_leaves_the_socket_to_the_first(

@@ -33,7 +33,7 @@ ANSWER_TIMEOUT = 8.0
 name the provisioner."""
 
 REQUEST_TIMEOUT = 2.0
-"""Seconds for each part of a request to arrive, and for its answer to be sent; other requests wait meanwhile."""
+"""Seconds for a request to arrive, and for its answer to be sent; other requests wait meanwhile."""
 
 LONGEST_REQUEST = 1 << 20
 """Bytes: the names of tens of thousands of phones."""
@@ -43,6 +43,9 @@ _LONGEST_ERROR = 200
 
 HANGING = 60.0
 """Seconds after which a request counts as hanging, and the process ends: its supervisor starts it again."""
+
+PROVISIONER_EXIT_WITHIN = 4.0
+"""Seconds from SIGTERM until the process ends, whatever hangs: less than the grace period of its pod."""
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 
@@ -197,10 +200,15 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         """Answer one request."""
+        # The timeout of the socket is one for each part of a request, and a client may send it byte by byte.
+        deadline = threading.Timer(REQUEST_TIMEOUT, self.connection.shutdown, (socket.SHUT_RD,))
+        deadline.start()
+        line = self.rfile.readline(LONGEST_REQUEST)
+        deadline.cancel()
         watchdog = threading.Timer(HANGING, os._exit, (1,))
         watchdog.start()
         try:
-            request = json.loads(self.rfile.readline(LONGEST_REQUEST))
+            request = json.loads(line)
             phones = cast("ProvisionerServer", self.server).directories.get(request["directory"])
             if phones is None:
                 answer = {"error": f"the provisioner's configuration has no phones in {request['directory']}"}
@@ -225,4 +233,7 @@ def serve_requests(socket_path: str, directories: Mapping[str, RequestedPhones])
 
 def _stop_on_signal(server: ProvisionerServer) -> None:
     signal.sigwait(STOP_SIGNALS)
+    end = threading.Timer(PROVISIONER_EXIT_WITHIN, os._exit, (0,))
+    end.daemon = True
+    end.start()
     server.shutdown()
