@@ -15,7 +15,9 @@ from typing import NamedTuple
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.scanner import is_restricted
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import SYS_DEV
 from aosp_plugin.binder.host_errors import BinderfsError, HostError
+from aosp_plugin.binder.provision.device_links import DIRECTORY, link_name
 from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
 from aosp_plugin.config.convert import shown
@@ -123,7 +125,8 @@ def _opened(resource: Resource, path: str, root: str) -> Finding:
             return Finding(path, 'not a character device (docs/runbook.md, "not-a-device")')
         if resource.verify in {Verify.BINDER, Verify.PROBE}:
             version = binderfs.binder_version(root + path)
-            return Finding(f"{path}: opened, binder protocol {version}{_mode(status)}")
+            remarks = _mode(status) + _link(resource, status, root)
+            return Finding(f"{path}: opened, binder protocol {version}{remarks}")
         os.close(os.open(root + path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except BinderfsError as error:
         number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
@@ -131,7 +134,7 @@ def _opened(resource: Resource, path: str, root: str) -> Finding:
     except OSError as error:
         cause = _CAUSES.get(error.errno or 0)
         return Finding(path, f"{error.strerror}: {cause}" if cause else str(error.strerror))
-    return Finding(f"{path}: opened{_mode(status)}")
+    return Finding(f"{path}: opened{_mode(status)}{_link(resource, status, root)}")
 
 
 def _mode(status: os.stat_result) -> str:
@@ -139,3 +142,16 @@ def _mode(status: os.stat_result) -> str:
     if not is_restricted(status):
         return ""
     return f"; mode {stat.S_IMODE(status.st_mode):04o}: not for all users of Android, {_RESTRICTED}"
+
+
+def _link(resource: Resource, status: os.stat_result, root: str) -> str:
+    """Return a remark about a found device of a binderfs, which some runtimes close again unless the host links it.
+
+    udev links each device in sysfs, and whoever mounts a phone links its devices. Neither the host's links nor the
+    runtime's version is visible in a container.
+    """
+    name = link_name(status.st_rdev)
+    in_sysfs = not stat.S_ISCHR(status.st_mode) or os.path.exists(f"{root}{SYS_DEV}/char/{name}")
+    if resource.phones is not None or in_sysfs:
+        return ""
+    return f"; runc 1.1.3 to 1.1.6 may close it again unless the host has {DIRECTORY}/{name}"

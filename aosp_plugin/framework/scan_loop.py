@@ -271,8 +271,8 @@ class ScanLoop:
         }
         changes = snapshot.changes_since(before)
         changes = changes if before.revision else changes._replace(added=())  # at the start, all of them
-        extra = {**counts, "changed": _named(changes), "duration_ms": milliseconds(seconds)}
-        LOG.info("devices changed", extra=extra)
+        changed = {"changed": _named(changes), **_causes(snapshot, changes)}
+        LOG.info("devices changed", extra={**counts, **changed, "duration_ms": milliseconds(seconds)})
         if self._is_listed:
             truncated = snapshot.truncated
             text = f"{truncated} devices do not fit into the kubelet's 4 MiB message limit"
@@ -288,3 +288,10 @@ def _named(changes: Changes) -> str:
     first = [f"{device_id}:{what}" for device_id, what in itertools.islice(now.items(), NAMED_IN_LOG)]
     more = len(now) - len(first)
     return ",".join([*first, *([f"{more} more"] if more else [])])
+
+
+def _causes(snapshot: Snapshot, changes: Changes) -> dict[str, str]:
+    """Return a field with what is known of the first unhealthy devices beyond their reasons, such as who has them."""
+    first = itertools.islice(itertools.chain.from_iterable(changes.unhealthy.values()), NAMED_IN_LOG)
+    details = [snapshot.devices[device_id].detail for device_id in first if snapshot.devices[device_id].detail]
+    return {"causes": "; ".join(dict.fromkeys(details))} if details else {}

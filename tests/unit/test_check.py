@@ -118,6 +118,25 @@ def test_without_a_variable_the_paths_are_known_from_the_configuration(
     assert "the container got nothing" in other["/dev/other*"]
 
 
+@pytest.mark.parametrize(
+    ("text", "entry", "expected"),
+    [
+        ("", "sys/dev", "; runc 1.1.3 to 1.1.6 may close it again unless the host has /dev/char/1:3"),
+        ("", "sys/dev/char/1:3", ""),
+        ("phones: {count: 3}\n", "sys/dev", ""),
+    ],
+    ids=["of a binderfs", "of sysfs", "of a phone"],
+)
+def test_a_found_device_without_an_entry_in_sysfs_may_be_closed_again(
+    text: str, entry: str, expected: str, load: Callable[[str], keys.Config], container: Callable[..., str]
+) -> None:
+    root = container("/dev/binder")
+    Path(root, entry).mkdir(parents=True)
+    resource = load(f"version: v1\nverify: char\ncontainer_paths: [/dev/binder]\n{text}").resources[0]
+    remarks = [it.text for it in check.findings(resource, {"BINDER_VISIBLE_DEVICES": "binder"}, root)]
+    assert f"/dev/binder: opened{expected}" in remarks
+
+
 @needs_root
 @pytest.mark.parametrize("mode", [0o666, 0o660, 0o606, 0o444])
 def test_a_device_that_some_users_cannot_open_is_named(

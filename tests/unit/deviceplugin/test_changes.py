@@ -2,7 +2,7 @@
 
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.scan_loop import _named
+from aosp_plugin.framework.scan_loop import _causes, _named
 
 
 def snapshot(revision: int, **reasons: str) -> Snapshot:
@@ -28,3 +28,10 @@ def test_ten_devices_are_named() -> None:
 
 def test_equal_snapshots_have_no_changes() -> None:
     assert _named(snapshot(2, a="", b="missing").changes_since(snapshot(1, a="", b="missing"))) == ""
+
+
+def test_the_log_says_once_what_is_known_beyond_the_reason() -> None:
+    held = "in-use-by-other-resource: pod default/phone has it as phone1 of example.com/tablet"
+    now = Snapshot(2, [Device("a", "held", detail=held), Device("b", "held", detail=held), Device("c", "missing")])
+    assert _causes(now, now.changes_since(snapshot(1))) == {"causes": held}
+    assert _causes(now, now.changes_since(now)) == {}
