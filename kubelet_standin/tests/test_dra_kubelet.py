@@ -425,28 +425,35 @@ async def test_slices_are_deleted_at_the_start_and_after_an_absence(
         await kubelet.wait_for(lambda _: wiped == ["", DRIVER], PATIENCE)
 
 
-async def test_requests_reach_an_api_server(kubelet_dir: str, plugin: Plugin) -> None:
-    """The stand-in deletes the slices of its node alone, and prepares the claim that the API server has."""
+async def test_kubelet_uses_an_api_server(kubelet_dir: str, plugin: Plugin) -> None:
+    """It deletes the slices of its node alone, or of one driver there, and prepares the claim that the server has."""
+    slices = f"{API}/resourceslices"
+
     async with ApiServer() as server:
-        for name, node in (("ours", "worker"), ("theirs", "other")):
+
+        def create(name: str, node: str = "worker", driver: str = DRIVER) -> None:
             pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-            spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [{"name": "d"}]}
-            server.objects.create(f"{API}/resourceslices", {"metadata": {"name": name}, "spec": spec})
+            spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "d"}]}
+            server.objects.create(slices, {"metadata": {"name": name}, "spec": spec})
+
+        def names() -> list[str]:
+            return [each["metadata"]["name"] for each in server.objects.list(slices)]
+
+        create("ours")
+        create("theirs", node="other")
         results = [{"request": "r", "driver": DRIVER, "pool": "worker", "device": "d"}]
-        claim = {
-            "metadata": {"name": "claim"},
-            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}},
-            "status": {"allocation": {"devices": {"results": results}}},
-        }
+        claim = {"metadata": {"name": "claim"}, "status": {"allocation": {"devices": {"results": results}}}}
         created = server.objects.create(f"{API}/namespaces/default/resourceclaims", claim)
         api = NodeApi(server, "worker")
         async with (
             plugin.serving(f"{kubelet_dir}/gpu.sock"),
             DraKubelet(kubelet_dir, timings=FAST, wipe=api.wipe, fetch=api.fetch) as kubelet,
         ):
-            await server.wait_for(lambda s: len(s.objects.list(f"{API}/resourceslices")) == 1)
-            (left,) = server.objects.list(f"{API}/resourceslices")
-            assert left["metadata"]["name"] == "theirs"
+            await server.wait_for(lambda _: names() == ["theirs"])
+            create("ours")
+            create("of-another-driver", driver="net.example.com")
+            await api.wipe(DRIVER)
+            assert names() == ["of-another-driver", "theirs"]
             await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
             await kubelet.prepare(a_pod("a"))
             assert kubelet.prepared == {created["metadata"]["uid"]}
