@@ -8,7 +8,7 @@ from kubectl_phones.devices import DOMAIN, Devices, current_slices, driver_name,
 from kubectl_phones.gather import Cluster
 from kubectl_phones.nodes import NodeView
 from kubectl_phones.objects import Object, joined, seconds
-from kubectl_phones.pods import pod_state
+from kubectl_phones.phones import pod_state
 from kubectl_phones.report import Kind, PluginState, Problem
 
 _EVENTS: Final = {

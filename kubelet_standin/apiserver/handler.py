@@ -12,8 +12,7 @@ from aiohttp import web
 from kubelet_standin.apiserver import patches, statuses
 from kubelet_standin.apiserver.access import Received
 from kubelet_standin.apiserver.faults import JSON, Cut, break_connection, status_answer
-from kubelet_standin.apiserver.kinds import Location, locate
-from kubelet_standin.apiserver.selectors import selector
+from kubelet_standin.apiserver.kinds import Location, locate, selector
 from kubelet_standin.apiserver.statuses import StatusError
 from kubelet_standin.apiserver.watches import Watch, WatchOptions
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kubelet_standin.apiserver.kinds import Location, locate
-from kubelet_standin.apiserver.selectors import selector
+from kubelet_standin.apiserver.kinds import Location, locate, selector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,9 +16,8 @@ from kubelet_standin.deviceplugin.checkpoint import FILE_NAME
 from kubelet_standin.deviceplugin.faults import Faults
 from kubelet_standin.deviceplugin.plugins import PluginManager, PluginSettings
 from kubelet_standin.deviceplugin.pods import AdmissionError, AdmittedPod, ContainerAllocation, Pod
-from kubelet_standin.deviceplugin.registration import Registration, RegistrationService
+from kubelet_standin.deviceplugin.registration import Registration, RegistrationService, listen
 from kubelet_standin.deviceplugin.resources import ManagerState, ResourceState, ResourceView
-from kubelet_standin.deviceplugin.socket_server import listen
 from kubelet_standin.events import Event
 from kubelet_standin.observable import Observable
 from kubelet_standin.versions import NEWEST, KubeletVersion

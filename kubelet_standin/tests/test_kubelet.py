@@ -13,7 +13,7 @@ import pytest
 
 from kubelet_standin import Container, Event, Kubelet, KubeletVersion, Pod
 from kubelet_standin.api import deviceplugin_pb2 as pb
-from kubelet_standin.deviceplugin import socket_server as kubelet_server
+from kubelet_standin.deviceplugin import registration
 from kubelet_standin.deviceplugin.checkpoint import Checkpoint, decode
 from kubelet_standin.deviceplugin.endpoint import Endpoint
 from kubelet_standin.tests.stub import (
@@ -397,7 +397,7 @@ async def test_socket_can_answer_with_garbage(kubelet: Kubelet, plugins: Plugins
     kubelet.faults.garbage_register = True
     await kubelet.restart()
     reader, writer = await asyncio.open_unix_connection(kubelet.socket_path)
-    assert await reader.read() == kubelet_server.GARBAGE
+    assert await reader.read() == registration.GARBAGE
     writer.close()
     await writer.wait_closed()
     code, _text = await register_error(kubelet, "a.sock", timeout=5)

@@ -21,8 +21,7 @@ from aosp_plugin.framework.apiserver.protocol import (
     decode_event,
     from_answer,
 )
-from kubelet_standin.apiserver.kinds import Location, locate
-from kubelet_standin.apiserver.selectors import selector
+from kubelet_standin.apiserver.kinds import Location, locate, selector
 from kubelet_standin.apiserver.server import NEWEST
 from kubelet_standin.apiserver.statuses import StatusError
 from kubelet_standin.apiserver.store import Store
