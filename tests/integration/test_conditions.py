@@ -89,19 +89,18 @@ async def test_a_kubelet_directory_that_hangs_is_no_lost_registration(kubelet_di
         await access
 
 
-async def test_a_kubelet_directory_that_hangs_from_the_start_is_reported(
-    kubelet_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_kubelet_directory_that_hangs_from_the_start_is_reported(kubelet_dir: str, tmp_path: Path) -> None:
     devices = DeviceDirectory(tmp_path / "dev")
     devices.add(0)
     plugin = make_plugin(devices, kubelet_dir, timings=HANGS_SOON)
     released = threading.Event()
-    monkeypatch.setattr(plugin.registration._directory, "check", partial(released.wait, PATIENCE))
+    access = asyncio.create_task(plugin.registration._monitor.run("read", partial(released.wait, PATIENCE)))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await until(lambda: "kubelet directory has been hanging for" in unready(plugin))
         released.set()
         await listed(kubelet, 1)
         await until(lambda: not unready(plugin))
+        await access
 
 
 # -- DRA drivers
