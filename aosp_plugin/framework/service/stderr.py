@@ -100,13 +100,16 @@ _writer: QueuedWriter | None = None
 def install() -> None:
     """Replace ``sys.stderr``, once in a process, and before logging is set up.
 
-    Nothing changes if there is no standard error. A child of ``os.fork`` that does not call exec has no such thread,
-    and loses what it writes. Raises RuntimeError if there can be no further thread: such a process cannot work.
+    Nothing changes if there is no standard error, or if no thread can start: such a process cannot work, and says so. A
+    child of ``os.fork`` that does not call exec has no such thread, and loses what it writes.
     """
     global _writer  # noqa: PLW0603 - standard error is one for the process as well
     if _writer is not None or sys.stderr is None:
         return
-    _writer = QueuedWriter(sys.stderr.fileno())
+    try:
+        _writer = QueuedWriter(sys.stderr.fileno())
+    except RuntimeError:
+        return
     encoding, errors = sys.stderr.encoding, sys.stderr.errors
     sys.stderr = io.TextIOWrapper(_writer, encoding=encoding, errors=errors, write_through=True)
     atexit.register(drain, DRAIN)
