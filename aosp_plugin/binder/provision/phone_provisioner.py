@@ -267,6 +267,7 @@ class PhoneProvisioner:
                 phone_mount.unmount_all(path)
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(path)
+                self._links.repair({}, [f"{self._host_directory}/{phone}"])
         self.other_api -= {phone}
 
     def _link(self, phones: Iterable[str], directories: Iterable[str] = ()) -> None:

@@ -20,7 +20,7 @@ def everything_is_rendered() -> None:
     """Both keys add a token, exactly the rights that they use, and a policy for each."""
     rendered = charted(*VALUES["node"])
     assert rules(rendered, "ClusterRole") == {("nodes",): ["get", "patch"]}
-    assert rules(rendered, "Role") == {("events",): ["create", "patch"]}
+    assert rules(rendered, "Role") == {("events",): ["create"]}
     assert (
         the("Role", rendered)["metadata"]["namespace"]
         == the("RoleBinding", rendered)["metadata"]["namespace"]
