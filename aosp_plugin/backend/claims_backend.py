@@ -187,11 +187,16 @@ class ClaimsBackend(BinderBackend):
     def places(self, device_id: str) -> Collection[str]:
         """Return the path of a phone's binderfs, or the paths of the binder devices of a found device.
 
-        The paths of a found device include those that are links: it stays the same when they lead elsewhere.
+        The paths of a found device include those that are links: it stays the same when they lead elsewhere. An ID of a
+        former configuration may have none.
         """
         if self._claimed is not None:
             return [self._host.resolve(f"{self._resource.scan_directory}/{device_id}")]
-        paths = [f"{self._resource.scan_directory}/{name}" for name in self._layout.set_of(device_id).members]
+        try:
+            members = self._layout.set_of(device_id).members
+        except ValueError:
+            return []
+        paths = [f"{self._resource.scan_directory}/{name}" for name in members]
         return [*paths, *map(self._host.resolve, paths)]
 
     def attributes(self, found: FoundDevices, device_id: str) -> Mapping[str, bool | int | str]:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import DevicesExhaustedError, HostError
 from aosp_plugin.binder.provision import recreation
-from aosp_plugin.config.keys import NumberedSets
+from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.errors import UnhealthyDeviceError
@@ -119,6 +120,14 @@ def test_recreated_device_stays_prepared_when_a_scan_finds_it(devices: DeviceDir
     backend.prepare(["aosp_binder1"], [])
     backend.scan()
     assert backend.is_prepared(["aosp_binder1"])
+
+
+@pytest.mark.parametrize("device_id", ["phone7", "binder", "aosp_binder1a"])
+def test_id_of_a_former_layout_has_no_place(devices: DeviceDirectory, device_id: str) -> None:
+    """A record of a claim may have it: the driver serves its other claims."""
+    resource = Resource(device_dir=str(devices.directory), api=Api.DRA, sets=NumberedSets(size=2))
+    backend = ClaimsBackend(Host(), resource, cdi_dir="/none")
+    assert backend.places(device_id) == []
 
 
 def test_attributes_of_a_found_device(devices: DeviceDirectory) -> None:

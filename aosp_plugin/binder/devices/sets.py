@@ -113,7 +113,7 @@ class Layout(abc.ABC):
 
     @abc.abstractmethod
     def set_of(self, set_id: str) -> DeviceSet:
-        """Return the set with an ID that ``ids`` has returned."""
+        """Return the set with an ID that ``ids`` has returned. Raises ValueError for some other texts."""
 
     @abc.abstractmethod
     def set_id_in(self, entry: str) -> str | None:
