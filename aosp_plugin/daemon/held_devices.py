@@ -106,17 +106,18 @@ def used_perhaps(
 
 
 def used_by_claims(backend: BinderBackend, found: FoundDevices, claims: Iterable[Content]) -> dict[str, HealthProblem]:
-    """Return the devices that claims of other drivers have, by ID. ``claims`` are the records of all drivers.
+    """Return the devices that claims have by other drivers or IDs, by ID. ``claims`` are the records of all drivers.
 
     A claim keeps its device while its mount is lost, and before the kubelet reports it.
     """
     is_driver = backend.api is Api.DRA
     reason = Reason.IN_USE_BY_OTHER_RESOURCE if is_driver else Reason.IN_USE_BY_OTHER_API
+    own = driver_name(backend.resource_name) if is_driver else ""
     return {
         device_id: HealthProblem(reason, f"{reason}: claim {content.claim.label} of {content.claim.driver} has it")
         for content in claims
-        if not (is_driver and content.claim.driver == driver_name(backend.resource_name))
         for device_id in filter(None, map(found.device_at, content.places))
+        if content.claim.driver != own or device_id not in content.claim.ids
     }
 
 

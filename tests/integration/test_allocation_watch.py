@@ -20,7 +20,8 @@ from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.daemon.device_records import DIRECTORY, DeviceRecord, DeviceRecords
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.conditions import Conditions
-from aosp_plugin.framework.dra.claim_records import ClaimRecord
+from aosp_plugin.framework.dra import claim_records
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, RequestRecord
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.dra.record_store import Content, Others
 from aosp_plugin.framework.podresources_client import Allocations, Owner, PodResources
@@ -195,13 +196,16 @@ async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_
     assert release.offered() == {"aosp_binder0", "aosp_binder1"}
 
 
+def claimed(node: Node, driver: str, device_id: str, *files: str) -> Content:
+    """Return the record of a claim that has these files of the node, as one device."""
+    request = RequestRecord("phone", (claim_records.DeviceRecord(device_id, "pool", device_id),))
+    claim = ClaimRecord(driver, "uid-1", "games", "tenant", (request,))
+    return Content("boot", "/var/run/cdi", tuple(str(node.devices / file) for file in files), claim)
+
+
 async def test_a_driver_does_not_offer_what_claims_of_other_drivers_have(node: Node) -> None:
-    places = [str(node.devices / f"aosp_binder{number}") for number in range(2)]
-    claims = [
-        Content("boot", "/var/run/cdi", (place,), ClaimRecord(driver, "uid-1", "games", "tenant", ()))
-        for place, driver in zip(places, ("former.example.com", driver_name(OLD)), strict=True)
-    ]
-    node.claims = Others(claims, ())
+    devices = zip(("former.example.com", driver_name(OLD)), ("aosp_binder0", "aosp_binder1"), strict=True)
+    node.claims = Others([claimed(node, driver, device, device) for driver, device in devices], ())
     release = await node.begin(OLD, api=Api.DRA)
     assert release.offered() == {"aosp_binder1"}
     (held,) = (device for device in release.backend.found.devices if not device.healthy)
@@ -211,6 +215,14 @@ async def test_a_driver_does_not_offer_what_claims_of_other_drivers_have(node: N
     node.claims = Others((), ())
     assert await release.watch.ask()
     assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
+async def test_a_driver_does_not_offer_what_its_claims_have_by_other_ids(node: Node) -> None:
+    """The claim has a set of two, and each file is a device now. A pod that shares the claim may still start."""
+    files = ("aosp_binder0", "aosp_binder1")
+    node.claims = Others([claimed(node, driver_name(OLD), "aosp_binder0", *files)], ())
+    release = await node.begin(OLD, api=Api.DRA)
+    assert release.offered() == {"aosp_binder0"}
 
 
 @pytest.mark.parametrize("damaged", [(), ("/plugins/phone.example.com/claim_a_b_c.json",)])

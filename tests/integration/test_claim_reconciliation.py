@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from unittest import mock
 
@@ -306,6 +306,39 @@ async def test_a_claim_of_a_former_configuration_that_is_gone_is_released_when_t
     async with reconciled(node, gone=0.0):
         await until(lambda: not node.records)
         assert node.specs == set()
+
+
+class Pairs(DirectoryBackend):
+    """Devices of two phones each, of which the first one is the ID."""
+
+    def places(self, device_id: str) -> Collection[str]:
+        """Return the directories of both phones."""
+        first = int(device_id.removeprefix("phone"))
+        return [str(self.directory / f"phone{number}") for number in (first, first + 1)]
+
+
+@pytest.mark.parametrize(
+    ("former", "device", "later", "other"),
+    [
+        (DirectoryBackend, "phone1", Pairs, "phone0"),
+        (Pairs, "phone0", DirectoryBackend, "phone1"),
+    ],
+)
+async def test_a_device_that_a_claim_has_by_another_id_is_not_given(
+    node: Node, former: type[DirectoryBackend], device: str, later: type[DirectoryBackend], other: str
+) -> None:
+    """The devices of a node were grouped in another way while a claim was prepared."""
+    node = node._replace(backend=former(node.backend.directory))
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", device)
+    regrouped = node._replace(backend=later(node.backend.directory))
+    async with regrouped.claims(timings=IMPATIENT) as claims:
+        await claims.repair()
+        claim = regrouped.source.add("b", other)
+        assert "still prepared for claim default/claim-a" in await refusal(claims, claim)
+        assert regrouped.records == {"a"}
+        await claims.unprepare(reference("a"), PATIENCE)
+        await claims.prepare(claim, PATIENCE)
 
 
 async def test_a_directory_that_has_another_path_keeps_its_specs(node: Node) -> None:

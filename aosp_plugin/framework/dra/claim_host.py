@@ -162,10 +162,16 @@ class ClaimHost:
         return {place for device_id in record.ids for place in self._backend.places(device_id)}
 
     def _other(self, wanted: ClaimRecord) -> ClaimRecord | None:
-        """Return another claim that has a device of ``wanted``, of this driver or another one."""
-        ids, records = frozenset(wanted.ids), self._store.records.values()
-        own = (each for each in records if each.uid != wanted.uid and not ids.isdisjoint(each.ids))
-        return next(own, None) or next(iter(self._held(wanted.ids, self._store.others()).values()), None)
+        """Return another claim that has a device of ``wanted``, of this driver or another one.
+
+        A claim of this driver may have it by another ID, if the devices were in other sets when it was prepared.
+        """
+        ids, places = frozenset(wanted.ids), self._places(wanted)
+        for each in self._store.records.values():
+            has_one = not (ids.isdisjoint(each.ids) and places.isdisjoint(self._store.content(each).places))
+            if has_one and each.uid != wanted.uid:
+                return each
+        return next(iter(self._held(wanted.ids, self._store.others()).values()), None)
 
     def _held(self, ids: Collection[str], others: Others) -> dict[str, ClaimRecord]:
         """Return those of the devices ``ids`` that claims of other drivers have, with these claims."""

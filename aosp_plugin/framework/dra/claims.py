@@ -411,5 +411,5 @@ def _not_repaired(kind: Kind, errors: Mapping[str, Exception]) -> Condition:
 
 def _refusal(wanted: ClaimRecord, other: ClaimRecord, seconds: float) -> str:
     ids = frozenset(other.ids)
-    names = [device.name for device in wanted.devices if device.id in ids]
+    names = [device.name for device in wanted.devices if device.id in ids or ids.isdisjoint(wanted.ids)]
     return f"device {', '.join(names)} is still prepared for claim {other.label}, after a wait of {seconds:.0f} s"
