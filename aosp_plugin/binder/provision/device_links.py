@@ -60,7 +60,6 @@ class DeviceLinks:
             for name in names - devices.keys():
                 if self._target(name).startswith(below) and not self._is_right(name):
                     self._unlink(name)
-            self._repaired = devices
         if devices:
             os.makedirs(self._host.process_path(DIRECTORY), exist_ok=True)  # for a host without udev
         for name, path in devices.items():
@@ -68,6 +67,8 @@ class DeviceLinks:
             if target != path and not (target and self._is_right(name)):  # it led to a device that is gone
                 self._unlink(name)
                 os.symlink(path, self._path(name))
+        if directories:
+            self._repaired = devices
 
     def _target(self, name: str) -> str:
         """Return what a link leads to; empty if it does not exist."""

@@ -6,6 +6,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -150,3 +151,14 @@ def test_links_that_cannot_be_written_are_logged_once(read_only: Path, caplog: p
             repair(read_only, devices(read_only))
     assert [record.__dict__["error"] for record in caplog.records] == ["Read-only file system"]
     assert targets(read_only) == FOREIGN
+
+
+def test_wrong_link_that_could_not_be_replaced_is_replaced_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = add(root, "one", 1)
+    (root / CHAR / name).symlink_to("/run/binderfs/removed")
+    links = DeviceLinks(Host(str(root)))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", Mock(side_effect=OSError(30, "Read-only file system")))
+        links.repair(devices(root), [BINDERFS])
+    links.repair(devices(root), [BINDERFS])
+    assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
