@@ -127,6 +127,15 @@ def test_phones_are_removed_on_the_nodes_of_all_kinds_and_both_apis() -> None:
     assert "nodeSelector" not in pod
 
 
+def test_phones_of_claims_stay_because_their_records_are_mounted() -> None:
+    (removal,) = [each for each in yaml.safe_load_all((DEPLOY / "remove.yaml").read_text()) if "spec" in each]
+    pod = removal["spec"]["template"]["spec"]
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
+    mounted = {mount["mountPath"]: paths[mount["name"]] for mount in pod["initContainers"][0]["volumeMounts"]}
+    records = keys.Config().driver_directory("").rstrip("/")
+    assert mounted.get(records) == records
+
+
 def test_the_nfd_rule_sets_the_label_that_the_daemon_set_selects() -> None:
     """No registry has the CRD of Node Feature Discovery, so this is the only check of the rule."""
     (rule,) = load("nfd/nodefeaturerule.yaml")["spec"]["rules"]
