@@ -192,6 +192,8 @@ def configuration_is_checked() -> None:
         for daemon_set in daemon_sets:
             labels = job["spec"]["template"]["metadata"]["labels"].items()
             assert not daemon_set["spec"]["selector"]["matchLabels"].items() <= labels, labels
+    long = the("Job", charted("--set", f"fullnameOverride={'n' * 63}"))["metadata"]["name"]
+    assert len(long) <= 63, long  # the API server adds it as a label to the pod
     (_, _), (code, message), (_, _) = _checked(charted(*VALUES["kinds"], "--set", f"{NODES_OF_KINDS},{wrong}"))
     assert (code, "container_paths" in message) == (2, True), message
 
