@@ -21,10 +21,14 @@ class RecentLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record."""
-        fields = {name: str(value)[:MAX_LENGTH] for name, value in logs.fields(record).items()}
+        try:
+            message = record.getMessage()
+            fields = {name: str(value)[:MAX_LENGTH] for name, value in logs.fields(record).items()}
+        except Exception:  # noqa: BLE001 - as every handler: a library's wrong record must not fail its caller
+            self.handleError(record)
+            return
         resource = fields.pop("resource", "")
-        level = record.levelname.lower()
-        self._records.appendleft(LogRecord(record.created, level, record.getMessage(), resource, fields))
+        self._records.appendleft(LogRecord(record.created, record.levelname.lower(), message, resource, fields))
 
     @property
     def records(self) -> tuple[LogRecord, ...]:

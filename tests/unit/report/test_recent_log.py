@@ -37,3 +37,12 @@ def test_the_newest_records_are_kept_and_come_first(recent: RecentLog) -> None:
         LOG.info("%d", number)
     messages = [record.message for record in recent.records]
     assert messages == [str(number) for number in reversed(range(MAX_RECORDS, 2 * MAX_RECORDS))]
+
+
+def test_a_record_that_cannot_be_formatted_does_not_fail_who_logs_it(
+    recent: RecentLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a library, perhaps."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    LOG.info("%d", "one")
+    assert recent.records == ()
