@@ -237,7 +237,10 @@ class Claims:
 
     @contextlib.contextmanager
     def _counted(self, count: Counter, duration: Histogram) -> Iterator[Callable[[], float]]:
-        """Count the context and measure its duration; yield a function that returns the milliseconds so far."""
+        """Count the context and measure its duration; yield a function that returns the milliseconds so far.
+
+        A cancelled call has no result: its pod was deleted, or the process ends.
+        """
         started, result = self._clock(), "failed"
         try:
             yield lambda: milliseconds(self._clock() - started)
@@ -249,9 +252,13 @@ class Claims:
         except NotFoundError as error:
             result = "refused" if error.reason == "NotFound" else "failed"
             raise
+        except asyncio.CancelledError:
+            result = ""
+            raise
         finally:
-            count.labels(self._resource, result).inc()
-            duration.labels(self._resource).observe(self._clock() - started)
+            if result:
+                count.labels(self._resource, result).inc()
+                duration.labels(self._resource).observe(self._clock() - started)
 
     def _report_slow(self, subject: str, condition: Condition | None) -> None:
         """Note whether the preparation of a claim takes too long; report the first of these claims."""
