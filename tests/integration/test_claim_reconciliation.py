@@ -6,14 +6,16 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
-from aosp_plugin.framework.conditions import CLAIMS_FAILING, CLAIMS_UNSERVED
+from aosp_plugin.framework.backend import ClaimParameters, Found
+from aosp_plugin.framework.conditions import CLAIMS_FAILING, CLAIMS_NOT_REPAIRED, CLAIMS_UNSERVED
+from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
 from aosp_plugin.framework.events.file_events import FileEvents
@@ -235,6 +237,31 @@ async def test_specs_follow_the_configured_directory(node: Node) -> None:
         assert (moved.spec("a").read_bytes(), node.specs, in_use(node)) == (content, set(), {"phone1"})
         await claims.unprepare(reference("a"), PATIENCE)
         assert (moved.specs, node.backend.mounted) == (set(), set())
+
+
+class NamedDevices(DirectoryBackend):
+    """Devices with CDI names of another program, for which the driver writes no spec."""
+
+    def prepare(
+        self, _found: Found, ids: Sequence[str], _parameters: Sequence[ClaimParameters]
+    ) -> Sequence[ContainerEdits]:
+        """Return the CDI name of each device."""
+        return [ContainerEdits(cdi_devices=[f"example.com/phone={device_id}"]) for device_id in ids]
+
+    def is_prepared(self, _found: Found, _ids: Sequence[str]) -> bool:
+        """Return True."""
+        return True
+
+
+async def test_a_claim_without_a_spec_follows_the_configured_directory(node: Node) -> None:
+    node = node._replace(backend=NamedDevices(node.backend.directory))
+    node.cdi.mkdir()
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    moved = node._replace(cdi_name="etc-cdi")
+    async with moved.claims() as claims:
+        await claims.repair()
+        assert not causes(claims, CLAIMS_NOT_REPAIRED)
 
 
 async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(node: Node) -> None:

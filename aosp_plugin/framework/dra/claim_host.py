@@ -253,7 +253,7 @@ class ClaimHost:
         fields = {"claim": record.full_name, "uid": record.uid, "path": self._specs.path(record.uid, former)}
         if not os.path.isdir(former):
             LOG.warning("former CDI directory is not accessible, the spec of a claim stays there", extra=fields)
-        elif not os.path.samefile(former, self._specs.directory):
+        elif not (os.path.exists(self._specs.directory) and os.path.samefile(former, self._specs.directory)):
             self._specs.remove(record.uid, former)
             LOG.info("CDI spec of a claim removed from the former directory", extra=fields)
         self._record(record)
