@@ -11,6 +11,8 @@ from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import InvalidObjectError, Object, Request, WatchEvent
 from aosp_plugin.framework.backend import Found
+from aosp_plugin.framework.dra import publisher
+from aosp_plugin.framework.dra.slices import wanted_slices
 from kubelet_standin.apiserver import ApiServer, Hang, Refuse
 from tests.slices import (
     DRIVER,
@@ -48,6 +50,22 @@ async def test_devices_are_published_with_the_node_as_owner(server: ApiServer) -
         (owner,) = each["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, uid)
     assert counted(running.metrics, "slices_wanted") == counted(running.metrics, "slices_confirmed") == 2
+
+
+async def test_number_of_slices_stays_while_they_are_computed(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status report reads it in another thread."""
+    async with publishing(server, phones(70)) as running:
+        seen: list[int] = []
+
+        def computed(*arguments: Any, **options: Any) -> Any:
+            seen.append(running.publisher.counts[0])
+            return wanted_slices(*arguments, **options)
+
+        monkeypatch.setattr(publisher, "wanted_slices", computed)
+        await running.compared()
+        assert set(seen) == {2}
 
 
 async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> None:

@@ -255,13 +255,14 @@ class SlicePublisher:
         """Compute the slices that should exist now."""
         snapshot = self._inventory.snapshot
         self._revision = snapshot.revision
-        before, self._wanted, self._left_out = self._wanted or {}, None, ()
+        before, wanted, self._left_out = self._wanted or {}, None, ()
         if snapshot.revision and self._identity.node_uid:
             devices = () if self._withheld else [*snapshot.devices.values()]
             attributes = partial(self._attributes, self._inventory.found)
             planned = wanted_slices(devices, attributes, self._identity, taints=bool(self._keeps_taints))
-            self._wanted, self._left_out = planned
-        now = self._wanted or {}
+            wanted, self._left_out = planned
+        self._wanted = wanted  # a single assignment: other threads read the number
+        now = wanted or {}
         self._confirmed = {name: it for name, it in self._confirmed.items() if now.get(name) == before[name]}
         self._report()
 
