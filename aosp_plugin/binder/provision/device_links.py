@@ -51,6 +51,15 @@ class DeviceLinks:
         except OSError as error:
             _log(error.strerror or str(error))
 
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove those of these links that lead to no device of their number, without a look at others."""
+        try:
+            for name in names:
+                if not self._is_right(name):
+                    self._unlink(name)
+        except OSError as error:
+            _log(error.strerror or str(error))
+
     def _repair(self, devices: Mapping[str, str], directories: Sequence[str]) -> None:
         if directories:
             names = {*link_names(self._host)}

@@ -263,17 +263,25 @@ class PhoneProvisioner:
     def _remove(self, phone: str, path: str) -> None:
         mounted = self._own_file_system(phone, path) is not None
         with translated_errors(f"remove {path}"):
+            devices = self._devices([phone])
             if mounted:
                 phone_mount.unmount_all(path)
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(path)
-                self._links.repair({}, [f"{self._host_directory}/{phone}"])
+                if devices:
+                    self._links.remove(devices)
+                else:  # its mount was lost
+                    self._links.repair({}, [f"{self._host_directory}/{phone}"])
         self.other_api -= {phone}
 
     def _link(self, phones: Iterable[str], directories: Iterable[str] = ()) -> None:
         """Link the binder devices of ``phones``, and remove wrong links that lead below ``directories``."""
+        self._links.repair(self._devices(phones), directories)
+
+    def _devices(self, phones: Iterable[str]) -> dict[str, str]:
+        """Return the paths of the binder devices of ``phones``, by the names of their links."""
         names = (f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES)
-        self._links.repair(devices_below(self._host, self._host_directory, names), directories)
+        return devices_below(self._host, self._host_directory, names)
 
 
 def _phones_in(directory: str) -> list[str]:

@@ -113,6 +113,16 @@ def test_link_of_a_single_device_costs_no_look_at_the_others(root: Path) -> None
     assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
 
 
+def test_links_of_devices_that_are_gone_cost_no_look_at_the_others(root: Path) -> None:
+    """One phone of a thousand is removed, as at the end of each claim."""
+    removed, kept = add(root, "one", 1), add(root, "two", 2)
+    repair(root, devices(root))
+    (root / CHAR / f"{MAJOR}:8").symlink_to("/run/binderfs/gone")
+    (root / "run/binderfs/one").unlink()
+    DeviceLinks(Host(str(root))).remove([removed, kept])
+    assert targets(root) == {**FOREIGN, kept: "/run/binderfs/two", f"{MAJOR}:8": "/run/binderfs/gone"}
+
+
 def test_host_without_udev_gets_the_directory(tmp_path: Path) -> None:
     (tmp_path / "run/binderfs").mkdir(parents=True)
     name = add(tmp_path, "one", 1)
