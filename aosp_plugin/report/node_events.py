@@ -66,7 +66,8 @@ class ConditionWatch:
 
     def occurrences(self) -> Iterator[Occurrence]:
         """Yield which conditions last, and which have ended, since the last call."""
-        found = {each.kind.name: each for each in self._conditions.of(self._resource)}
+        conditions = sorted(self._conditions.of(self._resource), key=lambda each: each.since, reverse=True)
+        found = {each.kind.name: each for each in conditions}  # the oldest of each kind
         if OVERRIDDEN.name in found:  # of two plugins, the later one reports the other
             found.pop(SECOND_PLUGIN.name, None)
         about = f"{self._resource}: " if self._resource else ""

@@ -4,6 +4,8 @@ import pytest
 
 from aosp_plugin.framework.backend import Found
 from aosp_plugin.framework.conditions import (
+    CLAIM_SLOW,
+    CLAIMS_NOT_REPAIRED,
     NOT_REGISTERED,
     OVERRIDDEN,
     SECOND_PLUGIN,
@@ -51,6 +53,16 @@ def test_a_condition_that_lasts_for_a_minute_is_reported_once_with_its_cause_and
     watched.set()
     end = Occurrence("Normal", "NotRegisteredEnded", f"{RESOURCE}: no longer: {text}")
     assert watched.at(162.0, 163.0) == [end]
+
+
+def test_a_condition_that_lasts_is_reported_although_younger_ones_of_its_kind_come_and_go() -> None:
+    watched = Watched()
+    lasting = Condition(CLAIMS_NOT_REPAIRED, "claim a cannot be repaired")
+    for now in (100.0, 130.0):
+        watched.set(lasting, Condition(CLAIM_SLOW, "claim b is not prepared", f"claim {now}", since=now))
+        assert watched.at(now) == []
+    (event,) = watched.at(160.0)
+    assert event.message.endswith(lasting.detail)
 
 
 def test_a_condition_of_the_process_is_reported_without_a_resource() -> None:
