@@ -213,7 +213,7 @@ async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_th
         assert "the device plugin offers them on this node" in causes(running.publisher)
         running.publisher.withhold("")
         await running.shown([device.id for device in phones(70)])
-        assert not reported(running.publisher)
+        await until(lambda: not reported(running.publisher))  # soon after the last answer
 
 
 async def test_at_the_end_the_slices_stay(server: ApiServer) -> None:
