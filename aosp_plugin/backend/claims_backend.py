@@ -145,7 +145,7 @@ class ClaimsBackend(BinderBackend):
 
         Raises AllocationError, and then removes what this call has mounted.
         """
-        effective = effective_parameters(parameters, {self._resource.visible_devices_env})
+        effective = effective_parameters(parameters, self._resource.variables)
         groups = self._groups(found, ids)
         for group in groups if self._claimed is not None else ():
             self._require_usable(group, found_devices.general_problem(group, found, self._state_for_claims()))

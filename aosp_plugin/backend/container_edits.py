@@ -206,12 +206,17 @@ class EditsBuilder:
         return (path,) if self._has_phones else dict.fromkeys([path, container_path(member)])
 
     def _names(self, devices: Sequence[AllocatedDevice]) -> dict[str, str]:
-        """Return the configured variable with the names of the binder devices of a container, separated by commas."""
+        """Return the configured variables with the binder devices and spread devices of a container.
+
+        The names of several devices are separated by commas.
+        """
+        values: dict[str, list[str]] = {}
         variable = self._resource.visible_devices_env
-        if DeviceList.ENVVAR not in self._resource.device_list or not variable:
-            return {}
-        names = [self._visible_name(member) for device in devices for member in device.members]
-        return {variable: ",".join(dict.fromkeys(names))}
+        if DeviceList.ENVVAR in self._resource.device_list and variable:
+            values[variable] = [self._visible_name(member) for device in devices for member in device.members]
+        for other in [other for device in devices for other in device.others if other.variable]:
+            values.setdefault(other.variable, []).append(other.container_path)
+        return {name: ",".join(dict.fromkeys(parts)) for name, parts in values.items()}
 
     def _visible_name(self, member: BinderDevice) -> str:
         """Return the name by which a container finds a binder device; for a phone, its name in the binderfs."""

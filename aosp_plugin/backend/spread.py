@@ -19,6 +19,8 @@ class Selected(NamedTuple):
 
     path: str
     container_path: str
+    variable: str = ""
+    """The variable of the container with the container path; empty if there is none."""
 
 
 class SpreadItem(NamedTuple):
@@ -33,7 +35,7 @@ class SpreadItem(NamedTuple):
     def selected(self, number: int) -> Selected:
         """Return the spread device of device ``number``. At least one must be in use."""
         path = self.paths[number % len(self.paths)]
-        return Selected(path, self.device.container_path or path)
+        return Selected(path, self.device.container_path or path, self.device.env)
 
 
 class Spread(NamedTuple):

@@ -38,6 +38,8 @@ class SpreadDevice(Struct, frozen=True, kw_only=True):
     """Path on the host, or a pattern."""
     container_path: Annotated[values.AbsolutePath | None, Key("/dev/dri/renderD128")] = None
     """Path in each container, whichever device it has. If null, the path on the host."""
+    env: Annotated[values.VariableName, Key("GPU_NODE")] = ""
+    """Environment variable with the path of the device in the container. If empty, it is not set."""
     per_device: Annotated[_DeviceCount | None, Key("30")] = None
     """Maximum number of devices of the resource that share one; further ones are unhealthy. If null, there is no
     limit."""

@@ -96,7 +96,7 @@ class Resource(Struct, frozen=True, kw_only=True):
         tuple[values.AbsolutePath | SpreadDevice, ...],
         Limit(
             "a list of absolute paths, each once, which may have the wildcards *, ? and [...], and mappings with path "
-            "and optionally container_path and per_device",
+            "and optionally container_path, env and per_device",
             lambda items: values.are_different_paths([spread_device(item).path for item in items]),
         ),
         Key("[/dev/dri/card*, /dev/dri/renderD*]"),
@@ -153,6 +153,13 @@ class Resource(Struct, frozen=True, kw_only=True):
     def of(cls, **given: Any) -> Self:
         """Return the resource with the given keys, and with the defaults that depend on them for the others."""
         return cls(**{**dependent_defaults(given), **given})
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables with the names of the devices of a container."""
+        return tuple(
+            filter(None, [self.visible_devices_env, *(spread_device(item).env for item in self.spread_devices)])
+        )
 
     @property
     def scan_directory(self) -> str:

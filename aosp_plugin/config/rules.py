@@ -5,6 +5,7 @@ Only the configuration is read. Two directories that are the same through a link
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ def validate(entries: Sequence[ResourceEntry], file: str) -> None:
         _validate_shared_with_phones(*entry)
         _validate_slices(entry)
         _validate_mounts(*entry)
+        _validate_variables(*entry)
         validate_container_paths(*entry)
     for (i, first), (j, second) in itertools.combinations(enumerate(entries), 2):
         place = f"file {file}: resources[{i}] and resources[{j}]"
@@ -202,6 +204,14 @@ def _validate_mounts(resource: Resource, at: Mapping[str, str]) -> None:
 def _have_numbers(resource: Resource) -> bool:
     """Return whether no two devices of a resource have the same number."""
     return resource.phones is not None or isinstance(resource.sets, NumberedSets)
+
+
+def _validate_variables(resource: Resource, at: Mapping[str, str]) -> None:
+    """Require that no variable is for two kinds of devices."""
+    twice = next((name for name, count in Counter(resource.variables).items() if count > 1), None)
+    if twice is not None:
+        sources = _joined(at["spread_devices"], at["visible_devices_env"])
+        raise ConfigError(f"{sources}: the variable {twice} would have the names of several kinds of devices")
 
 
 def _require_own_slices(entry: ResourceEntry, other: ResourceEntry, place: str = "") -> None:

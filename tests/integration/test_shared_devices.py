@@ -253,9 +253,9 @@ def test_lost_gpu_concerns_its_devices_only(device_directory: DeviceDirectory, g
     assert gpus.of(backend, 0, 1, 2) == [PAIRS[0], PAIRS[2], PAIRS[0]]
 
 
-def test_gpu_has_a_stable_path(device_directory: DeviceDirectory, gpus: Gpus) -> None:
-    """So that a parameter of the image is one constant for all phones."""
-    items = gpus.items(container_path="/dev/dri/renderD128")
+def test_gpu_has_a_stable_path_and_a_variable(device_directory: DeviceDirectory, gpus: Gpus) -> None:
+    """So that a parameter of the image is one constant for all phones, or the container reads the variable."""
+    items = gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE")
     backend = phones(device_directory, 3, spread_devices=(items[0], items[1]), path_env="")
     backend.scan()
     for number, pair in enumerate(PAIRS):
@@ -263,22 +263,31 @@ def test_gpu_has_a_stable_path(device_directory: DeviceDirectory, gpus: Gpus) ->
         paths = [(node.host_path, node.container_path) for node in edits.devices[1:]]
         card, render_node = (f"{gpus.directory}/{name}" for name in pair)
         assert paths == [(card, card), (render_node, "/dev/dri/renderD128")]
+        assert edits.environment["GPU_NODE"] == "/dev/dri/renderD128"
 
 
 def test_container_cannot_have_two_spread_devices_at_one_path(device_directory: DeviceDirectory, gpus: Gpus) -> None:
-    """It can have two devices with the same one."""
-    backend = phones(device_directory, 6, spread_devices=gpus.items(container_path="/dev/gpu")[1:])
+    """It can have two devices with the same one, whose variable names it once."""
+    backend = phones(device_directory, 6, spread_devices=gpus.items(container_path="/dev/gpu", env="GPU")[1:])
     backend.scan()
     with pytest.raises(InvalidRequestError, match="would both be /dev/gpu"):
         backend.allocate(names([0, 1]))
-    assert backend.allocate(names([0, 3])).devices[-1].container_path == "/dev/gpu"
+    assert backend.allocate(names([0, 3])).environment["GPU"] == "/dev/gpu"
 
 
-async def test_claim_has_the_path_of_its_gpu(
+def test_variable_names_all_spread_devices_of_a_container(device_directory: DeviceDirectory, gpus: Gpus) -> None:
+    backend = phones(device_directory, 6, spread_devices=gpus.items(env="GPU")[1:])
+    backend.scan()
+    paths = f"{gpus.directory}/renderD128,{gpus.directory}/renderD129"
+    assert backend.allocate(names([0, 1, 3])).environment["GPU"] == paths
+
+
+async def test_claim_has_the_path_and_the_variable_of_its_gpu(
     device_directory: DeviceDirectory, gpus: Gpus, short_directory: Path
 ) -> None:
+    """Which the user of a claim cannot set otherwise."""
     keys = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
-    items = gpus.items(container_path="/dev/dri/renderD128")
+    items = gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE")
     backend = phones(device_directory, 3, spread_devices=items, **keys)
     async with ApiServer() as server:
         node = DraNode(short_directory, server)
@@ -288,6 +297,10 @@ async def test_claim_has_the_path_of_its_gpu(
             edits = json.loads((short_directory / "cdi" / spec).read_text())["devices"][0]["containerEdits"]
             assert edits["deviceNodes"][-1]["path"] == "/dev/dri/renderD128"
             assert edits["deviceNodes"][-1]["hostPath"] == "/dev/urandom"
+            assert "GPU_NODE=/dev/dri/renderD128" in edits["env"]
+    content = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "environment": {"GPU_NODE": "x"}}
+    with pytest.raises(InvalidRequestError, match="the variable GPU_NODE is not allowed"):
+        backend.prepare(["aosp_binder0"], [ClaimParameters("claim", content)])
 
 
 # -- mounts of single devices

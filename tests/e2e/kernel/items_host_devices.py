@@ -95,12 +95,13 @@ async def cuttlefish(world: World, runtime: str) -> None:
 async def gpus(world: World, runtime: str) -> None:
     """A phone has card and render node of one GPU, and opens no other one; a lost GPU concerns its phones only."""
     # The card of a BMC has no render node, so that the numbers of the GPUs' cards and render nodes differ.
-    keys = f"spread_devices: [/dev/dri/card*, {{path: /dev/dri/renderD*, container_path: {GPU}}}]\n"
+    keys = f"spread_devices: [/dev/dri/card*, {{path: /dev/dri/renderD*, container_path: {GPU}, env: GPU}}]\n"
     await world.serve_with(f"phones: {{count: 4}}\n{keys}", resource=phones.RESOURCE)
     await world.healthy(4)
     allocations = [await world.started(f"gpu-{name}-{runtime}") for name in ("a", "b")]
     given = [_gpu_of(allocation) for allocation in allocations]
     for allocation, (own, others) in zip(allocations, (given, given[::-1]), strict=True):
+        assert allocation.envs["GPU"] == GPU
         assert _hardware(own[0]) == _hardware(own[1]) != _hardware(others[0])
         expected = {f"open {own[0]}": "ok", f"open {GPU}": "ok"}
         for path in (*others, BMC):

@@ -181,6 +181,10 @@ CONFLICTS = [
     ),
     # Variables
     *(
+        (f"visible_devices_env: A\nspread_devices: [{items}]", "spread_devices; F: visible_devices_env: the variable …")
+        for items in ("{path: /dev/x, env: A}", "{path: /dev/x, env: B}, {path: /dev/y, env: B}")
+    ),
+    *(
         (
             f"phones: {{count: 1}}\n{key}: [{item}]",
             f"{key}: '{path}' is not allowed: braces and ** are not supported; use *",
@@ -271,7 +275,7 @@ ALLOWED = [
     "shared_devices: [/dev/null:/dev/dri/card0, /dev/null:/dev/dri/card1]",
     # One of the matches may be required, or come first.
     "shared_devices: [/dev/dma_heap/*, {path: /dev/dma_heap/system, required: true}]",
-    "spread_devices: [/dev/dri/card*, {path: /dev/dri/renderD*, container_path: /dev/dri/renderD128}]",
+    "spread_devices: [/dev/dri/card*, {path: /dev/dri/renderD*, container_path: /dev/dri/renderD128, env: GPU}]",
     "phones: {count: 1}\nshared_devices: [/dev/loop-control]\nslice_devices: [{path: /dev/loop*, count: 2}]",
     PAIR % ("device_prefix: x, container_paths: [/dev/x]", "device_prefix: b, container_paths: [/dev/x]"),
     PAIR % ("phones: {count: 1, directory: /srv/x}", "phones: {count: 1, directory: /srv/xy}"),
