@@ -19,7 +19,7 @@ from hack.release import source
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.items_dra import require_claim
 from tests.e2e.deploy.manifests import VALUES, accepted, charted, configurations, the
-from tests.e2e.deploy.parts import CHART, refuses, run
+from tests.e2e.deploy.parts import CHART, DEPLOY, refuses, run
 
 
 def lint() -> None:
@@ -103,7 +103,7 @@ def image_is_required() -> None:
 
 
 def files_are_rendered() -> None:
-    """Helm renders alert rules, with links to the runbook, and the dashboard."""
+    """Helm renders alert rules, with links to the runbook, the dashboard, and the profiles for phones."""
     rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
     plain = the("PrometheusRule", charted("--set", "prometheusRule.enabled=true"))
     assert plain["spec"] == rules, "without a runbook there are no links"
@@ -114,6 +114,9 @@ def files_are_rendered() -> None:
     (dashboard,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-dashboard")]
     text = (CHART / "files" / "dashboard.json").read_text()
     assert dashboard["aosp-device-plugin.json"].strip() == text.strip()
+    (profiles,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-phone-profile")]
+    for file in (DEPLOY / "apparmor" / "aosp-phone", DEPLOY / "seccomp" / "aosp-phone.json"):
+        assert profiles[file.name].strip() == file.read_text().strip(), file
 
 
 def alerts_are_tuned() -> None:
