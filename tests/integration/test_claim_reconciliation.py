@@ -264,6 +264,24 @@ async def test_a_claim_without_a_spec_follows_the_configured_directory(node: Nod
         assert not causes(claims, CLAIMS_NOT_REPAIRED)
 
 
+async def test_a_container_may_have_what_its_device_was_before_a_link_led_elsewhere(node: Node) -> None:
+    """What is there now goes to nobody else either, and the spec follows the configured directory as before."""
+
+    def leading_to(file: str) -> contextlib.AbstractContextManager[object]:
+        return mock.patch.object(node.backend, "places", lambda device_id: [f"/dev/{device_id}", f"/binderfs/{file}"])
+
+    with leading_to("a"):
+        async with node.claims() as claims:
+            await prepare(node, claims, "a", "phone1")
+    moved = node._replace(cdi_name="etc-cdi")
+    with leading_to("b"):
+        async with moved.claims() as claims:
+            await claims.repair()
+            (record,) = claims.prepared.values()
+            assert claims._store.content(record).places == ("/binderfs/a", "/binderfs/b", "/dev/phone1")
+            assert (node.specs, moved.specs) == (set(), {"a"})
+
+
 async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(node: Node) -> None:
     """Such as on a full disk."""
     async with node.claims() as claims:

@@ -236,12 +236,15 @@ class ClaimHost:
         if kind == "record":
             LOG.warning("record of a claim lost, written again", extra=fields)
             self._require_configured(record)
-        if not self._places(record).issubset(self._store.content(record).places):
-            self._record(record)
+        content = self._store.content(record)
+        places = sorted({*content.places, *self._places(record)})
+        if len(places) > len(content.places):  # a link leads elsewhere; containers may have what it led to
+            self._store.write(record, places, content.cdi_directory)
         if kind is not None or record.uid not in self._prepared:
             self._prepare(record)
-        if (former := self._store.content(record).cdi_directory) != self._specs.directory:
-            self._leave(former, record)
+        if content.cdi_directory != self._specs.directory:
+            self._leave(content.cdi_directory, record)
+            self._store.write(record, places, self._specs.directory)
         if kind == "mount":
             LOG.warning("devices of a claim lost, prepared again", extra=fields)
         elif kind == "spec":
@@ -256,7 +259,6 @@ class ClaimHost:
         elif not (os.path.exists(self._specs.directory) and os.path.samefile(former, self._specs.directory)):
             self._specs.remove(record.uid, former)
             LOG.info("CDI spec of a claim removed from the former directory", extra=fields)
-        self._record(record)
 
 
 def _damaged(paths: Iterable[str]) -> ClaimRecordError:
