@@ -111,6 +111,24 @@ def test_a_start_that_succeeds_ends_the_retries(recreations: Recreations, backen
     assert recreations.recreated == ["aosp_binder1", "aosp_binder0"]
 
 
+def test_device_that_another_plugin_has_replaced_is_not_recreated(
+    recreations: Recreations, backend: Served, devices: DeviceDirectory
+) -> None:
+    """In a rolling update that was rolled back, the other plugin has given the fresh device to a container."""
+    backend.scan()
+    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
+    with pytest.raises(UnhealthyDeviceError):
+        backend.pre_start(["aosp_binder1"])
+    fresh = devices.directory / "fresh"
+    fresh.touch()
+    fresh.rename(devices.directory / "aosp_binder1")
+    recreations.failure = None
+    backend.scan()
+    backend.update_host()
+    assert recreations.recreated == []
+    assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": ""}
+
+
 def test_phones_that_cannot_be_mounted_keep_no_spec_from_being_written(devices: DeviceDirectory) -> None:
     """The directory has files, so that no phone is mounted in it."""
     (devices.directory / "phone0").mkdir()

@@ -22,7 +22,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet, natural_sort
@@ -57,8 +57,9 @@ class Recreator:
         self._host = host
         self._store = store
         self._provisioner = provisioner
-        self._failed: Mapping[str, Sequence[str]] = {}
-        """The binder devices of each phone or binder device that could not be replaced. Replaced, never changed."""
+        self._failed: Mapping[str, Mapping[str, BinderDevice | None]] = {}
+        """The binder devices, by name, of each phone or binder device that could not be replaced, as of that time.
+        Replaced, never changed."""
 
     @property
     def failed(self) -> frozenset[str]:
@@ -74,12 +75,15 @@ class Recreator:
                 self._recreate(name, [name])
 
     def retry(self) -> None:
-        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer fails."""
-        known = self._store.devices.keys()  # others were removed since
-        self._failed = {name: names for name, names in self._failed.items() if not known.isdisjoint(names)}
+        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer fails.
+
+        One that was removed is forgotten, and one that another plugin has replaced, as in a rolling update that was
+        rolled back: that plugin may have given it to a container.
+        """
+        self._failed = {name: files for name, files in self._failed.items() if self._files(files) == files}
         for replaced in natural_sort([*self._failed]):
             try:
-                self._recreate(replaced, self._failed[replaced])
+                self._recreate(replaced, [*self._failed[replaced]])
             except ProvisionerError:  # nor would it answer for the others
                 return
             except HostError as error:
@@ -88,7 +92,7 @@ class Recreator:
     def _recreate(self, replaced: str, names: Sequence[str]) -> None:
         """Replace a phone or a binder device, of which ``names`` are the binder devices. Raises HostError."""
         others = {other: members for other, members in self._failed.items() if other != replaced}
-        self._failed = {**others, replaced: names}
+        self._failed = {**others, replaced: self._files(names)}
         if self._provisioner is not None:
             self._provisioner.replace(replaced)
             # Another file system at the path of a known device would otherwise count as replaced.
@@ -98,6 +102,10 @@ class Recreator:
         else:
             raise HostError(f"binder device {replaced!r} does not exist")
         self._failed = others
+
+    def _files(self, names: Iterable[str]) -> Mapping[str, BinderDevice | None]:
+        """Return the binder devices with these names as of the last scan."""
+        return {name: self._store.devices.get(name) for name in names}
 
 
 def recreate_device(device: BinderDevice, host: Host) -> None:
