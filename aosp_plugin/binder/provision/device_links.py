@@ -69,6 +69,7 @@ class DeviceLinks:
             for name in names - devices.keys():
                 if self._target(name).startswith(below) and not self._is_right(name):
                     self._unlink(name)
+        self._repaired = {}  # after a failure, and of what becomes of single devices, nothing is known
         if devices:
             os.makedirs(self._host.process_path(DIRECTORY), exist_ok=True)  # for a host without udev
         for name, path in devices.items():

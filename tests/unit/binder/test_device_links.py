@@ -123,6 +123,17 @@ def test_links_of_devices_that_are_gone_cost_no_look_at_the_others(root: Path) -
     assert targets(root) == {**FOREIGN, kept: "/run/binderfs/two", f"{MAJOR}:8": "/run/binderfs/gone"}
 
 
+def test_link_of_a_device_that_came_and_went_is_removed(root: Path) -> None:
+    """A claim may be prepared and unprepared between two repairs of all links."""
+    name = add(root, "one", 1)
+    links = DeviceLinks(Host(str(root)))
+    links.repair({name: "/run/binderfs/one"}, [BINDERFS])
+    links.repair({add(root, "two", 2): "/run/binderfs/two"})
+    (root / "run/binderfs/two").unlink()
+    links.repair({name: "/run/binderfs/one"}, [BINDERFS])
+    assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
+
+
 def test_host_without_udev_gets_the_directory(tmp_path: Path) -> None:
     (tmp_path / "run/binderfs").mkdir(parents=True)
     name = add(tmp_path, "one", 1)
