@@ -170,14 +170,14 @@ async def cdi_directory_full(node: Node) -> AsyncIterator[Plugin]:
 
 
 BUG = """\
-from aosp_plugin.daemon import allocations
-from aosp_plugin.report.observation import Observation
+import asyncio
+from aosp_plugin.daemon.allocations import AllocationWatch
 
-def record(_, server, _allocations):
-    assert not server.registered
+async def record(_, servers, _end):
+    assert not any(server.registered for server in servers)
+    await asyncio.sleep(1)
 
-Observation._record = record
-allocations.ALLOCATIONS_INTERVAL = 1.0
+AllocationWatch._record_changes = record
 """
 
 
