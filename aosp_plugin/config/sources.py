@@ -221,7 +221,16 @@ class _Loader(yaml.SafeLoader):
         try:
             return int(node.value, 0)
         except ValueError:
-            raise _error(f"{shown_name(node.value)}: write the number in decimal", node) from None
+            raise _not_decimal(node) from None
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        if ":" in node.value:
+            raise _not_decimal(node)
+        return super().construct_yaml_float(node)
+
+
+def _not_decimal(node: yaml.ScalarNode) -> yaml.MarkedYAMLError:
+    return _error(f"{shown_name(node.value)}: write the number in decimal", node)
 
 
 def _error(text: str, node: yaml.Node) -> yaml.MarkedYAMLError:
@@ -229,6 +238,7 @@ def _error(text: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 def _read(path: str) -> Any:

@@ -191,6 +191,7 @@ def test_number_that_yaml_does_not_read_as_decimal_is_an_error(file: Path) -> No
         ("phones: {count: 0120}", "0120"),
         ("numa: {017: 0}", "017"),
         ("missing_device_ttl: 1:30", "1:30"),
+        ("missing_device_ttl: 1:30.5", "1:30.5"),
     ):
         error = error_of(file, f"version: v1\n{text}\n")
         assert error.startswith(f" is not valid YAML: {number}: write the number in decimal "), error
