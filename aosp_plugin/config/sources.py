@@ -41,7 +41,7 @@ _FILE_VARIABLE = f"{_PREFIX}CONFIG"
 
 _SERVICE_LINK = re.compile(r"AOSP_PLUGIN(_.+)?_(SERVICE_(HOST|PORT(_.+)?)|PORT(_.+)?)")
 """Matches the variables that a kubelet adds for Services such as one named aosp-plugin, and no variable of a key
-(pkg/kubelet/envvars/envvars.go ``FromServices``)."""
+(pkg/kubelet/envvars/envvars.go ``FromServices``). Without a Service's address, they are a mistake of the user."""
 
 Settings = dict[str, Setting]
 
@@ -111,9 +111,10 @@ def _from_flags(flags: Mapping[str, Any]) -> Settings:
 def _from_environment(environment: Mapping[str, str]) -> Settings:
     """Return the settings of AOSP_PLUGIN_* variables. Lists are separated by commas. Raises ConfigError."""
     settings: Settings = {}
+    services = tuple(name.removesuffix("SERVICE_HOST") for name in environment if name.endswith("_SERVICE_HOST"))
     for variable_name, text in environment.items():
-        is_other = variable_name == _FILE_VARIABLE or _SERVICE_LINK.fullmatch(variable_name)
-        if variable_name.startswith(_PREFIX) and not is_other:
+        is_link = _SERVICE_LINK.fullmatch(variable_name) and variable_name.startswith(services)
+        if variable_name.startswith(_PREFIX) and variable_name != _FILE_VARIABLE and not is_link:
             name = _key_of_variable(variable_name)
             value = [part for part in text.split(",") if part] if KEYS[name].is_list else text
             settings[name] = KEYS[name].setting(value, f"variable {variable_name}")

@@ -88,3 +88,9 @@ def test_no_key_has_a_variable_that_a_service_can_have() -> None:
         service = {"AOSP_PLUGIN" + name[len("AOSP_PLUGIN") : end] for end in range(len("AOSP_PLUGIN"), len(name))}
         links = {link for prefix in service for link in service_links(prefix, "10.0.0.1", [("a", "TCP", 1)])}
         assert name not in links, key
+
+
+def test_port_without_a_service_is_a_misspelled_variable() -> None:
+    """Users write it for AOSP_PLUGIN_LISTEN, as the chart has ``port``."""
+    with pytest.raises(ConfigError, match=r"^variable AOSP_PLUGIN_PORT: unknown variable"):
+        load({}, POD | {"AOSP_PLUGIN_PORT": "80"}, None)
