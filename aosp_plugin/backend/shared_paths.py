@@ -137,10 +137,12 @@ class SharedPaths:
             files = self._find(path, search)
             if self._search is None and not is_pattern(path) and any(map(_is_directory, files.values())):
                 raise ConfigError(f"{key}: {path} is a directory, not a device: use shared_mounts")
-            found[path] = {file: status for file, status in files.items() if _is_device(status)}
+            # A path that is no text cannot be told to the kubelet.
+            found[path] = {file: status for file, status in files.items() if file.isprintable() and _is_device(status)}
             others |= files.keys() - found[path].keys()
         for path in self._newly("others", others):
-            LOG.warning("shared device is not a device, not passed to containers", extra={"path": path})
+            shown = path if path.isprintable() else ascii(path)
+            LOG.warning("shared device is not a device, not passed to containers", extra={"path": shown})
         optional = {device.path for device in self._shared if not device.required}
         self._log_not_found("devices", {path for path in optional if not found[path]} - others)
         return found

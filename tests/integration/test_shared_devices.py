@@ -86,6 +86,20 @@ def test_container_gets_all_devices_that_match_a_pattern(device_directory: Devic
     assert backend.allocate(["aosp_binder0"]).devices[1:] == nodes
 
 
+def test_device_whose_name_is_no_text_is_passed_to_no_container(
+    device_directory: DeviceDirectory, dri: Dri, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A phone with CAP_MKNOD can make one in a devtmpfs; with its path, no answer to the kubelet could be encoded."""
+    dri.add(1)
+    strange = os.path.join(os.fsencode(dri.directory), b"renderD\xff")
+    os.symlink(os.path.realpath(dri.path(1)), strange)
+    backend = phones(device_directory, 1, shared_devices=(dri.pattern,))
+    backend.scan()
+    assert others(backend, "aosp_binder0") == [dri.path(1)]
+    (warning,) = [vars(record) for record in caplog.records if "not passed to containers" in record.msg]
+    assert warning["path"] == ascii(os.fsdecode(strange))
+
+
 @pytest.mark.parametrize("pattern", [True, False])
 def test_missing_required_device_makes_every_device_unhealthy(
     device_directory: DeviceDirectory, dri: Dri, caplog: pytest.LogCaptureFixture, *, pattern: bool
