@@ -8,7 +8,7 @@ from aosp_plugin.report.document import LogRecord
 
 MAX_RECORDS = 100
 MAX_LENGTH = 500
-"""Characters of a value: an error may be longer."""
+"""Characters of a message or a value: an error may be longer."""
 
 
 class RecentLog(logging.Handler):
@@ -22,8 +22,8 @@ class RecentLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record."""
         try:
-            message = record.getMessage()
-            fields = {name: str(value)[:MAX_LENGTH] for name, value in logs.fields(record).items()}
+            message = _text(record.getMessage())
+            fields = {name: _text(value) for name, value in logs.fields(record).items()}
         except Exception:  # noqa: BLE001 - as every handler: a library's wrong record must not fail its caller
             self.handleError(record)
             return
@@ -38,3 +38,8 @@ class RecentLog(logging.Handler):
             return tuple(self._records)
         finally:
             self.release()
+
+
+def _text(value: object) -> str:
+    """Return a value as text that the report can have: the name of a file may have bytes that are no UTF-8."""
+    return str(value)[:MAX_LENGTH].encode(errors="backslashreplace").decode()

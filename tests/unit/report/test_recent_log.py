@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from aosp_plugin.framework.service.logs import working_for
@@ -46,3 +47,10 @@ def test_a_record_that_cannot_be_formatted_does_not_fail_who_logs_it(
     monkeypatch.setattr(logging, "raiseExceptions", False)
     LOG.info("%d", "one")
     assert recent.records == ()
+
+
+def test_a_record_with_the_name_of_any_file_is_in_the_report(recent: RecentLog) -> None:
+    """Names of files are bytes; otherwise there would be no report until a hundred other records have come."""
+    LOG.warning("cannot read \udcff", extra={"path": "/dev/\udcff"})
+    decoded = msgspec.json.decode(msgspec.json.encode(recent.records[0]), type=LogRecord)
+    assert (decoded.message, decoded.fields) == ("cannot read \\udcff", {"path": "/dev/\\udcff"})
