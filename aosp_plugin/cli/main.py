@@ -218,18 +218,16 @@ def check(file: str | None, resource: str | None) -> None:
 
 @cli.command()
 @click.option(
-    "--devices",
-    type=click.IntRange(8, 100_000),
-    help="Number of stand-in devices.  [default: 1000; with --stay 120, which are phones]",
+    "--phones", type=click.IntRange(3, 10_000), default=120, show_default=True, help="Number of stand-in phones."
 )
 @click.option("--stay", is_flag=True, help="Keep a host of phones running: pods come and go, keys cause faults.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Determines what is random with --stay.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page with --stay.  [default: any]")
-def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
+def demo(phones: int, *, stay: bool, seed: int, port: int) -> None:
     """Show the plugin at work without Kubernetes, binder or root.
 
-    Without --stay, the demo shows step by step what the plugin does, with single binder devices. With --stay, it runs
-    a host with phones until q, Ctrl-C or SIGTERM, and prints the address of the plugin's page.
+    Without --stay, the demo shows step by step what the plugin does. With --stay, it runs a host until q, Ctrl-C or
+    SIGTERM, and prints the address of the plugin's page.
     """
     try:
         from aosp_plugin.demo import stay as permanent  # noqa: PLC0415 - requires another distribution
@@ -240,7 +238,7 @@ def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
         message = "the demo is not part of the image; elsewhere it requires the stand-in kubelet, kubelet-standin"
         raise click.ClickException(message) from error
 
-    sys.exit(asyncio.run(permanent.stay(devices or 120, seed, port) if stay else steps.demo(devices or 1000)))
+    sys.exit(asyncio.run(permanent.stay(phones, seed, port) if stay else steps.demo(phones)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 import click
 
+from aosp_plugin.demo.host import RESOURCE
 from kubelet_standin import ContainerAllocation, Event
-
-RESOURCE = "aosp.io/phone"
 
 _COLORS = {"fault": "magenta", "kubelet": "cyan", "pod": "green", "WARNING": "yellow", "ERROR": "red"}
 

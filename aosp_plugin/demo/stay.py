@@ -16,17 +16,15 @@ import tempfile
 import termios
 import time
 import tty
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import click
-import yaml
 
+from aosp_plugin.demo.host import BINDER_DEVICES, RESOURCE, Host
 from aosp_plugin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
-from aosp_plugin.demo.screen import RESOURCE, Screen
+from aosp_plugin.demo.screen import Screen
 from kubelet_standin import AdmissionError, Container, Kubelet, KubeletVersion, Pod, PodResources
 
-BINDER_DEVICES = ("binder", "hwbinder", "vndbinder")
-"""The files of a phone, which is a directory: a stand-in without a driver."""
 NAMESPACES = ("games", "tests", "streaming")
 INITIAL_LOAD = 0.6
 """The part of the phones that have a pod at the start. Then it moves around this value."""
@@ -63,8 +61,7 @@ class _Demo:
     """A host with phones, their pods, and the faults that a person causes."""
 
     def __init__(self, directory: str, phones: int, seed: int, port: int, stopped: asyncio.Event) -> None:
-        self._directory = directory
-        self._phones = [f"phone{number}" for number in range(phones)]
+        self._host = Host(directory, phones)
         self._seed = seed
         self._address = f"127.0.0.1:{port}"
         self._stopped = stopped
@@ -72,13 +69,12 @@ class _Demo:
         self._faults_rng = random.Random(f"{seed} faults")  # noqa: S311 - as above
         self._namespaces: dict[str, str] = {}
         self._screen = Screen(stopped, self._namespaces)
-        self._configuration = os.path.join(directory, "config.yaml")
         self._pod_resources = os.path.join(directory, "pod-resources.sock")
         # Nearly every cluster of today has a kubelet of these versions.
         self._kubelet = Kubelet(
-            os.path.join(directory, "kubelet"), version=KubeletVersion.V1_36, seed=seed, on_event=self._screen.event
+            self._host.kubelet_dir, version=KubeletVersion.V1_36, seed=seed, on_event=self._screen.event
         )
-        self._plugin = PluginProcess(["--config", self._configuration], log=self._screen.log_line)
+        self._plugin = PluginProcess(["--config", self._host.configuration], log=self._screen.log_line)
         self._pods: list[Pod] = []
         self._started_pods = 0
         self._caused_faults = 0
@@ -94,7 +90,8 @@ class _Demo:
     async def run(self) -> None:
         """Run until the event ``stopped``. Raises an ExceptionGroup of DemoError or TimeoutError."""
         started = time.monotonic()
-        self._write_host()
+        self._host.create()
+        self._host.configure(listen=self._address, pod_resources_socket=self._pod_resources)
         async with (
             self._kubelet,
             PodResources(self._kubelet, self._pod_resources, self._namespaces),
@@ -107,27 +104,6 @@ class _Demo:
         duration = time.monotonic() - started
         self._screen.write(f"Ended after {duration:.0f} s, {self._started_pods} pods and {self._caused_faults} faults.")
 
-    def _write_host(self) -> None:
-        """Create the phones, and the plugin's configuration: phones of found devices, as on a host that has them."""
-        for phone in self._phones:
-            os.makedirs(self._path(phone, ""))
-            self._create(phone, BINDER_DEVICES)
-        document = {
-            "version": "v1",
-            "resource_name": RESOURCE,
-            "device_dir": self._path("", ""),
-            "device_prefix": "phone",
-            "verify": "file",
-            "sets": {"names": list(BINDER_DEVICES)},
-            "container_paths": [f"/dev/{name}" for name in BINDER_DEVICES],
-            "shared_devices": [],
-            "kubelet_dir": self._kubelet.directory,
-            "pod_resources_socket": self._pod_resources,
-            "listen": self._address,
-        }
-        with open(self._configuration, "w", encoding="utf-8") as file:
-            yaml.safe_dump(document, file, sort_keys=False)
-
     async def _run_plugin(self) -> None:
         """Run the plugin, and start it again when it was killed. Raises DemoError if it ends by itself."""
         while True:
@@ -139,7 +115,7 @@ class _Demo:
 
     async def _run_host(self) -> None:
         """Let pods come and go, and cause the faults that are typed, one after the other."""
-        listed = len(self._phones)
+        listed = len(self._host.phones)
         await self._kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == listed, START_TIMEOUT)
         for _ in range(int(listed * INITIAL_LOAD)):
             await self._start_pod()
@@ -160,12 +136,12 @@ class _Demo:
 
     def _introduce(self) -> None:
         self._screen.write(
-            f"\nThe plugin, a stand-in kubelet and {len(self._phones)} stand-in phones, whose pods come and go "
+            f"\nThe plugin, a stand-in kubelet and {len(self._host.phones)} stand-in phones, whose pods come and go "
             f"(--seed {self._seed}).\n"
             f"  page      http://{self._address}/\n"
             f"  terminal  {sys.executable} -m aosp_plugin status --url http://{self._address}\n"
             f"  metrics   http://{self._address}/metrics\n"
-            f"  config    {self._configuration}"
+            f"  config    {self._host.configuration}"
         )
 
     def _list_of_keys(self) -> str:
@@ -184,7 +160,7 @@ class _Demo:
 
     async def _change_pods(self) -> None:
         """Start or end a pod. Nothing starts while the kubelet has no free phone."""
-        load = len(self._pods) / len(self._phones)
+        load = len(self._pods) / len(self._host.phones)
         if self._rng.random() < 0.5 + INITIAL_LOAD - load:
             if len(self._pods) < self._kubelet.resource(RESOURCE).allocatable:
                 await self._start_pod()
@@ -211,18 +187,21 @@ class _Demo:
         what = "all binder devices" if devices == BINDER_DEVICES else devices[0]
         if away := [phone for phone, missing in self._missing.items() if missing == devices]:
             del self._missing[away[0]]
-            self._create(away[0], devices)
+            self._host.add(away[0], devices)
             self._report(f"{away[0]}: {what} created again")
             return
-        phone = self._faults_rng.choice([name for name in self._phones if name not in self._missing])
+        phone = self._faults_rng.choice([name for name in self._host.phones if name not in self._missing])
         owner = self._kubelet.allocated(RESOURCE).get(phone)
         self._missing[phone] = devices
         self._report(f"{phone}: {what} removed ({f'allocated to {owner[0]}' if owner else 'free'})")
-        for device in devices:
-            os.unlink(self._path(phone, device))
+        self._host.remove(phone, devices)
 
     async def _kill(self) -> None:
         self._report(f"the plugin is killed, and starts again after {PLUGIN_PAUSE:g} s")
+        # Without phones.count, nothing tells the plugin how many devices a host should have.
+        vanished = [phone for phone, missing in self._missing.items() if missing == BINDER_DEVICES]
+        if vanished:
+            self._report(f"a new plugin cannot know of {', '.join(vanished)}, which no file of the host names any more")
         self._plugin.kill()
 
     async def _restart(self) -> None:
@@ -231,13 +210,6 @@ class _Demo:
 
     def _report(self, text: str) -> None:
         self._screen.line("fault", text)
-
-    def _path(self, phone: str, device: str) -> str:
-        return os.path.join(self._directory, "dev", phone, device)
-
-    def _create(self, phone: str, devices: Sequence[str]) -> None:
-        for device in devices:
-            os.mknod(self._path(phone, device))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """``aosp-plugin demo`` without ``--stay``: what the plugin does, step by step.
 
-The plugin is the real one, in a process of its own and on real unix sockets. Its devices are empty files, and its
+The plugin is the real one, in a process of its own and on real unix sockets. Its phones are empty files, and its
 kubelet is ``kubelet_standin``. The demo verifies each step on the kubelet's side; if a step fails, it exits with 1.
 """
 
@@ -14,27 +14,24 @@ from collections.abc import Callable, Iterator, Mapping
 
 import click
 
+from aosp_plugin.demo.host import BINDER_DEVICES, RESOURCE, Host
 from aosp_plugin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
 from aosp_plugin.framework.aio import background_task
 from kubelet_standin import AdmissionError, Container, ContainerAllocation, Kubelet, Pod
 
-RESOURCE = "aosp.io/binder"
 _DONE = click.style("✓", fg="green")
 
-PODS = (
-    Pod("phone-1", [Container("android", {RESOURCE: 3})]),
-    Pod("phone-2", [Container("android", {RESOURCE: 3}), Container("agent", {RESOURCE: 1})]),
-)
+PODS = tuple(Pod(name, [Container("android", {RESOURCE: 1})]) for name in ("phone-a", "phone-b"))
 
 
-async def demo(devices: int) -> int:
-    """Run the demo with this number of stand-in devices, and return the exit code."""
+async def demo(phones: int) -> int:
+    """Run the demo with this number of stand-in phones, and return the exit code."""
     started = time.monotonic()
     logging.disable()  # of the stand-in kubelet; the plugin is another process
     with tempfile.TemporaryDirectory(prefix="aosp-demo-") as directory:
         log: list[str] = []
         try:
-            await _show(directory, devices, log.append)
+            await _show(Host(directory, phones), log.append)
         except (DemoError, TimeoutError, AdmissionError) as error:
             click.echo(f"{click.style('✗', fg='red', bold=True)} failed: {error}\nLog of the plugin:")
             click.echo("\n".join(log))
@@ -43,27 +40,22 @@ async def demo(devices: int) -> int:
     return 0
 
 
-async def _show(directory: str, devices: int, log: Callable[[str], object]) -> None:
-    device_dir = os.path.join(directory, "dev")
-    with _step(f"create {devices} stand-in devices in {device_dir}"):
-        for path in (device_dir, os.path.join(directory, "binderfs")):
-            os.mkdir(path)
-        for number in range(devices):
-            os.mknod(os.path.join(device_dir, f"aosp_binder{number}"))
-    async with (
-        Kubelet(os.path.join(directory, "kubelet")) as kubelet,
-        _plugin(directory, log) as plugin,
-    ):
-        await _registration(kubelet, plugin, devices)
+async def _show(host: Host, log: Callable[[str], object]) -> None:
+    phones = len(host.phones)
+    with _step(f"create {phones} stand-in phones, each with {', '.join(BINDER_DEVICES)}"):
+        host.create()
+        host.configure(listen="", pod_resources_socket="")
+    async with Kubelet(host.kubelet_dir) as kubelet, PluginProcess(["--config", host.configuration], log=log) as plugin:
+        await _registration(kubelet, plugin, phones)
         admitted = await _pods(kubelet)
-        await _hotplug(kubelet, device_dir, devices)
-        await _restart(kubelet, devices, admitted)
+        await _hotplug(kubelet, host)
+        await _restart(kubelet, phones, admitted)
         await _end(kubelet, plugin)
 
 
-async def _registration(kubelet: Kubelet, plugin: PluginProcess, devices: int) -> None:
-    with _step("the plugin registers, and the kubelet lists its devices"):
-        listed = kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, START_TIMEOUT)
+async def _registration(kubelet: Kubelet, plugin: PluginProcess, phones: int) -> None:
+    with _step("the plugin registers, and the kubelet lists its phones"):
+        listed = kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == phones, START_TIMEOUT)
         async with background_task(listed) as happens, background_task(plugin.exited()) as exits:
             await asyncio.wait((happens, exits), return_when=asyncio.FIRST_COMPLETED)
             if not happens.done():
@@ -82,43 +74,42 @@ async def _registration(kubelet: Kubelet, plugin: PluginProcess, devices: int) -
 async def _pods(kubelet: Kubelet) -> dict[str, Mapping[str, ContainerAllocation]]:
     admitted: dict[str, Mapping[str, ContainerAllocation]] = {}
     for pod in PODS:
-        limits = ", ".join(f"{container.name}: {container.limits[RESOURCE]}" for container in pod.containers)
-        with _step(f"pod {pod.name} requests {RESOURCE} ({limits})"):
+        with _step(f"pod {pod.name} requests {RESOURCE}: 1"):
             admitted[pod.name] = (await kubelet.admit(pod)).containers
         for name, container in admitted[pod.name].items():
             click.echo(f"    container {name}\n{_table(container)}")
     allocations = [allocation for containers in admitted.values() for allocation in containers.values()]
     ids = [device for allocation in allocations for device in allocation.device_ids[RESOURCE]]
-    _expect(len(ids) == len(set(ids)) == 7, f"containers share devices: {ids}")  # noqa: PLR2004
+    _expect(len(ids) == len(set(ids)) == len(PODS), f"pods share phones: {ids}")
     return admitted
 
 
-async def _hotplug(kubelet: Kubelet, device_dir: str, devices: int) -> None:
-    name = f"aosp_binder{devices - 1}"
-    with _step(f"{name} is removed: the kubelet lists it as Unhealthy"):
-        os.unlink(os.path.join(device_dir, name))
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Unhealthy", START_TIMEOUT)
+async def _hotplug(kubelet: Kubelet, host: Host) -> None:
+    phone, device = host.phones[-1], BINDER_DEVICES[1]
+    with _step(f"{device} of {phone} is removed: the kubelet lists {phone} as Unhealthy"):
+        host.remove(phone, [device])
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[phone] == "Unhealthy", START_TIMEOUT)
     view = kubelet.resource(RESOURCE)
     click.echo(f"    node status: capacity {view.capacity}, allocatable {view.allocatable}")
-    with _step(f"{name} is back: the kubelet lists it as Healthy"):
-        os.mknod(os.path.join(device_dir, name))
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Healthy", START_TIMEOUT)
+    with _step(f"{device} of {phone} is back: the kubelet lists {phone} as Healthy"):
+        host.add(phone, [device])
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[phone] == "Healthy", START_TIMEOUT)
     allocatable = kubelet.resource(RESOURCE).allocatable
-    _expect(allocatable == devices, f"{allocatable} of {devices} devices are allocatable")
+    _expect(allocatable == len(host.phones), f"{allocatable} of {len(host.phones)} phones are allocatable")
 
 
-async def _restart(kubelet: Kubelet, devices: int, admitted: Mapping[str, Mapping[str, ContainerAllocation]]) -> None:
+async def _restart(kubelet: Kubelet, phones: int, admitted: Mapping[str, Mapping[str, ContainerAllocation]]) -> None:
     before = kubelet.registrations[-1]
     with _step("the kubelet restarts: the plugin registers again"):
         await kubelet.restart()
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, START_TIMEOUT)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == phones, START_TIMEOUT)
     after = kubelet.registrations[-1]
     _expect(after.endpoint != before.endpoint, f"the new registration has the old socket {before.endpoint}")
     click.echo(f"    Register: endpoint={after.endpoint} (before: {before.endpoint})")
-    with _step("both pods keep their devices"):
+    with _step("both pods keep their phones"):
         for pod in PODS:
             containers = (await kubelet.admit(pod)).containers
-            _expect(containers == admitted[pod.name], f"{pod.name} has other devices: {containers}")
+            _expect(containers == admitted[pod.name], f"{pod.name} has another phone: {containers}")
 
 
 async def _end(kubelet: Kubelet, plugin: PluginProcess) -> None:
@@ -156,13 +147,3 @@ def _step(title: str) -> Iterator[None]:
 def _expect(condition: bool, failure: str) -> None:  # noqa: FBT001 - reads as an assertion
     if not condition:
         raise DemoError(failure)
-
-
-def _plugin(directory: str, log: Callable[[str], object]) -> PluginProcess:
-    variables = {
-        "AOSP_PLUGIN_SHARED_MOUNTS": f"{directory}/binderfs:/dev/binderfs",
-        "AOSP_PLUGIN_SHARED_DEVICES": "/dev/null:/dev/ashmem",
-        "AOSP_PLUGIN_POD_RESOURCES_SOCKET": "",
-    }
-    flags = ["--device-dir", f"{directory}/dev", "--kubelet-dir", f"{directory}/kubelet", "--verify", "file"]
-    return PluginProcess([*flags, "--listen", ""], variables, log)

@@ -53,21 +53,21 @@ def test_only_the_demo_of_the_plugin_needs_another_distribution() -> None:
 
 
 def test_demo_shows_every_step(kubelet_dir: str) -> None:
-    """The steps are registration, two pods, a device that vanishes and returns, and a restart of the kubelet."""
-    code, out, err = run("--devices", "50", environment={"TMPDIR": kubelet_dir})
+    """They are registration, two pods, a phone that loses a device and gets it back, and a restart of the kubelet."""
+    code, out, err = run("--phones", "50", environment={"TMPDIR": kubelet_dir})
     assert (code, err) == (0, "")
     assert os.listdir(kubelet_dir) == []
     for text in (
-        "create 50 stand-in devices",
-        "Register: version=v1beta1 resource_name=aosp.io/binder",
+        "create 50 stand-in phones",
+        "Register: version=v1beta1 resource_name=aosp.io/phone",
         "capacity 50, allocatable 50",
-        "env     BINDER_VISIBLE_DEVICES  aosp_binder0,aosp_binder1,aosp_binder2",
-        "env     BINDER_VISIBLE_DEVICES  aosp_binder3,aosp_binder4,aosp_binder5",
-        "mount   /dev/binderfs",
+        "mount   /dev/binder             ro from",
+        "env     BINDER_VISIBLE_DEVICES  phone0/binder,phone0/hwbinder,phone0/vndbinder",
+        "env     BINDER_VISIBLE_DEVICES  phone1/binder,phone1/hwbinder,phone1/vndbinder",
         "capacity 50, allocatable 49",
-        "aosp_binder49 is back",
+        "hwbinder of phone49 is back",
         "the kubelet restarts",
-        "both pods keep their devices",
+        "both pods keep their phones",
         "done in",
     ):
         assert text in out
@@ -77,7 +77,7 @@ def test_demo_shows_every_step(kubelet_dir: str) -> None:
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="requires setpriv of util-linux")
 def test_demo_requires_no_root() -> None:
     done = subprocess.run(  # noqa: S603 - our own command
-        unprivileged([*DEMO, "--devices", "20"]),
+        unprivileged([*DEMO, "--phones", "20"]),
         env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")},
         capture_output=True,
         text=True,
@@ -88,12 +88,12 @@ def test_demo_requires_no_root() -> None:
     assert "done in" in done.stdout
 
 
-def test_demo_requires_devices_for_its_pods() -> None:
-    """The pods use seven devices; one more vanishes and returns."""
-    code, _, err = run("--devices", "7")
+def test_demo_requires_phones_for_its_pods() -> None:
+    """Each of two pods has a phone; a third one loses a device."""
+    code, _, err = run("--phones", "2")
     assert code == 2
-    assert "8<=x<=100000" in err
-    assert run("--devices", "8")[0] == 0
+    assert "3<=x<=10000" in err
+    assert run("--phones", "3")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_demo_requires_devices_for_its_pods() -> None:
     [
         (
             "sys.exit('broken for the test')",
-            "the plugin registers, and the kubelet lists its devices: the plugin exited with 1",
+            "the plugin registers, and the kubelet lists its phones: the plugin exited with 1",
             "broken for the test",
         ),
         ("import atexit, os; atexit.register(os._exit, 3)", "the plugin exited with 3", "stopped"),
@@ -109,7 +109,7 @@ def test_demo_requires_devices_for_its_pods() -> None:
 )
 def test_demo_fails_with_the_log_of_a_plugin_that_fails(tmp_path: Path, breakage: str, failure: str, log: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nif 'serve' in sys.argv: {breakage}\n")
-    code, out, _ = run("--devices", "10", environment={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+    code, out, _ = run("--phones", "10", environment={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
     assert code == 1
     assert f"failed: {failure}" in out
     assert log in out

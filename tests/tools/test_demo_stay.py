@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import psutil
 
-DEMO = [sys.executable, "-m", "aosp_plugin", "demo", "--stay", "--devices", "10"]
+DEMO = [sys.executable, "-m", "aosp_plugin", "demo", "--stay", "--phones", "10"]
 LIST_OF_KEYS = "q  end, also Ctrl-C"
 PATIENCE = 30.0
 """Seconds after which a test gives up waiting."""
