@@ -10,14 +10,15 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 UV_INSTALL = uv pip install --quiet --native-tls --python $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help seccomp demo test lint types layers tests test-unit test-integration test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-bench test-apiserver test-cluster simulate chaos bench bench-storm \
-  matrix docs chart manifests version release release-twice test-workflows proto lock image audit clean
+.PHONY: help demo test lint types layers tests test-unit test-integration test-tools simulate chaos bench matrix generate version \
+  release image lock audit clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-zA-Z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  ITEMS=core limits test-deploy, test-kubelet, test-kernel, test-apiserver and test-cluster to the items that CI runs."
+	@echo "SUITE: $(SUITES)."
+	@echo "ITEMS=core limits deploy, kubelet, kernel, apiserver and cluster to the items that CI runs. The suites require Debian, and"
+	@echo "most of them root and Go. They install packages of the host only with INSTALL_PACKAGES=yes."
 
 DISTRIBUTIONS := . kubelet_standin kubectl_phones
 EDITABLE := $(addprefix --editable ./,$(DISTRIBUTIONS))
@@ -33,108 +34,85 @@ $(VENV)/.installed: $(addsuffix /pyproject.toml,$(DISTRIBUTIONS)) requirements-d
 # An environment with the plugin's own dependencies only.
 $(RUN_VENV)/.installed: requirements.txt
 	@$(REQUIRE_PYTHON)
-	$(PYTHON) -m venv $(RUN_VENV)
-	$(RUN_VENV)/bin/$(PIP_INSTALL) --requirement requirements.txt
+	@echo "Installing the plugin's dependencies from PyPI in $(RUN_VENV), once: about 20 s"
+	@$(PYTHON) -m venv $(RUN_VENV)
+	@$(RUN_VENV)/bin/$(PIP_INSTALL) --requirement requirements.txt
 	@touch $@
 
 DEMO ?=
-demo: $(RUN_VENV)/.installed ## Run the plugin with a stand-in kubelet, without Kubernetes, binder or root: DEMO=--stay
-	$(RUN_VENV)/bin/python -m aosp_plugin demo $(DEMO)
+demo: $(RUN_VENV)/.installed ## Show the plugin without Kubernetes, binder or root: DEMO=--stay
+	@$(RUN_VENV)/bin/python -m aosp_plugin demo $(DEMO)
 
 # Two at a time: mypy and the unit tests each keep one processor busy. Coverage is added up, one after the other.
 ifeq ($(MAKECMDGOALS)$(COVERAGE),test)
 MAKEFLAGS += --jobs=2
 endif
-test: lint types layers tests ## Run linters, type checks, import layers and the fast tests: COVERAGE=yes
+test: lint types layers tests ## Test a change: lint, types, import layers and the fast tests: COVERAGE=yes
 
-lint: $(VENV)/.installed ## Run ruff
+lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.installed ## Check types with mypy
+types: $(VENV)/.installed
 	$(BIN)/mypy
 
-layers: $(VENV)/.installed ## Check the import layers
+layers: $(VENV)/.installed
 	$(BIN)/lint-imports
 
-tests: test-unit test-integration ## Run the fast tests: COVERAGE=yes
+tests: test-unit test-integration
 
 # Otherwise each of several hundred processes compiles the plugin again.
 test-unit test-integration test-tools test-faults: export PYTHONDONTWRITEBYTECODE :=
 
 # One process: to collect the tests in several takes longer than to run them.
-test-unit: $(VENV)/.installed ## Run the unit tests
+test-unit: $(VENV)/.installed
 	$(BIN)/pytest --numprocesses 0 $(if $(COVERAGE),--cov --cov-report= --cov-fail-under=0) tests/unit
 
 # Four processes also with two processors: many tests wait for other processes.
-test-integration: $(VENV)/.installed ## Run the plugin with a stand-in kubelet, over real sockets and files
+test-integration: $(VENV)/.installed
 	$(BIN)/pytest --numprocesses 4 --dist worksteal $(if $(COVERAGE),--cov --cov-append --cov-report=term) tests/integration
 
 test-tools: $(VENV)/.installed ## Test the stand-in kubelet, kubectl phones, and the tools in hack and tests
 	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/tools kubelet_standin/tests kubectl_phones/tests
 
-PYTHONS ?=
-test-pythons: $(VENV)/.installed ## Run make test with each supported Python that is installed: PYTHONS="3.12 3.13"
-	$(BIN)/python -m hack.pythons $(PYTHONS)
+# The suites with real parts. Each has a page, or its package a docstring.
+SUITES := faults browser bench deploy kubelet kernel apiserver cluster workflows
+ITEMS ?= all
+test-SUITE: ## Test with real parts, such as test-kubelet: ITEMS=core
 
-test-faults: $(VENV)/.installed ## Test real processes on file systems that hang, full disks and other faults; requires root on Debian
-	@ldconfig -p | grep --quiet libfuse3 || $(BIN)/python -c 'from tests.e2e.common import packages; packages.install(["fuse3"])'
+test-faults: $(VENV)/.installed
+	@ldconfig -p | grep --quiet libfuse3 || $(BIN)/python -m tests.e2e.common.packages fuse3
 	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/faults
 
-test-browser: $(VENV)/.installed ## Test the status page in Chromium, which is installed on Debian as root
+test-browser: $(VENV)/.installed
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/pytest tests/browser
 
-ITEMS ?= all
-test-deploy: $(VENV)/.installed ## Check chart, manifests, alerts and systemd unit with the tools that read them; requires Go
-	$(BIN)/python -m tests.e2e.deploy --items $(ITEMS)
+test-bench: $(VENV)/.installed
+	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
 
-test-kubelet: $(VENV)/.installed ## Run the plugin with a real kubelet and containerd; requires root, Debian and Go
-	$(BIN)/python -m tests.e2e.kubelet --items $(ITEMS)
+test-deploy test-kubelet test-kernel test-apiserver test-cluster: test-%: $(VENV)/.installed
+	$(BIN)/python -m tests.e2e.$* --items $(ITEMS)
 
-test-kernel: $(VENV)/.installed ## Run the plugin on a real binder kernel in QEMU; requires root, Debian and Go
-	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS)
-
-test-apiserver: $(VENV)/.installed ## Run the API server's client with two versions of kube-apiserver; requires root, Debian and Go
-	$(BIN)/python -m tests.e2e.apiserver --items $(ITEMS)
-
-test-cluster: $(VENV)/.installed ## Install and use the plugin in a whole Kubernetes cluster; requires root, Debian and Go
-	$(BIN)/python -m tests.e2e.cluster --items $(ITEMS)
-
-simulate: $(VENV)/.installed ## Run the plugin on a simulated node in simulated time: SIMULATE="--faults 1000000 --seed 17"
+simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"
 	@$(BIN)/python -m tests.simulation $(SIMULATE)
 
-chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"
+chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)
 
 BENCH ?= run
-bench: $(VENV)/.installed ## Run benchmarks (docs/testing.md): BENCH="run --quick"; requires Go
+bench: $(VENV)/.installed ## Measure the plugin beside others; requires Go: BENCH="run --quick"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.bench $(BENCH)
 
-test-bench: $(VENV)/.installed ## Test the benchmark's caller and every measure, with few devices; requires Go
-	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
-
-BENCH_STORM ?=
-bench-storm: $(VENV)/.installed ## Measure the start of 120 phones at once: BENCH_STORM="--phones 40"; requires root, Debian and Go
-	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.e2e.cluster.storm $(BENCH_STORM)
-
 MATRIX ?=
-matrix: $(VENV)/.installed ## Run the compatibility matrix and write docs/compatibility.md: MATRIX="--column pythons", MATRIX=list
+matrix: $(VENV)/.installed ## Run the compatibility matrix, and write docs/compatibility.md: MATRIX=list
 	@$(BIN)/python -m tests.matrix $(MATRIX)
 
-docs: $(VENV)/.installed ## Generate the tables in docs, the JSON schemas and the runbook's alerts and reasons from their sources
-	$(BIN)/python -m hack.docs
+GENERATE ?= proto docs chart manifests
+generate: $(VENV)/.installed ## Generate what has another source: tables, schemas, YAML for kubectl; requires Go: GENERATE="docs chart"
+	$(foreach module,$(GENERATE),$(BIN)/python -m hack.$(module) &&) true
 
-chart: $(VENV)/.installed ## Write keys and alerts into the Helm chart's schema
-	$(BIN)/python -m hack.chart
-
-manifests: $(VENV)/.installed ## Render the YAML for kubectl and kustomize from the Helm chart; requires Go
-	$(BIN)/python -m hack.manifests
-
-seccomp: $(VENV)/.installed ## Write the seccomp profile for phones from containerd's default; requires root on Debian, Go
-	$(BIN)/python -m hack.phone_seccomp
-
-version: $(VENV)/.installed ## Print the version, or set it everywhere: VERSION=1.2.3
+version: $(VENV)/.installed ## Set the version everywhere, or print it: VERSION=1.2.3
 	@$(BIN)/python -m hack.version $(VERSION)
 
 # A release has an environment of its own, of which every file has a locked hash. What builds the Python packages has the same
@@ -160,15 +138,12 @@ IMAGES ?= yes
 RELEASE = $(PACKAGING)/bin/python -m hack.release --image $(IMAGE) --source-url=$(SOURCE_URL) --tag=$(TAG) \
   $(if $(CHANGES),--allow-changes) $(if $(filter no,$(IMAGES)),--without-images)
 
-release: $(PACKAGING)/.installed ## Build a release in dist: IMAGE=ghcr.io/ORG/aosp-device-plugin, IMAGES=no
+release: $(PACKAGING)/.installed ## Build a release in dist: IMAGE=ghcr.io/ORG/aosp-device-plugin, IMAGES=no, TWICE=yes
 	@$(RELEASE) --output $(OUTPUT)
-
-release-twice: release ## Build a release again in build/release-again, and compare it
+ifdef TWICE
 	@$(RELEASE) --output build/release-again >/dev/null
 	@diff $(OUTPUT)/SHA256SUMS build/release-again/SHA256SUMS && echo "both builds have the same digests"
-
-proto: $(VENV)/.installed ## Regenerate the code for the kubelet's .proto files
-	$(BIN)/python -m hack.proto
+endif
 
 lock: $(VENV)/.installed ## Update the locked dependencies
 	$(BIN)/uv pip compile --quiet --universal --no-annotate --no-header --no-emit-index-url --python-version 3.11 \
@@ -189,11 +164,11 @@ $(TOOLS)/bin/actionlint: Makefile
 	GOBIN=$(CURDIR)/$(TOOLS)/bin go install $(ACTIONLINT)
 	@touch $@
 
-test-workflows: $(TOOLS)/.installed $(TOOLS)/bin/actionlint ## Check the GitHub workflows with actionlint and zizmor; requires Go
+test-workflows: $(TOOLS)/.installed $(TOOLS)/bin/actionlint
 	$(TOOLS)/bin/actionlint
 	$(TOOLS)/bin/zizmor --offline --no-progress .github
 
-audit: $(TOOLS)/.installed ## Check the locked versions for known vulnerabilities; requires access to pypi.org
+audit: $(TOOLS)/.installed ## Look up known vulnerabilities of the locked versions at pypi.org
 	@$(TOOLS)/bin/pip-audit --requirement requirements.txt --require-hashes --disable-pip --progress-spinner off --strict \
 	  || { echo "make audit: failed; without a table above, PyPI's list was unavailable and nothing was checked" >&2; exit 1; }
 

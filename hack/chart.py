@@ -1,4 +1,4 @@
-"""``make chart``: write what the chart has from other sources.
+"""``make generate``: write what the chart has from other sources.
 
 values.schema.json is written by hand, but for the plugin's configuration keys, and for the names of the alerts.
 Chart.yaml has the source's version.

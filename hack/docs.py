@@ -1,4 +1,4 @@
-"""``make docs``: write the generated parts of pages in docs, and the JSON Schemas."""
+"""``make generate``: write the generated parts of pages in docs, and the JSON Schemas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAMETERS = ROOT / "docs" / "phone-parameters.schema.json"
 RULES = ROOT / "deploy" / "chart" / "files" / "rules.yaml"
 STATUS = ROOT / "docs" / "status.schema.json"
 PHONES = ROOT / "kubectl_phones" / "schema.json"
-TEXT = "<!-- make docs: text -->"
+TEXT = "<!-- make generate: text -->"
 """Marks the end of a generated text below a heading."""
 
 
@@ -102,7 +102,7 @@ def keys_by_title() -> dict[str, str]:
 def with_tables(page: str, tables: Mapping[str, str]) -> str:
     """Return the text of a page with what follows each comment, up to the next heading, as it has to be."""
     for title, table in tables.items():
-        before, comment, rest = page.partition(f"<!-- make docs: {title} -->\n\n")
+        before, comment, rest = page.partition(f"<!-- make generate: {title} -->\n\n")
         _, heading, after = rest.partition("\n## ")
         page = f"{before}{comment}{table}{heading}{after}"
     return page

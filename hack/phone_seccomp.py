@@ -1,8 +1,8 @@
 """Writes the seccomp profile for phones, deploy/seccomp/aosp-phone.json, from containerd's default profile.
 
-``make seccomp`` runs it. The default is what the Go program tests/e2e/kernel/confinement prints for the capabilities of
-deploy/examples/redroid.yaml, with the containerd of tests/e2e/kubelet/containerd: after an update of it, ``make
-test-deploy`` fails until the profile is written again. It requires root on Debian, and Go.
+``make generate GENERATE=phone_seccomp`` runs it. The default is what the Go program tests/e2e/kernel/confinement prints
+for the capabilities of deploy/examples/redroid.yaml, with the containerd of tests/e2e/kubelet/containerd: after an
+update of it, ``make test-deploy`` fails until the profile is written again. It requires root on Debian, and Go.
 """
 
 import json

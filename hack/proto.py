@@ -1,4 +1,4 @@
-"""``make proto``: generate the Python modules for the .proto files of the kubelet's APIs.
+"""``make generate``: generate the Python modules for the .proto files of the kubelet's APIs.
 
 The stand-in kubelet has modules of its own, made from the same files. Their messages have other names, which are not on
 the wire: a process can load those of the stand-in beside those of a plugin, which may be of another version.

@@ -13,9 +13,6 @@ from kubelet_standin import ContainerAllocation, Event
 
 _COLORS = {"fault": "magenta", "kubelet": "cyan", "pod": "green", "WARNING": "yellow", "ERROR": "red"}
 
-_NOT_FOR_FILES = "device allocated again without recreation"
-"""What the plugin logs about devices that keep the user of their first context manager. Files keep nothing."""
-
 _EVENTS = {
     "kubelet-started": "started",
     "kubelet-stopped": "stopped",
@@ -59,9 +56,8 @@ class Screen:
 
     def log_line(self, text: str) -> None:
         """Print a line of the plugin's log without its time and the name of the only resource."""
-        if _NOT_FOR_FILES not in text:
-            _, separator, message = text.partition("Z ")
-            self.line("plugin", (message if separator else text).replace(f" resource={RESOURCE}", ""))
+        _, separator, message = text.partition("Z ")
+        self.line("plugin", (message if separator else text).replace(f" resource={RESOURCE}", ""))
 
     def event(self, event: Event) -> None:
         """Print an event of the stand-in kubelet, if it is one of those that matter here."""

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the process, in a registry of their own. ``make docs`` writes them to ``docs/monitoring.md``.
+"""Prometheus metrics of the process, in a registry of their own. ``make generate`` lists them in docs/monitoring.md.
 
 Whoever notices an event counts it. No series is per device, because a host may have tens of thousands.
 """

@@ -6,13 +6,14 @@ Python runs its single_file_main.py. The wheels are byte for byte those of the p
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hack.files import compact_json, zipapp
-from hack.pythons import supported
 from hack.release.errors import run
 
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 MACHINES: Final = ("x86_64", "aarch64")
 DIRECTORY: Final = "/var/cache/aosp-plugin"
 """Where hosts unpack it, as root."""
+
+
+def supported(settings: str) -> list[str]:
+    """Return the versions of Python that pyproject.toml has as classifiers, oldest first."""
+    classifiers = tomllib.loads(settings)["project"]["classifiers"]
+    found = [re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", name) for name in classifiers]
+    return sorted((match[1] for match in found if match), key=lambda version: int(version.split(".")[1]))
 
 
 def build(project: Project, output: Path, pythons: Sequence[str] = ()) -> Path:

@@ -1,1 +1,1 @@
-"""Generated from the .proto files of the kubelet's APIs: ``make proto``."""
+"""Generated from the .proto files of the kubelet's APIs: ``make generate``."""

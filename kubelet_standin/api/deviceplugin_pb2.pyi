@@ -6,7 +6,7 @@ The kubelet's device plugin API v1beta1, as of k8s.io/kubelet v0.36.0
 kubelet's and define the wire format; the comments are this project's. Compiled under a path of its own,
 because the kubelet calls every one of its protos api.proto and Python's descriptor pool keys on the file name.
 
-After a change: make proto
+After a change: make generate
 """
 
 from collections import abc as _abc

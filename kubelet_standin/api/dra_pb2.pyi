@@ -5,7 +5,7 @@ The kubelet's API for DRA drivers (k8s.io/kubelet v0.37.1, pkg/apis/dra/v1): the
 They are those of v1; v1beta1 has the same ones without share_id. Names and numbers of the fields are the kubelet's;
 the package, which is not part of the wire format, and the comments are this project's.
 
-After a change: make proto
+After a change: make generate
 """
 
 from collections import abc as _abc

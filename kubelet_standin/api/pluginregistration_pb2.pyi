@@ -6,7 +6,7 @@ service pluginregistration.Registration. A plugin serves it on a socket in the k
 Names and numbers of the fields are the kubelet's; the package, which is not part of the wire format, and the comments
 are this project's.
 
-After a change: make proto
+After a change: make generate
 """
 
 from collections import abc as _abc

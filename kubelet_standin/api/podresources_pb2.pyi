@@ -5,7 +5,7 @@ The part of the kubelet's podresources API v1 (k8s.io/kubelet v0.36.0, pkg/apis/
 project and its tests read. Package, services, names and field numbers are the kubelet's; the comments are this
 project's. CPUs and memory are omitted: protobuf skips unknown fields.
 
-After a change: make proto
+After a change: make generate
 """
 
 from collections import abc as _abc

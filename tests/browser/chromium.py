@@ -1,6 +1,6 @@
 """Chromium for the tests of the page: finds, installs and starts it.
 
-Run as a program, it installs the packages of Debian with apt-get as root; elsewhere it prints instructions.
+Run as a program, it installs the packages of Debian if it may; otherwise it prints instructions.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``make matrix`` runs them. README.md in this directory says how to add a cell:
 
     cell          one combination, and the command that tries it
-    columns       the columns, one module each: kernels, architectures, kubelets, runtimes, pythons, distributions
+    columns       the columns, one module each: kernels, architectures, kubelets, runtimes, distributions
     output        what a command prints: items, versions
     runner        runs a cell's command; keeps log and result in the cache
     results       results.json, which the page is made from

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from tests.matrix.cell import Cell
 
-NAMES: Final = ("kernels", "architectures", "kubelets", "runtimes", "pythons", "distributions")
+NAMES: Final = ("kernels", "architectures", "kubelets", "runtimes", "distributions")
 
 
 def load() -> Mapping[str, tuple[Cell, ...]]:

@@ -8,7 +8,7 @@ from kubelet_standin.api import deviceplugin_pb2 as standin
 
 
 def test_the_generated_modules_are_current(tmp_path: Path) -> None:
-    """After a change to a .proto file, run ``make proto``."""
+    """After a change to a .proto file, run ``make generate``."""
     generated = generate(tmp_path)
     assert generated == modules(ROOT)
     assert [path for path in generated if (tmp_path / path).read_text() != (ROOT / path).read_text()] == []

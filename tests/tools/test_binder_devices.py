@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import pty
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,12 +19,13 @@ from typing import NamedTuple, Never
 import pytest
 
 from hack import binder_devices as command
-from hack import pythons
 from tests.fake_binderfs import FakeBinderfs
 
 FILE = Path(command.__file__)
 OLDEST = "3.9"
-PYTHON = pythons.interpreter(OLDEST) or sys.executable
+PYENV = next(map(str, Path.home().glob(f".pyenv/versions/{OLDEST}.*/bin/python")), None)
+PYTHON = PYENV or shutil.which(f"python{OLDEST}") or sys.executable
+"""The oldest Python if the machine has it. pyenv's own python3.9 in PATH works in some directories only."""
 STAND_IN = command.NULL_DEVICE if os.geteuid() == 0 else command.EMPTY_FILE
 
 

@@ -25,7 +25,7 @@ def merged(values: Any, overrides: Any) -> Any:
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_a_generated_file_is_current(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == files()[path], "run `make chart`"
+    assert path.read_text(encoding="utf-8") == files()[path], "run `make generate`"
 
 
 def test_the_schema_is_draft_7_which_every_helm_supports() -> None:

@@ -1,1 +1,1 @@
-"""The kubelet's .proto file and what protoc made of it (``make proto``). Nothing here is written by hand."""
+"""The kubelet's .proto file and what protoc made of it (``make generate``). Nothing here is written by hand."""

@@ -6,7 +6,7 @@ service DRAResourceHealth. They are those of v1; v1alpha1 has the same ones, in 
 1.36 without the message. Names and numbers of the fields are the kubelet's; the package, which is not part of the wire
 format, and the comments are this project's.
 
-After a change: make proto
+After a change: make generate
 """
 
 from collections import abc as _abc

@@ -1,10 +1,14 @@
-"""Install missing Debian packages, and the errors that say why a part is unavailable."""
+"""Install missing Debian packages, and the errors that say why a part is unavailable.
+
+``python -m tests.e2e.common.packages NAME...`` installs these packages, or says how.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,11 +33,13 @@ class BrokenError(Exception):
 
 
 def install(packages: Iterable[str]) -> None:
-    """Install the packages that are missing. Raises MissingError."""
+    """Install the packages that are missing, if INSTALL_PACKAGES=yes permits it. Raises MissingError."""
     if not shutil.which("apt-get"):
         raise MissingError(f"requires apt-get, to install {', '.join(packages)}")
     missing = [name for name in packages if not _installed(name)]
     if missing:
+        if os.environ.get("INSTALL_PACKAGES") != "yes":
+            raise MissingError(f"run apt-get install {' '.join(missing)}, or set INSTALL_PACKAGES=yes")
         say(f"# apt-get install {' '.join(missing)}")
         update()
         wait = "--option=DPkg::Lock::Timeout=900"  # for what else installs packages on this machine
@@ -74,3 +80,10 @@ def command(
 
 def _installed(package: str) -> bool:
     return "ok installed" in command("dpkg-query", "--show", "--showformat", "${Status}", package, check=False)
+
+
+if __name__ == "__main__":
+    try:
+        install(sys.argv[1:])
+    except MissingError as error:
+        sys.exit(str(error))

@@ -34,9 +34,9 @@ EXAMPLES = {
 
 
 def manifests_are_current() -> None:
-    """The YAML for kubectl and kustomize is what `make manifests` renders from the chart."""
+    """The YAML for kubectl and kustomize is what `make generate` renders from the chart."""
     outdated = [path.name for path, text in manifests_of_chart.files().items() if path.read_text() != text]
-    assert not outdated, f"run `make manifests`: {outdated}"
+    assert not outdated, f"run `make generate`: {outdated}"
 
 
 def api_server_takes_kustomize() -> None:
@@ -106,7 +106,7 @@ def profile_is_parsed() -> None:
 
 
 def filter_is_current() -> None:
-    """The seccomp profile for phones is what `make seccomp` writes, from the default of this containerd."""
+    """The seccomp profile for phones is what hack.phone_seccomp writes, from the default of this containerd."""
     assert phone_seccomp.PROFILE.read_text() == phone_seccomp.profile(phone_seccomp.default())
 
 

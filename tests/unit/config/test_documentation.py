@@ -16,11 +16,11 @@ EXAMPLES = re.findall(r"(?s)```yaml\n(.*?)```", PAGE)
 
 @pytest.mark.parametrize("path", docs.files(), ids=lambda path: str(path.relative_to(docs.ROOT)))
 def test_generated_parts_are_up_to_date(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == docs.files()[path], "run make docs"
+    assert path.read_text(encoding="utf-8") == docs.files()[path], "run make generate"
 
 
 def test_every_table_has_its_place() -> None:
-    assert re.findall(r"<!-- make docs: (.*) -->\n\n\| key \|", PAGE) == [
+    assert re.findall(r"<!-- make generate: (.*) -->\n\n\| key \|", PAGE) == [
         "keys of a resource",
         "keys of the process",
         "parameters of claims",

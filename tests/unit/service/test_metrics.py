@@ -114,7 +114,7 @@ def test_metrics_are_valid_openmetrics() -> None:
 
 
 def test_page_names_every_value_of_a_label() -> None:
-    """``make docs`` generates the table of the metrics; the values are in the texts of the code."""
+    """``make generate`` generates the table of the metrics; the values are in the texts of the code."""
     text = PAGE.read_text(encoding="utf-8").partition("\n## Metrics\n")[2].partition("\n## ")[0]
     words = ("ok", "failed", "hung", *CODES, *get_args(Repaired))
     assert [word for word in words if f"`{word}`" not in text] == []
