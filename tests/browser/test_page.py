@@ -250,7 +250,7 @@ def test_page_shows_node_counts_and_registration(page: Chrome, node: Node) -> No
     until(
         page, f"return document.querySelector('.pill').textContent === 'The kubelet can allocate {healthy:,} of 10,000'"
     )
-    assert "good" in (attribute(page, ".pill", "class") or "")
+    assert attribute(page, ".pill", "class") == "pill note"
     shows(page, ".total .value", "10,000")
     for state in ("allocated", "free", "unhealthy"):
         shows(page, f".stat.{state} .value", f"{counts[state]:,}")
@@ -416,6 +416,24 @@ def test_search_finds_the_devices_of_a_pod(page: Chrome, node: Node) -> None:
     search.send_keys(Keys.ESCAPE)
     find(page, "body").send_keys(Keys.ESCAPE)
     assert drawn_states(page) == [device["state"] for device in node.report()["devices"]]
+
+
+@pytest.fixture
+def short(page: Chrome) -> Iterator[Chrome]:
+    """Return the page on a screen that does not show all of it."""
+    metrics = {"width": 1200, "height": 600, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    yield page
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_keys_bring_the_devices_into_view(short: Chrome) -> None:
+    for keys in ("t", "m", f"/no such device{Keys.ENTER}"):
+        script(short, "document.activeElement.blur(); scrollTo(0, document.body.scrollHeight)")
+        find(short, "body").send_keys(keys)
+        until(short, "return document.querySelector('.tabs').getBoundingClientRect().top < innerHeight / 2")
+        assert script(short, "return document.querySelector('.tabs').getBoundingClientRect().top") > 0
+    shows(short, ".unmatched", "No device matches.")
 
 
 def test_counts_filter_by_state(page: Chrome, node: Node) -> None:

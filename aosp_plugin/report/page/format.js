@@ -6,11 +6,22 @@ const NATURAL = new Intl.Collator("en", { numeric: true });
 
 export const natural = (a, b) => NATURAL.compare(a, b);
 
+// Compares names of pods: 10 after 2, but the letters and digits of a hash one by one.
+export function byPodName(a, b) {
+  const [left, right] = [a.split("-"), b.split("-")];
+  const i = left.findIndex((part, at) => part !== right[at]);
+  if (i < 0) return left.length - right.length;
+  const [one, other] = [left[i], right[i] ?? ""];
+  if (/^\d+$/.test(one) && /^\d+$/.test(other)) return one - other;
+  return one < other ? -1 : 1;
+}
+
 export const number = (value) => value.toLocaleString("en-US");
 
 export const clock = (date) => date.toLocaleTimeString("en-GB");
 
-export const dateTime = (seconds) => new Date(seconds * 1000).toLocaleString("en-GB");
+// Returns a time as the other outputs have it: 2026-11-28 11:36:19.
+export const dateTime = (seconds) => new Date(seconds * 1000).toLocaleString("sv-SE");
 
 export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 

@@ -12,7 +12,7 @@ const HELP = [
   ["?", "Show these keys"],
 ];
 
-// Calls `actions.view(name)`, `actions.toggleProblems()` and `actions.close()`. Returns a function that opens the help.
+// Calls `actions.view(name)`, `actions.toggleProblems()`, `actions.reveal()` and `actions.close()`. Returns a function that opens the help.
 export function listenToKeys(actions) {
   const dialog = helpDialog();
   document.body.append(dialog);
@@ -36,6 +36,7 @@ export function listenToKeys(actions) {
     if (!act) return;
     event.preventDefault();
     act();
+    if (event.key in views || event.key === "u") actions.reveal();
   });
   return open;
 }

@@ -29,9 +29,9 @@ export function logList(section) {
 function item({ time: seconds, level, message, resource, fields }, day) {
   const date = new Date(seconds * 1000);
   const today = date.toDateString() === day;
-  const time = element("time", "", today ? clock(date) : date.toLocaleString("en-GB", { dateStyle: "short", timeStyle: "short" }));
+  const time = element("time", "", today ? clock(date) : date.toLocaleString("sv-SE", { dateStyle: "short", timeStyle: "short" }));
   time.dateTime = date.toISOString();
-  time.title = date.toLocaleString("en-GB");
+  time.title = date.toLocaleString("sv-SE");
   const values = Object.entries({ ...(resource && { resource }), ...fields }).map(([name, value]) => `${name}=${value}`);
   return element("li", level, element("span", "what", message), time, element("span", "fields", values.join(" ")));
 }

@@ -3,7 +3,7 @@
 import { readAddress, writeAddress } from "./address.js";
 import { poll } from "./connection.js";
 import { detailPanel } from "./detail.js";
-import { clock, duration, number, updateAges } from "./format.js";
+import { clock, dateTime, duration, number, updateAges } from "./format.js";
 import { listenToKeys } from "./keys.js";
 import { logList } from "./log.js";
 import { isUrgent, problemList } from "./problems.js";
@@ -54,7 +54,13 @@ const actions = {
     shown.counts = new Set(gone ? [kind] : []);
     shown.view = "table";
     actions.searchFor(gone ? "" : kind);
-    resources.values().next().value?.tabs.scrollIntoView({ block: "nearest" });
+    actions.reveal();
+  },
+  // Scrolls to the devices, if their beginning is not in the upper half of the window.
+  reveal() {
+    const tabs = resources.values().next().value?.tabs;
+    const top = tabs?.getBoundingClientRect().top ?? 0;
+    if (top < 0 || top > innerHeight / 2) tabs.scrollIntoView();
   },
   searchFor(text) {
     byId("search").value = text;
@@ -192,7 +198,7 @@ function showUptime() {
   if (!report) return;
   updateAges();
   byId("uptime").textContent = `Up ${duration(Date.now() / 1000 - report.started)}`;
-  byId("uptime").title = `since ${new Date(report.started * 1000).toLocaleString("en-GB")}`;
+  byId("uptime").title = `since ${dateTime(report.started)}`;
 }
 
 // Announces the latest record of the log to screen readers.
@@ -230,7 +236,9 @@ byId("search").addEventListener("input", (event) => {
   showAll();
 });
 byId("search").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && report) step(event.shiftKey);
+  if (event.key !== "Enter" || !report) return;
+  actions.reveal();
+  step(event.shiftKey);
 });
 byId("help").addEventListener("click", listenToKeys(actions));
 matchMedia(NARROW).addEventListener("change", showAll);

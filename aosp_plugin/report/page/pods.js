@@ -1,7 +1,7 @@
 // Phones by namespace and pod: which pod has which devices, and since when.
 
 import { button, element } from "./dom.js";
-import { age, natural, number, plural, ranges } from "./format.js";
+import { age, byPodName, natural, number, plural, ranges } from "./format.js";
 import { Rows } from "./rows.js";
 import { glyph, hasProblem, podName } from "./states.js";
 
@@ -102,7 +102,7 @@ function podsOf(devices, matches) {
         problems: summary(all.filter(hasProblem)),
       };
     })
-    .sort((a, b) => Number(!a.problems) - Number(!b.problems) || natural(a.name, b.name));
+    .sort((a, b) => Number(!a.problems) - Number(!b.problems) || byPodName(a.name, b.name));
 }
 
 // Returns what is wrong with devices: "1 missing, 2 gone".

@@ -33,6 +33,7 @@ export class Resource {
     this.parts = Object.fromEntries(STATES.map(({ key }) => [key, element("span", key)]));
     this.bar.append(...Object.values(this.parts));
     this.empty = element("p", "empty", "No devices. A binder device appears here as soon as it exists.");
+    this.none = element("p", "unmatched", "No device matches.");
     this.note = element("p", "note-line");
     this.map = new DeviceMap(name, select);
     this.pods = new PodList(actions);
@@ -47,7 +48,7 @@ export class Resource {
       return tab;
     }));
     const head = element("div", "head", element("h2", "", name), this.pill);
-    this.element = element("section", "card resource", head, this.legend, this.bar, this.tabs, ...Object.values(this.views), this.empty, this.note);
+    this.element = element("section", "card resource", head, this.legend, this.bar, this.tabs, this.none, ...Object.values(this.views), this.empty, this.note);
     this.element.setAttribute("aria-label", name);
   }
 
@@ -72,6 +73,7 @@ export class Resource {
     }
     this.showCounts(counts);
     this.showView(view);
+    this.none.hidden = this.matches === null || this.matches.includes(true) || view === "pods";
     const changed = this.map.update(report.devices, this.matches);
     if (view === "pods") this.pods.update(report.devices, this.matches, closed, pod);
     if (view === "table") this.table.update(report, this.matches, order, this.map.selected);
@@ -101,7 +103,8 @@ export class Resource {
 
   showCounts(chosen) {
     const { counts, registered, revision, since, devices } = this.report;
-    this.pill.className = `pill ${registered && !this.lacking ? "good" : "bad"}`;
+    const good = counts.unhealthy ? "note" : "good";
+    this.pill.className = `pill ${registered && !this.lacking ? good : "bad"}`;
     this.pill.textContent = this.registration;
     this.pill.title = `${registered ? "Registered" : "Not registered"} since ${dateTime(since)}; revision ${revision} of the device list`;
     this.total.replaceChildren(element("span", "name", "Devices"), element("span", "value", number(counts.total)));
