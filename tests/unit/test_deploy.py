@@ -199,7 +199,7 @@ SHIPPED_PODS = shipped_pods()
 def test_pods_are_found_in_manifests_and_documents() -> None:
     files = {place.partition(" ")[0] for place in SHIPPED_PODS}
     assert {"deploy/base/manifests.yaml", "deploy/remove.yaml", "deploy/examples/dra/shared.yaml"} < files
-    assert {"README.md", "quickstart.md"} < files
+    assert "quickstart.md" in files
 
 
 @pytest.mark.parametrize("pod", SHIPPED_PODS.values(), ids=SHIPPED_PODS)

@@ -34,12 +34,20 @@ HOST: Final = "2. The host"
 KUBEADM: Final = "kubeadm"
 PLUGIN: Final = "4. The plugin"
 POD: Final = "5. A pod with a phone"
-UNINSTALL: Final = "6. Uninstall"
-SECTIONS: Final = (FILES, HOST, KUBEADM, PLUGIN, POD, UNINSTALL)
+SECTIONS: Final = (FILES, HOST, KUBEADM, PLUGIN, POD)
 """The sections whose commands run."""
 NOT_RUN: Final = ("k3s", "minikube", "With a registry")
 TAINT: Final = "kubectl taint "
 """A command that is not run, because the node does not have the taint."""
+
+UNINSTALL: Final = (
+    "kubectl delete pod phone",
+    "helm uninstall aosp-device-plugin --namespace kube-system --wait",
+    "kubectl label node NODE aosp.io/binder-",
+    "awk '$1 ~ /^aosp-(phone|claim)$/ {print $2}' /proc/mounts | xargs -r sudo umount",
+    "sudo rm -f /etc/modules-load.d/binder_linux.conf",
+)
+"""Commands that undo those of the page on its only node, as a reboot and docs/deploy.md do."""
 
 _PHONES: Final = 10
 _PHONE_IMAGE: Final = "docker.io/library/busybox:1.37.0-musl"
@@ -86,9 +94,10 @@ def phone(cluster: Cluster) -> None:
     _follow(cluster, machine, POD)
 
 
-@item("After the page's commands to uninstall, nothing remains on the node and in the API server")
+@item("After the plugin is uninstalled, nothing of the page remains on the node and in the API server")
 def uninstalled(cluster: Cluster) -> None:
-    _follow(cluster, _node(cluster), UNINSTALL)
+    for line in UNINSTALL:
+        _run(cluster, _node(cluster), quickstart.Command("", line, ""))
     leftovers.require_none(cluster)
     remove_node(cluster)
     cluster.kubectl("label", "node", cluster.machine.name, f"{_LABEL}=true")  # for the groups that follow
@@ -130,17 +139,21 @@ def _programs(cluster: Cluster) -> Path:
 
 
 def _follow(cluster: Cluster, machine: Machine, section: str) -> None:
-    """Run the commands of a section, and check that each prints what the comment behind it says."""
-    directory, programs = _release(cluster), _programs(cluster)
+    """Run the commands of a section."""
     for command in quickstart.commands():
-        if command.section != section or command.line.startswith(TAINT):
-            continue
-        line = re.sub(r"\bNODE\b", machine.name, command.line)
-        if command.on_node:
-            path = f"PATH={programs}:/usr/sbin:/usr/bin:/sbin:/bin"
-            variables = (path, f"CONTAINERD_ADDRESS={machine.runtime.socket}")
-            output = machine.run("env", *variables, "sh", "-ec", f"cd {directory}; {line}", seconds=2 * SLOW)
-        else:
-            output = documented.shell(cluster, line, cwd=directory, seconds=2 * SLOW)
-        printed = " ".join(output.split())
-        assert command.output in printed, f"{line}: expected {command.output!r} in {printed!r}"
+        if command.section == section and not command.line.startswith(TAINT):
+            _run(cluster, machine, command)
+
+
+def _run(cluster: Cluster, machine: Machine, command: quickstart.Command) -> None:
+    """Run a command, and check that it prints what the comment behind it says."""
+    directory, programs = _release(cluster), _programs(cluster)
+    line = re.sub(r"\bNODE\b", machine.name, command.line)
+    if command.on_node:
+        path = f"PATH={programs}:/usr/sbin:/usr/bin:/sbin:/bin"
+        variables = (path, f"CONTAINERD_ADDRESS={machine.runtime.socket}")
+        output = machine.run("env", *variables, "sh", "-ec", f"cd {directory}; {line}", seconds=2 * SLOW)
+    else:
+        output = documented.shell(cluster, line, cwd=directory, seconds=2 * SLOW)
+    printed = " ".join(output.split())
+    assert command.output in printed, f"{line}: expected {command.output!r} in {printed!r}"
