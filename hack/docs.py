@@ -39,7 +39,7 @@ def files() -> dict[Path, str]:
         CONFIGURATION: with_tables(CONFIGURATION.read_text(encoding="utf-8"), keys_by_title()),
         MONITORING: with_tables(MONITORING.read_text(encoding="utf-8"), {"metrics": _metrics()}),
         RUNBOOK: with_tables(
-            with_texts(RUNBOOK.read_text(encoding="utf-8"), dict([*_alerts(), *_reasons()])), {"alerts": _alert_table()}
+            with_texts(RUNBOOK.read_text(encoding="utf-8"), dict(_reasons())), {"alerts": _alert_table()}
         ),
         **{path: f"{text.decode()}\n" for path, text in texts.items()},
     }
@@ -60,13 +60,6 @@ def _reasons() -> Iterator[tuple[str, str]]:
     """Yield each reason for Unhealthy with what it is called and what to do first."""
     for reason, info in REASONS.items():
         yield reason, f"{info.title[0].upper()}{info.title[1:]}. {info.action}"
-
-
-def _alerts() -> Iterator[tuple[str, str]]:
-    """Yield each alert with its severity, how long its condition lasts before, and its summary."""
-    for rule in _rules():
-        after = f" after {rule['for']}" if "for" in rule else ""
-        yield rule["alert"], f"**{rule['labels']['severity'].capitalize()}{after}**: {_summary(rule)}"
 
 
 def _alert_table() -> str:
