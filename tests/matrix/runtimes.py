@@ -7,7 +7,7 @@ from typing import Final
 from tests.matrix.cell import Cell
 
 _OLD: Final = "`hostUsers: false` is refused by the kubelet, as with all versions before 2.0"
-_NEW: Final = "CDI, and `hostUsers: false` with CDI: [limits](../README.md#limits)"
+_NEW: Final = "CDI, and `hostUsers: false` with CDI: [limits](phones.md#cdi)"
 
 
 def _cell(container_runtime: str, oci_runtime: str, title: str, *versions: str, note: str, cheap: bool = False) -> Cell:
