@@ -23,16 +23,14 @@ EXPECTED = {
     "Shared devices": {PHONE: (0, 2)},
     "One of several GPUs": {PHONE: (0, 2)},
     "Files of each phone": {PHONE: (0, 2)},
-    "At Android's paths": {BINDER: (COUNT, COUNT)},
     "One device, one phone": {PHONE: (120, 121)},
     "One device, one phone 2": {PHONE: (2, 2)},
     "Several resources": {PHONE: (120, 121), "aosp.io/sidecar": (2, 2)},
-    "A fresh device for every start of a container": {BINDER: (0, COUNT)},
     "CDI": {PHONE: (120, 121)},
     "NUMA": {BINDER: (COUNT, COUNT)},
 }
 """The healthy and total devices that each example advertises, given 361 numbered devices, two devices of a sidecar and
-the directories of two phones. Plain files cannot be recreated."""
+the directories of two phones."""
 
 
 @pytest.fixture
