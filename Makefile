@@ -1,4 +1,4 @@
-# The entry point for developers and CI. Every target installs what it needs; a machine with Python 3.11 is enough.
+# The entry point for developers and CI. Every target installs the Python packages that it needs, in the checkout.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
