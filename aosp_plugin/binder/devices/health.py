@@ -92,7 +92,7 @@ REASONS: Mapping[Reason, ReasonInfo] = {
     ),
     Reason.INCOMPLETE: ReasonInfo(
         "incomplete: a binder device of the set is missing",
-        "Create it again. If it never existed, correct the key sets.",
+        "Create it again. If it never existed, correct the configured sets.",
     ),
     Reason.BINDERFS_UNAVAILABLE: ReasonInfo(
         "not available: no binderfs can be mounted for a claim",
