@@ -1,5 +1,6 @@
 """Binder backends over real directories, as a server has them, for the tests of the backend package."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,10 +11,11 @@ from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import Config, Resource
+from aosp_plugin.config.keys import Config, Phones, Resource
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.inventory import Inventory
 
 CDI_DIRECTORY = Config().cdi_dir
@@ -45,6 +47,13 @@ class Served:
     def update_host(self) -> None:
         """Update the host after a scan."""
         self._changed = self.backend.update_host(self.found)
+
+    def settle(self) -> None:
+        """Scan, update the host as far as that is possible, and scan again."""
+        self.scan()
+        with contextlib.suppress(BackendError):
+            self.update_host()
+        self.scan()
 
     def tell(self, **changes: Any) -> None:
         """Change what the backend is told."""
@@ -95,5 +104,17 @@ def binder_backend(
 ) -> Served:
     """Return a backend that accepts plain files as binder devices; ``keys`` are configuration keys."""
     resource = Resource(**{"device_dir": str(directory), "verify": Verify.FILE, "shared_devices": (), **keys})
+    return Served(_backend(host or Host(), resource, cdi_dir=str(cdi_dir), clock=clock))
+
+
+def phones_backend(
+    directory: Path, count: int = 3, *, clock: Callable[[], float] = time.monotonic, **keys: Any
+) -> Served:
+    """Return a backend with phones in a directory, which has not scanned yet; CDI specs are beside it."""
+    resource = Resource.of(phones=Phones(count=count, directory=str(directory)), **{"shared_devices": (), **keys})
+    return Served(_backend(Host(), resource, cdi_dir=str(directory.parent / "cdi"), clock=clock))
+
+
+def _backend(host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float]) -> BinderBackend:
     kind = ClaimsBackend if resource.api is Api.DRA else BinderBackend
-    return Served(kind(host or Host(), resource, cdi_dir=str(cdi_dir), clock=clock))
+    return kind(host, resource, cdi_dir=cdi_dir, clock=clock)

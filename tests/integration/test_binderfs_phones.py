@@ -1,9 +1,6 @@
 """Phones with a binderfs each, through the plugin and a kubelet; a tmpfs, really mounted, stands in for binderfs."""
 
-import contextlib
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +11,14 @@ from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import Phones, Resource
+from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import ContainerEdits, DeviceList
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import Container, Kubelet, Pod
-from tests.backends import Served
+from tests.backends import Served, phones_backend
 from tests.support import IN_LIFE, Clock, causes, listed, run, until
 from tests.tmpfs_binderfs import Mounts
 
@@ -31,33 +28,16 @@ RESOURCE = "aosp.io/phone"
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
-    """Yield the directory of the phones, which does not exist yet."""
-    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
-        yield mounts
-
-
 def backend_of(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
     """Return a backend that has not scanned yet."""
-    phones = Phones(count=count, directory=str(directory.path))
-    cdi_dir = str(directory.path.parent / "cdi")
-    resource = Resource.of(phones=phones, **{"shared_devices": (), **keys})
-    return Served(BinderBackend(Host(), resource, cdi_dir=cdi_dir, clock=clock or Clock()))
+    return phones_backend(directory.path, count, clock=clock or Clock(), **keys)
 
 
 def started(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
     """Return a backend after its first host update and the scan that follows."""
     backend = backend_of(directory, count, clock, **keys)
-    backend.scan()
-    backend.update_host()
-    backend.scan()
+    backend.settle()
     return backend
-
-
-def reasons(backend: Served) -> dict[str, str]:
-    """Scan, and return the reason of each device, empty if it is healthy."""
-    return backend.scan()
 
 
 def mounts_of(edits: ContainerEdits) -> dict[str, str]:
@@ -175,14 +155,14 @@ def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: 
         backend.scan()
         with pytest.raises(BackendError, match="phone0: another file system is mounted in place of"):
             backend.update_host()
-        assert reasons(backend) == {"phone0": "foreign-mount", "phone1": ""}
+        assert backend.scan() == {"phone0": "foreign-mount", "phone1": ""}
         clock.now += 1000.0
     with pytest.raises(UnhealthyDeviceError, match="foreign-mount"):
         backend.allocate(["phone0"])
     directory.unmount("phone0")
     backend.scan()
     backend.update_host()
-    assert reasons(backend) == {"phone0": "", "phone1": ""}
+    assert backend.scan() == {"phone0": "", "phone1": ""}
 
 
 def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
@@ -191,21 +171,21 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
     clock = Clock()
     backend = started(directory, 1, clock)
     surplus = {"phone0": "", "phone1": "surplus", "phone2": "surplus", "phone3": "surplus"}
-    assert reasons(backend) == surplus
+    assert backend.scan() == surplus
     backend.update_host()
     with pytest.raises(UnhealthyDeviceError, match="surplus"):
         backend.allocate(["phone1"])
     backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL))
     backend.update_host()
-    assert reasons(backend) == surplus
+    assert backend.scan() == surplus
     clock.now += SURPLUS_INTERVAL + 1
     backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now))
     backend.update_host()
-    assert reasons(backend) == {"phone0": "", "phone2": "surplus"}
+    assert backend.scan() == {"phone0": "", "phone2": "surplus"}
     assert directory.mounted() == {"phone0": 1, "phone2": 1}
     backend.tell(allocated=Allocated(frozenset(), clock.now))
     backend.update_host()
-    assert reasons(backend) == {"phone0": ""}
+    assert backend.scan() == {"phone0": ""}
     assert not backend.found.has_surplus
     assert os.listdir(directory.path) == ["phone0"]
 
@@ -270,7 +250,7 @@ def test_surplus_phone_that_was_covered_for_a_while_is_as_before(directory: Moun
     backend.scan()
     backend.update_host()
     backend.scan()
-    assert reasons(backend) == {"phone0": "", "phone1": "surplus"}
+    assert backend.scan() == {"phone0": "", "phone1": "surplus"}
 
 
 def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(directory: Mounts) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,16 @@ import pytest
 
 from aosp_plugin.backend.found_devices import Allocated, FoundDevices
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.daemon.allocations import AllocationWatch
-from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra.record_store import Others
-from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
+from aosp_plugin.framework.errors import UnhealthyDeviceError
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet
-from tests.backends import Served
+from tests.backends import Served, phones_backend
 from tests.pod_resources import answering
 from tests.support import listed, ready, run
 from tests.tmpfs_binderfs import Mounts
@@ -34,31 +31,16 @@ HELD = {"phone1": HealthProblem(Reason.IN_USE_BY_OTHER_API, "in-use-by-other-api
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
-    """Yield the directory of the phones, which does not exist yet."""
-    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
-        yield mounts
-
-
-def started(directory: Mounts, api: Api, count: int = 3, **keys: Any) -> Served:
-    """Return the backend of a process that was started with this API, after its first host update."""
-    phones = Phones(count=count, directory=str(directory.path))
-    resource = Resource.of(phones=phones, api=api, **{"shared_devices": (), **keys})
-    backend = Served(create_backend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi")))
+def started(directory: Mounts, api: Api, **keys: Any) -> Served:
+    """Return the backend of a process that was started with this API, after its first host updates."""
+    backend = phones_backend(directory.path, api=api, **keys)
     for _ in range(2):
-        backend.scan()
-        with contextlib.suppress(BackendError):
-            backend.update_host()
+        backend.settle()
     return backend
 
 
 def of_claims(directory: Mounts) -> Served:
     return started(directory, Api.DRA)
-
-
-def reasons(backend: Served) -> dict[str, str]:
-    return backend.scan()
 
 
 def file_systems(directory: Mounts) -> dict[str, int]:
@@ -73,21 +55,21 @@ def test_claims_get_no_phone_that_a_pod_has_through_the_device_plugin(directory:
     before = file_systems(directory)
     backend = of_claims(directory)
     held = {f"phone{number}": "in-use-by-other-api" for number in range(3)}
-    assert reasons(backend) == held, "the kubelet has not said which are free"
+    assert backend.scan() == held, "the kubelet has not said which are free"
     backend.unprepare(["phone0"])
     backend.update_host()
     with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api: the kubelet has not answered yet"):
         backend.prepare(["phone0"], [])
     assert file_systems(directory) == before
     backend.tell(held=HELD, known=True)
-    assert reasons(backend) == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
+    assert backend.scan() == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
     backend.tell(held=HELD, known=True, allocated=Allocated(frozenset({"phone2"}), time.monotonic()))
     backend.update_host()
     assert file_systems(directory) == {phone: before[phone] for phone in ("phone1", "phone2")}
     with pytest.raises(UnhealthyDeviceError, match="'phone1' is unhealthy: in-use-by-other-api"):
         backend.prepare(["phone1"], [])
     backend.tell(held={}, known=True)
-    assert set(reasons(backend).values()) == {""}
+    assert set(backend.scan().values()) == {""}
     backend.unprepare(["phone1", "phone2"])
     assert directory.mounted() == {}
 
@@ -123,19 +105,19 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
         claims.prepare([phone], [])
     before = file_systems(directory)
     backend = started(directory, Api.DEVICE_PLUGIN, recreate=recreate)
-    assert reasons(backend) == {"phone0": "in-use-by-other-api", "phone1": "in-use-by-other-api", "phone2": ""}
+    assert backend.scan() == {"phone0": "in-use-by-other-api", "phone1": "in-use-by-other-api", "phone2": ""}
     backend.tell(held=HELD, known=True)
     backend.scan()
     backend.update_host()
     after = file_systems(directory)
     assert (after["phone1"], after["phone0"] == before["phone0"]) == (before["phone1"], False)
-    assert reasons(backend) == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
+    assert backend.scan() == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
     with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
         backend.allocate(["phone1"])
     backend.tell(held={}, known=True)
     backend.scan()
     backend.update_host()
-    assert set(reasons(backend).values()) == {""}
+    assert set(backend.scan().values()) == {""}
     assert file_systems(directory)["phone1"] != before["phone1"]
 
 

@@ -1,25 +1,19 @@
 """Phones for ResourceClaims, mounted on demand; a tmpfs, really mounted, stands in for binderfs."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import BinderfsError
-from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api, Isolation
-from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
-from tests.backends import Served
+from tests.backends import Served, phones_backend
 from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 
@@ -28,30 +22,11 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which require
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
-    """Yield the directory of the phones, which does not exist yet."""
-    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
-        yield mounts
-
-
-def started(
-    directory: Mounts, count: int = 3, api: Api = Api.DRA, *, clock: Clock | None = None, **keys: Any
-) -> Served:
-    """Return a backend after its first scan and host update."""
-    phones = Phones(count=count, directory=str(directory.path))
-    resource = Resource.of(phones=phones, api=api, **{"shared_devices": (), **keys})
-    cdi_dir = str(directory.path.parent / "cdi")
-    backend = Served(ClaimsBackend(Host(), resource, cdi_dir=cdi_dir, clock=clock or Clock()))
-    backend.scan()
-    with contextlib.suppress(BackendError):
-        backend.update_host()
+def started(directory: Mounts, count: int = 3, clock: Clock | None = None, **keys: Any) -> Served:
+    """Return a backend after its first host update and the scan that follows."""
+    backend = phones_backend(directory.path, count, clock=clock or Clock(), **{"api": Api.DRA, **keys})
+    backend.settle()
     return backend
-
-
-def reasons(backend: Served) -> dict[str, str]:
-    """Scan everything, and return the reason of each device, empty if it is healthy."""
-    return backend.scan()
 
 
 def parameters(source: Any = "claim", **content: Any) -> list[ClaimParameters]:
@@ -96,8 +71,7 @@ def test_a_phone_that_the_device_plugin_has_replaced_is_not_released(directory: 
     """Its claim had ended when the kubelet unprepared it."""
     backend = started(directory)
     backend.prepare(["phone1"], [])
-    phones = Phones(count=3, directory=str(directory.path))
-    plugin = Served(create_backend(Host(), Resource.of(phones=phones, shared_devices=()), cdi_dir="/cdi"))
+    plugin = phones_backend(directory.path)
     plugin.tell(held={}, known=True)
     plugin.scan()
     plugin.update_host()
@@ -122,7 +96,7 @@ def test_claim_gets_a_binderfs_of_its_own_and_nothing_else_is_mounted(directory:
         "BINDER_VISIBLE_DEVICES": "binder,hwbinder,vndbinder",
         "PATH": "/system/bin:/system/xbin",
     }
-    assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
+    assert backend.scan() == dict.fromkeys(["phone0", "phone1", "phone2"], "")
 
 
 def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) -> None:
@@ -134,7 +108,7 @@ def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) 
     assert backend.is_prepared(["phone0"])
     directory.unmount("phone0")
     assert not backend.is_prepared(["phone0"])
-    reasons(backend)
+    backend.scan()
     backend.update_host()  # mounts it again, and the claim's CDI spec has to be written again
     assert not backend.is_prepared(["phone0"])
     backend.prepare(["phone0"], [])
@@ -152,16 +126,16 @@ def test_mounts_of_a_killed_process_are_known(directory: Mounts) -> None:
     backend.prepare(["phone1"], [])
     backend.unprepare(["phone0", "phone3"])
     assert os.listdir(directory.path) == ["phone1"]
-    assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
+    assert backend.scan() == dict.fromkeys(["phone0", "phone1", "phone2"], "")
 
 
 def test_claim_keeps_a_phone_beyond_the_count_which_is_not_offered(directory: Mounts) -> None:
     edits = started(directory, 3).prepare(["phone2"], [])
     backend = started(directory, 1)
     assert backend.prepare(["phone2"], []) == edits
-    assert reasons(backend) == {"phone0": "", "phone2": "surplus"}
+    assert backend.scan() == {"phone0": "", "phone2": "surplus"}
     backend.unprepare(["phone2"])
-    assert reasons(backend) == {"phone0": ""}
+    assert backend.scan() == {"phone0": ""}
 
 
 def test_phones_are_unhealthy_while_the_kernel_has_no_binderfs(
@@ -173,7 +147,7 @@ def test_phones_are_unhealthy_while_the_kernel_has_no_binderfs(
     with monkeypatch.context() as patch:
         patch.setattr(binderfs, "check_mountable", refuse)
         backend = started(directory, 2)
-        assert reasons(backend) == {"phone0": "binderfs-unavailable", "phone1": "binderfs-unavailable"}
+        assert backend.scan() == {"phone0": "binderfs-unavailable", "phone1": "binderfs-unavailable"}
         assert backend.found.devices[0].detail == "binderfs-unavailable: this kernel has no binderfs"
         with pytest.raises(BackendError, match="this kernel has no binderfs"):
             backend.update_host()

@@ -23,7 +23,6 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.sets import phone_id
@@ -33,14 +32,13 @@ from aosp_plugin.binder.provision import phone_mount, provisioner_socket
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.cli import removal
 from aosp_plugin.cli.main import main
-from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, DeviceRecord, RequestRecord
 from aosp_plugin.framework.dra.record_store import BOOT_ID_FILE, RecordStore
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod, PodResources
-from tests.backends import Served
+from tests.backends import Served, phones_backend
 from tests.full_pipe import FullPipe
 from tests.support import PATIENCE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
@@ -48,13 +46,6 @@ from tests.tmpfs_binderfs import Mounts
 PHONE = "aosp.io/phone"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
-
-
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
-    """Yield the directory of the phones, which does not exist yet."""
-    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounted:
-        yield mounted
 
 
 @pytest.fixture
@@ -83,16 +74,9 @@ def unprivileged(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> Callable
     return partial(directory.refuse_all, monkeypatch)
 
 
-def backend_of(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> Served:
-    """Return a backend that has not scanned yet, whose phones another process mounts."""
-    phones = Phones(count=count, directory=str(directory))
-    resource = Resource.of(phones=phones, provisioned_by=by, shared_devices=())
-    return Served(BinderBackend(Host(), resource, cdi_dir=str(directory.parent / "cdi"), clock=clock or Clock()))
-
-
 def served(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> Served:
-    """Return such a backend after its first scans and host update."""
-    backend = backend_of(directory, by, count, clock)
+    """Return a backend whose phones another process mounts, after its first scans and host update."""
+    backend = phones_backend(directory, count, clock=clock or Clock(), provisioned_by=by)
     rescan(backend)
     return backend
 
@@ -250,7 +234,7 @@ def test_removal_of_surplus_phones_lets_an_init_container_succeed(
 async def test_removal_keeps_phones_of_pods_and_those_that_a_plugin_offers(
     directory: Mounts, kubelet_dir: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
 ) -> None:
-    backend = backend_of(directory.path, ProvisionedBy.PLUGIN)
+    backend = phones_backend(directory.path, provisioned_by=ProvisionedBy.PLUGIN)
     async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, tmp_path / "kubelet.sock"):
         async with run(DevicePlugin(backend.backend, kubelet_dir=kubelet_dir)):
             await listed(kubelet, 3, PHONE)
@@ -407,7 +391,7 @@ def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_
 
 
 def test_phones_wait_for_a_provisioner_that_does_not_run_yet(directory: Mounts, provisioner: Provisioner) -> None:
-    backend = backend_of(provisioner.directory, ProvisionedBy.PROVISIONER)
+    backend = phones_backend(provisioner.directory, provisioned_by=ProvisionedBy.PROVISIONER)
     backend.scan()
     with pytest.raises(BackendError, match=r"the provisioner at \S+ does not answer: No such file or directory: its"):
         backend.update_host()
@@ -423,7 +407,7 @@ def test_phone_is_healthy_again_as_soon_as_the_provisioner_could_mount_it(
     obstacle.parent.mkdir(parents=True)
     obstacle.touch()
     provisioner.start()
-    backend = backend_of(provisioner.directory, ProvisionedBy.PROVISIONER)
+    backend = phones_backend(provisioner.directory, provisioned_by=ProvisionedBy.PROVISIONER)
     backend.scan()
     with pytest.raises(BackendError, match="phone1 is not empty"):
         backend.update_host()
