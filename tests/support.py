@@ -142,6 +142,20 @@ def without_descriptors(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
+@contextlib.contextmanager
+def listening(path: str) -> Iterator[None]:
+    """Run a process that listens on a unix socket inside the context."""
+    program = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print()"
+    command = (sys.executable, "-uc", f"{program}; input()", path)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.communicate(b"\n")
+
+
 def names(numbers: Iterable[int]) -> list[str]:
     """Return the names of binder devices."""
     return [f"aosp_binder{number}" for number in numbers]

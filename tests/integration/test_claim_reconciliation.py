@@ -57,6 +57,29 @@ async def prepare(node: Node, claims: Claims, uid: str, *ids: str) -> None:
     await claims.prepare(node.source.add(uid, *ids), PATIENCE)
 
 
+def fail(node: Node, fault: str) -> None:
+    """Let the API server not say whether claims exist."""
+    if fault == "away":
+        node.source.down = True
+    elif fault == "forbidden":
+        node.source.errors = [ApiError(Request("get", "/claims"), "403", status=403)] * 1000
+    else:
+        node.source.errors = [NotFoundError(None, "404 page not found", status=404)] * 1000
+
+
+def end(node: Node, change: str) -> None:
+    """Let the API server say that the devices of claim a are free."""
+    claim = node.source.objects["claim-a"]
+    if change == "deleted":
+        node.source.remove("a")
+    elif change == "replaced":
+        claim["metadata"]["uid"] = "c"
+    elif change == "deallocated":
+        claim["status"] = {}
+    else:
+        claim["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-2/00000"
+
+
 # -- what is lost within a boot
 
 
@@ -431,12 +454,7 @@ async def test_a_damaged_record_is_restored_from_the_api_server(
 
 @pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
 async def test_a_damaged_record_holds_all_devices_until_the_api_server_answers(damaged: Node, fault: str) -> None:
-    if fault == "away":
-        damaged.source.down = True
-    elif fault == "forbidden":
-        damaged.source.errors = [ApiError(Request("get", "/claims"), "403", status=403)] * 1000
-    else:
-        damaged.source.errors = [NotFoundError(None, "404 page not found", status=404)] * 1000
+    fail(damaged, fault)
     async with reconciled(damaged, gone=0.0) as claims:
         await damaged.source.requested("claim-a", 4)
         await claims.unprepare(reference("b"), PATIENCE)
@@ -456,12 +474,7 @@ async def test_no_further_claim_is_prepared_while_a_record_is_damaged(damaged: N
 
 @pytest.mark.parametrize("change", ["deleted", "replaced", "deallocated"])
 async def test_a_damaged_record_of_a_claim_that_is_gone_is_removed(damaged: Node, change: str) -> None:
-    if change == "deleted":
-        damaged.source.remove("a")
-    elif change == "replaced":
-        damaged.source.objects["claim-a"]["metadata"]["uid"] = "c"
-    else:
-        damaged.source.objects["claim-a"]["status"] = {}
+    end(damaged, change)
     async with reconciled(damaged) as claims:
         await until(lambda: not causes(claims, CLAIMS_FAILING) and damaged.records == {"b"})
         assert damaged.specs == {"b"}
@@ -565,14 +578,7 @@ async def test_a_claim_that_is_gone_is_unprepared(node: Node, change: str) -> No
     async with reconciled(node) as claims:
         await prepare(node, claims, "a", "phone1")
         await prepare(node, claims, "b", "phone2")
-        if change == "deleted":
-            node.source.remove("a")
-        elif change == "replaced":
-            node.source.objects["claim-a"]["metadata"]["uid"] = "c"
-        elif change == "deallocated":
-            node.source.objects["claim-a"]["status"] = {}
-        else:
-            node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-2/00000"
+        end(node, change)
         await until(lambda: set(claims.prepared) == {"b"})
         assert node.backend.mounted == {"phone2"}
         await until(lambda: node.repairs("claim") > 0)
@@ -602,12 +608,7 @@ async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fa
     async with reconciled(node, gone=0.0) as claims:
         await prepare(node, claims, "a", "phone1")
         node.source.remove("a")
-        if fault == "away":
-            node.source.down = True
-        elif fault == "forbidden":
-            node.source.errors = [ApiError(Request("get", "/claims"), "403", status=403)] * 1000
-        else:
-            node.source.errors = [NotFoundError(None, "404 page not found", status=404)] * 1000
+        fail(node, fault)
         await node.source.requested("claim-a", len(node.source.requests) + 4)
         assert set(claims.prepared) == {"a"}
 

@@ -18,7 +18,7 @@ from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Kubelet
-from kubelet_standin.apiserver import ApiServer, Hang, Refuse
+from kubelet_standin.apiserver import Hang, Refuse
 from tests.backends import binder_backend
 from tests.claims import DRIVER, DirectoryBackend, reference
 from tests.dra_node import DraNode
@@ -104,14 +104,6 @@ async def test_a_kubelet_directory_that_hangs_from_the_start_is_reported(kubelet
 
 
 # -- DRA drivers
-
-
-@pytest.fixture
-async def node(short_directory: Path) -> AsyncIterator[DraNode]:
-    async with ApiServer() as server:
-        node = DraNode(short_directory, server)
-        async with node.kubelet:
-            yield node
 
 
 @pytest.fixture

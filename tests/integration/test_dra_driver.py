@@ -15,7 +15,6 @@ from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import ClaimsError, DraPod, Kubelet, KubeletVersion
-from kubelet_standin.apiserver import ApiServer
 from tests.backends import binder_backend
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_drivers import HASTY
@@ -29,21 +28,12 @@ def backend(short_directory: Path) -> DirectoryBackend:
 
 
 @pytest.fixture
-async def node(short_directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[DraNode]:
-    version = getattr(request, "param", KubeletVersion.V1_37)
-    async with ApiServer() as server:
-        node = DraNode(short_directory, server, version)
-        async with node.kubelet:
-            yield node
-
-
-@pytest.fixture
 async def driver(node: DraNode, backend: DirectoryBackend) -> AsyncIterator[DraDriver]:
     async with node.running(backend) as driver:
         yield driver
 
 
-@pytest.mark.parametrize("node", list(KubeletVersion), indirect=True)
+@pytest.mark.parametrize("kubelet_version", KubeletVersion)
 async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
     node: DraNode, driver: DraDriver, backend: DirectoryBackend
 ) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -28,23 +26,14 @@ from aosp_plugin.framework.dra.record_store import claims_on_host
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import Worker
 from kubelet_standin import ClaimsError, DraPod
-from kubelet_standin.apiserver import ApiServer
 from tests.backends import Served
 from tests.claims import DRIVER, TIMINGS
 from tests.dra_node import CLAIMS, DraNode
-from tests.support import until
+from tests.support import listening, until
 from tests.tmpfs_binderfs import Mounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
-LISTEN = """
-import socket, sys
-server = socket.socket(socket.AF_UNIX)
-server.bind(sys.argv[1])
-server.listen()
-print(flush=True)
-input()
-"""
 FORMER, PRESENT = "aosp.io/phone", "example.com/tablet"
 
 
@@ -52,14 +41,6 @@ FORMER, PRESENT = "aosp.io/phone", "example.com/tablet"
 def phones(short_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
     with contextlib.closing(Mounts(short_directory / "phones", monkeypatch)) as mounts:
         yield mounts
-
-
-@pytest.fixture
-async def node(short_directory: Path) -> AsyncIterator[DraNode]:
-    async with ApiServer() as server:
-        node = DraNode(short_directory, server)
-        async with node.kubelet:
-            yield node
 
 
 def resource(directory: Path, name: str, api: Api = Api.DRA) -> Resource:
@@ -227,12 +208,9 @@ async def test_a_former_name_that_another_process_serves_is_left_to_it(
 ) -> None:
     """Two releases have the same phones: neither unmounts those of the other one."""
     path = str(node.directory / "plugins_registry" / f"{DRIVER}-1-2.sock")
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", LISTEN, path, stdin=PIPE, stdout=PIPE)
-    assert process.stdout is not None
-    await process.stdout.readline()
     async with renamed(node, phones) as (driver, reported):
-        await until(lambda: pod.claims[0].uid in reason(driver, "phone1"))
-        assert not reported()
-        assert phones.mounted() == {"phone1": 1}
-        await process.communicate(b"\n")
+        with listening(path):
+            await until(lambda: pod.claims[0].uid in reason(driver, "phone1"))
+            assert not reported()
+            assert phones.mounted() == {"phone1": 1}
         await until(lambda: reported() == unserved(1))

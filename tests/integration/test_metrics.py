@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest
-import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.backend.binder_backend import BinderBackend
@@ -153,12 +152,6 @@ async def registered(
         if log:
             log.take()
         yield observer
-
-
-@pytest_asyncio.fixture
-async def kubelet(kubelet_dir: str) -> AsyncIterator[Kubelet]:
-    async with Kubelet(kubelet_dir) as running:
-        yield running
 
 
 @contextlib.asynccontextmanager

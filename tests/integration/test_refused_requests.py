@@ -8,7 +8,6 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import grpc
 import psutil
@@ -22,7 +21,7 @@ from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.listed import FoundListed
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import Kubelet
-from kubelet_standin.apiserver import ApiServer, Refuse
+from kubelet_standin.apiserver import Refuse
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
 from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, Serve, listed, names, run, sockets, until
@@ -144,26 +143,24 @@ def claim_request(name: str, uid: str) -> bytes:
     ],
 )
 async def test_request_for_a_claim_leaves_nothing_when_it_fails(
-    short_directory: Path, method: str, name: str, code: str
+    node: DraNode, method: str, name: str, code: str
 ) -> None:
     """The API server does not know the claim, at once or after a retry; the backend fails; or nothing is a claim."""
-    backend = DirectoryBackend(short_directory / "phones")
-    async with ApiServer() as server:
-        node = DraNode(short_directory, server)
-        uids = {f"claim-{name}": node.create_claim(name, [phone]).uid for name, phone in CLAIMS.items()}
-        async with node.kubelet, node.running(backend):
-            (socket,) = short_directory.joinpath("plugins_registry").glob("*.sock")
-            async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-                prepared = claim_request("claim-prepared", uids["claim-prepared"])
-                assert await outcome(channel, PREPARE, prepared) == "OK"
-                backend.fail = {"prepare", "unprepare"}
-                data = b"\xff" if name == "malformed" else claim_request(name, uids.get(name, "uid"))
-                async with nothing_kept():
-                    for _ in range(3):
-                        if name == "unavailable":
-                            server.faults.add(Refuse(), verb="get", resource="resourceclaims", times=1)
-                        assert await outcome(channel, method, data) == code
-                    backend.fail = set()  # rounds of repairs would go on to raise errors
+    backend = DirectoryBackend(node.directory / "phones")
+    uids = {f"claim-{name}": node.create_claim(name, [phone]).uid for name, phone in CLAIMS.items()}
+    async with node.running(backend):
+        (socket,) = node.directory.joinpath("plugins_registry").glob("*.sock")
+        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+            prepared = claim_request("claim-prepared", uids["claim-prepared"])
+            assert await outcome(channel, PREPARE, prepared) == "OK"
+            backend.fail = {"prepare", "unprepare"}
+            data = b"\xff" if name == "malformed" else claim_request(name, uids.get(name, "uid"))
+            async with nothing_kept():
+                for _ in range(3):
+                    if name == "unavailable":
+                        node.server.faults.add(Refuse(), verb="get", resource="resourceclaims", times=1)
+                    assert await outcome(channel, method, data) == code
+                backend.fail = set()  # rounds of repairs would go on to raise errors
 
 
 async def test_giant_requests_do_not_grow_the_process(device_directory: DeviceDirectory, kubelet_dir: str) -> None:

@@ -22,12 +22,13 @@ from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import DeviceNode
 from aosp_plugin.framework.errors import InvalidRequestError, UnhealthyDeviceError
 from kubelet_standin import ClaimsError, Container, DraPod, Kubelet, Pod
-from kubelet_standin.apiserver import ApiServer
 from tests.backends import Served, binder_backend
 from tests.dra_node import DraNode
 from tests.support import RESOURCE, DeviceDirectory, listed, names, run
 
 NULL = "/dev/null"
+CLAIMED: dict[str, Any] = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
+"""The keys of devices for claims, one each."""
 
 
 class Dri:
@@ -70,6 +71,14 @@ def others(backend: Served, *ids: str) -> list[str]:
     nodes = backend.allocate(ids).devices
     assert all(node.host_path == node.container_path for node in nodes if "binder" not in node.host_path)
     return [node.host_path for node in nodes if "binder" not in node.host_path]
+
+
+def edits_of(node: DraNode) -> dict[str, Any]:
+    """Return the edits of the only claim, which has one device."""
+    (spec,) = node.specs
+    (device,) = json.loads((node.directory / "cdi" / spec).read_text())["devices"]
+    edits: dict[str, Any] = device["containerEdits"]
+    return edits
 
 
 # -- shared devices
@@ -297,21 +306,17 @@ def test_variable_names_all_spread_devices_of_a_container(device_directory: Devi
 
 
 async def test_claim_has_the_path_and_the_variable_of_its_gpu(
-    device_directory: DeviceDirectory, gpus: Gpus, short_directory: Path
+    device_directory: DeviceDirectory, gpus: Gpus, node: DraNode
 ) -> None:
     """Which the user of a claim cannot set otherwise."""
-    keys = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
     items = gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE")
-    backend = phones(device_directory, 3, spread_devices=items, **keys)
-    async with ApiServer() as server:
-        node = DraNode(short_directory, server)
-        async with node.kubelet, node.running(backend.backend):
-            await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
-            (spec,) = node.specs
-            edits = json.loads((short_directory / "cdi" / spec).read_text())["devices"][0]["containerEdits"]
-            assert edits["deviceNodes"][-1]["path"] == "/dev/dri/renderD128"
-            assert edits["deviceNodes"][-1]["hostPath"] == "/dev/urandom"
-            assert "GPU_NODE=/dev/dri/renderD128" in edits["env"]
+    backend = phones(device_directory, 3, spread_devices=items, **CLAIMED)
+    async with node.running(backend.backend):
+        await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
+        edits = edits_of(node)
+        assert edits["deviceNodes"][-1]["path"] == "/dev/dri/renderD128"
+        assert edits["deviceNodes"][-1]["hostPath"] == "/dev/urandom"
+        assert "GPU_NODE=/dev/dri/renderD128" in edits["env"]
     content = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "environment": {"GPU_NODE": "x"}}
     with pytest.raises(InvalidRequestError, match="the variable GPU_NODE is not allowed"):
         backend.prepare(["aosp_binder0"], [ClaimParameters("claim", content)])
@@ -377,19 +382,14 @@ def test_mount_of_a_device_is_not_reached_by_a_link(
 
 
 async def test_claim_has_the_mount_of_its_device(
-    device_directory: DeviceDirectory, streamer: Path, short_directory: Path
+    device_directory: DeviceDirectory, streamer: Path, node: DraNode
 ) -> None:
-    keys = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
-    backend = phones(device_directory, 2, shared_mounts=(f"{streamer}/{{number}}:/run/streamer",), **keys)
-    async with ApiServer() as server:
-        node = DraNode(short_directory, server)
-        async with node.kubelet, node.running(backend.backend):
-            await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
-            (spec,) = node.specs
-            (device,) = json.loads((short_directory / "cdi" / spec).read_text())["devices"]
-            (mount,) = device["containerEdits"]["mounts"]
-            assert (mount["hostPath"], mount["containerPath"]) == (f"{streamer}/1", "/run/streamer")
-            assert "ro" in mount["options"]
+    backend = phones(device_directory, 2, shared_mounts=(f"{streamer}/{{number}}:/run/streamer",), **CLAIMED)
+    async with node.running(backend.backend):
+        await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
+        (mount,) = edits_of(node)["mounts"]
+        assert (mount["hostPath"], mount["containerPath"]) == (f"{streamer}/1", "/run/streamer")
+        assert "ro" in mount["options"]
 
 
 # -- slices
@@ -420,23 +420,16 @@ async def test_pod_gets_a_slice_of_its_own_by_the_device_plugin(
         assert await admitted("c") == [dri.path(2), dri.path(3)]
 
 
-async def test_pod_gets_a_slice_of_its_own_by_dra(
-    device_directory: DeviceDirectory, dri: Dri, short_directory: Path
-) -> None:
+async def test_pod_gets_a_slice_of_its_own_by_dra(device_directory: DeviceDirectory, dri: Dri, node: DraNode) -> None:
     """The claim of a device whose slice is not whole is not prepared."""
     dri.add(*range(12))
-    keys = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
-    backend = phones(device_directory, 3, slice_devices=(SliceDevices(path=dri.pattern, count=6),), **keys)
-    async with ApiServer() as server:
-        node = DraNode(short_directory, server)
-        async with node.kubelet, node.running(backend.backend):
-            await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
-            (spec,) = node.specs
-            (device,) = json.loads((short_directory / "cdi" / spec).read_text())["devices"]
-            paths = [entry["path"] for entry in device["containerEdits"]["deviceNodes"]]
-            assert paths == ["/dev/aosp_binder1", *map(dri.path, range(6, 12))]
-            with pytest.raises(ClaimsError, match=f"requirement-missing: {dri.path(12)}, .*{dri.path(15)} and 2 more"):
-                await node.kubelet.prepare(DraPod("late", (node.create_claim("b", ["aosp_binder2"]),)))
+    backend = phones(device_directory, 3, slice_devices=(SliceDevices(path=dri.pattern, count=6),), **CLAIMED)
+    async with node.running(backend.backend):
+        await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
+        paths = [entry["path"] for entry in edits_of(node)["deviceNodes"]]
+        assert paths == ["/dev/aosp_binder1", *map(dri.path, range(6, 12))]
+        with pytest.raises(ClaimsError, match=f"requirement-missing: {dri.path(12)}, .*{dri.path(15)} and 2 more"):
+            await node.kubelet.prepare(DraPod("late", (node.create_claim("b", ["aosp_binder2"]),)))
 
 
 def test_claim_gets_no_device_of_the_slice_of_another_one(device_directory: DeviceDirectory, dri: Dri) -> None:

@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,19 +17,11 @@ from aosp_plugin.framework.cdi import spec_path
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Kubelet
-from tests.support import DeviceDirectory, ServeHere, listed, until
+from tests.support import DeviceDirectory, ServeHere, listed, listening, until
 
 PHONE, SIDECAR, OTHER, LAST = (f"aosp.io/{name}" for name in ("phone", "sidecar", "other", "last"))
 PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder", OTHER: "other_binder", LAST: "last_binder"}
 REMOVED = "former CDI spec removed"
-LISTEN = """
-import socket, sys
-server = socket.socket(socket.AF_UNIX)
-server.bind(sys.argv[1])
-server.listen()
-print(flush=True)
-input()
-"""
 CDI, MOUNTS = ["envvar", "cdi-cri"], ["volume-mounts"]
 
 
@@ -239,14 +229,8 @@ def test_spec_that_another_process_serves_stays_in_its_directory(host: Specs) ->
     """In the rolling update that changes the directory, it would be written again."""
     host.write("/run/cdi", "/etc/cdi")
     endpoint = PluginDirectory(f"{host.root}/kubelet", PHONE, SOCKET_PREFIX).next_endpoint(0.0)
-    command = (sys.executable, "-c", LISTEN)
-    with subprocess.Popen(  # noqa: S603 - our own
-        (*command, f"{host.root}/kubelet/{endpoint}"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with listening(f"{host.root}/kubelet/{endpoint}"):
         assert not host.remove("/etc/cdi")
-        process.communicate(b"")
     assert host.remove("/etc/cdi")
     assert host.places == {"/etc/cdi"}
 
