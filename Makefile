@@ -10,7 +10,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 UV_INSTALL = uv pip install --quiet --native-tls --python $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-unit test-integration test-tools simulate chaos bench matrix generate version \
+.PHONY: help demo test lint types layers tests test-unit test-integration test-tools simulate bench matrix generate version \
   release image lock audit clean
 
 help: ## Print this list
@@ -96,9 +96,6 @@ test-deploy test-kubelet test-kernel test-apiserver test-cluster: test-%: $(VENV
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"
 	@$(BIN)/python -m tests.simulation $(SIMULATE)
-
-chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9"
-	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)
 
 BENCH ?= run
 bench: $(VENV)/.installed ## Measure the plugin beside others; requires Go: BENCH="run --quick"
