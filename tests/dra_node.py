@@ -21,7 +21,6 @@ from tests.static_credentials import StaticCredentials
 from tests.support import until
 
 CLAIMS = protocol.resource_claims("default")
-ON_NODE = f"spec.nodeName={NODE}"
 
 
 class DraNode:

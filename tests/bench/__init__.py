@@ -8,7 +8,5 @@
     caller       calls of Allocate, by a program in Go
     trial        a running contestant: a kubelet directory, a directory of devices, a process
     measures     one function for each figure
-    machine      the load of the machine before and during a repetition
     report       figures, targets, and the table in Markdown
-    soak         many hotplugs and kubelet restarts, and their effect on resource usage
 """

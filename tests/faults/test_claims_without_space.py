@@ -40,40 +40,29 @@ async def prepared(claims: Claims, node: Node, uid: str, device_id: str) -> str:
 
 
 @pytest.mark.parametrize("full", ["specs", "records"])
-async def test_a_full_file_system_refuses_a_claim_and_names_the_file(tmp_path: Path, full: str) -> None:
+async def test_a_full_file_system_refuses_claims_and_keeps_no_pod_from_ending(tmp_path: Path, full: str) -> None:
+    """The refusal names the file."""
     node = make_node(tmp_path)
     directory = node.cdi if full == "specs" else node.state
     with small_file_system(directory):
         async with node.claims() as claims:
             assert not await prepared(claims, node, "a", "phone1")
+            assert not await prepared(claims, node, "b", "phone2")
             fill(directory)
-            text = await prepared(claims, node, "b", "phone2")
-            assert f"{directory}/{'phone' if full == 'specs' else 'claim_default_claim-b_b.json'}" in text
+            text = await prepared(claims, node, "c", "phone3")
+            assert f"{directory}/{'phone' if full == 'specs' else 'claim_default_claim-c_c.json'}" in text
             assert "No space left on device" in text
-            assert set(claims.prepared) == {"a"}
-            assert node.backend.mounted == {"phone1"}
-            assert (node.specs - {"filler"}, node.records) == ({"a"}, {"a"})
-            (directory / "filler").unlink()
-            assert not await prepared(claims, node, "b", "phone2")
+            assert set(claims.prepared) == {"a", "b"}
             assert node.backend.mounted == {"phone1", "phone2"}
-
-
-@pytest.mark.parametrize("full", ["specs", "records"])
-async def test_a_full_file_system_does_not_keep_pods_from_ending(tmp_path: Path, full: str) -> None:
-    node = make_node(tmp_path)
-    directory = node.cdi if full == "specs" else node.state
-    with small_file_system(directory):
-        async with node.claims() as claims:
-            assert not await prepared(claims, node, "a", "phone1")
-            assert not await prepared(claims, node, "b", "phone2")
-            fill(directory)
+            assert (node.specs - {"filler"}, node.records) == ({"a", "b"}, {"a", "b"})
             await claims.unprepare(reference("a"), PATIENCE)
             assert set(claims.prepared) == {"b"}
             (directory / "filler").unlink()
+            assert not await prepared(claims, node, "c", "phone3")
         async with node.claims() as claims:
             await claims.repair()
-            assert set(claims.prepared) == {"b"}
-            assert node.backend.mounted == {"phone2"}
+            assert set(claims.prepared) == {"b", "c"}
+            assert node.backend.mounted == {"phone2", "phone3"}
 
 
 async def test_specs_are_restored_when_there_is_space_again(tmp_path: Path) -> None:

@@ -27,20 +27,6 @@ from tests.support import (
 )
 
 
-@contextlib.contextmanager
-def holding(path: str | Path) -> Iterator[None]:
-    """Run a process that holds a file open."""
-    program = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", program, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - ours
-        assert process.stdout
-        process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.communicate()
-
-
 class Systemd:
     """The socket on which systemd receives notifications."""
 

@@ -1,10 +1,8 @@
 """Two plugins of one resource on a node: processes that override each other at the kubelet."""
 
 import asyncio
-import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,21 +16,8 @@ FOUND, GONE = "another plugin of the resource is running", "no other plugin of t
 
 
 @pytest.fixture
-def pod_resources(kubelet_dir: str) -> str:
-    """Return the path of the podresources socket."""
-    return os.path.join(kubelet_dir, "pods.sock")
-
-
-@pytest.fixture
-async def server(kubelet: Kubelet, pod_resources: str) -> AsyncIterator[PodResources]:
-    """Return the kubelet's podresources API."""
-    async with PodResources(kubelet, pod_resources) as server:
-        yield server
-
-
-@pytest.fixture
-def node(kubelet: Kubelet, server: PodResources, device_directory: DeviceDirectory) -> Kubelet:
-    """Return a kubelet with the podresources API on a node with three devices."""
+def node(kubelet: Kubelet, device_directory: DeviceDirectory) -> Kubelet:
+    """Return a kubelet on a node with three devices."""
     device_directory.add(0, 1, 2)
     return kubelet
 
@@ -40,10 +25,10 @@ def node(kubelet: Kubelet, server: PodResources, device_directory: DeviceDirecto
 class Plugin(Serve):
     """A plugin with short intervals, as a process."""
 
-    def __init__(self, node: Kubelet, pod_resources: str, devices: DeviceDirectory) -> None:
+    def __init__(self, node: Kubelet, pod_resources: PodResources, devices: DeviceDirectory) -> None:
         super().__init__(devices, node.directory)
         self._kubelet_dir = node.directory
-        arguments = [node.directory, pod_resources, str(devices.directory)]
+        arguments = [node.directory, pod_resources.path, str(devices.directory)]
         self._command = [sys.executable, "-m", "tests.plugin_process", *arguments]
 
     async def registered(self) -> None:
@@ -61,7 +46,7 @@ async def admitted(node: Kubelet) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 async def test_end_of_the_first_plugin(
-    node: Kubelet, device_directory: DeviceDirectory, pod_resources: str, end: signal.Signals
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: PodResources, end: signal.Signals
 ) -> None:
     """Kubelets with the bug disconnect the second one, which registers again."""
     async with Plugin(node, pod_resources, device_directory) as first:
@@ -78,7 +63,7 @@ async def test_end_of_the_first_plugin(
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 async def test_end_of_the_second_plugin(
-    node: Kubelet, device_directory: DeviceDirectory, pod_resources: str, end: signal.Signals
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: PodResources, end: signal.Signals
 ) -> None:
     """Kubelets before 1.37 mark all devices unhealthy, and keep the stream of the first one open.
 
@@ -98,13 +83,12 @@ async def test_end_of_the_second_plugin(
 
 
 async def test_earlier_plugin_leaves_kubelet_and_host_to_one_with_another_configuration(
-    node: Kubelet, server: PodResources, device_directory: DeviceDirectory, tmp_path: Path
+    node: Kubelet, pod_resources: PodResources, device_directory: DeviceDirectory, tmp_path: Path
 ) -> None:
     """A rolling update with maxSurge. The earlier plugin takes over if the later one ends.
 
     It neither registers again, although the kubelet has fewer devices than it published, nor sends its list again.
     """
-    pod_resources = server.path
     others = DeviceDirectory(tmp_path / "others")
     others.add(0)
     async with Plugin(node, pod_resources, device_directory) as first:
@@ -115,8 +99,8 @@ async def test_earlier_plugin_leaves_kubelet_and_host_to_one_with_another_config
             await first.logged(TAKEN_OVER)
             device_directory.add(3)
             await first.logged("INFO devices changed")
-            requests = server.requests
-            while server.requests < requests + 10:  # noqa: ASYNC110 - the comparisons of other processes
+            requests = pod_resources.requests
+            while pod_resources.requests < requests + 10:  # noqa: ASYNC110 - the comparisons of other processes
                 await asyncio.sleep(0.02)
             assert len(node.registrations) == 2
             await listed(node, 1)
@@ -127,7 +111,7 @@ async def test_earlier_plugin_leaves_kubelet_and_host_to_one_with_another_config
 
 
 async def test_later_plugin_publishes_its_devices_again_when_the_earlier_one_ends(
-    node: Kubelet, device_directory: DeviceDirectory, pod_resources: str, tmp_path: Path
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: PodResources, tmp_path: Path
 ) -> None:
     """The earlier one may have sent its list last, before it noticed the later one."""
     others = DeviceDirectory(tmp_path / "others")
@@ -145,7 +129,7 @@ async def test_later_plugin_publishes_its_devices_again_when_the_earlier_one_end
 
 
 async def test_a_second_plugin_that_is_not_registered_overrides_none(
-    node: Kubelet, device_directory: DeviceDirectory, pod_resources: str
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: PodResources
 ) -> None:
     async with Plugin(node, pod_resources, device_directory) as first:
         await first.registered()

@@ -3,8 +3,10 @@
 Plain files are no binderfs, so the replacement of a device is faked here. ``tests/e2e/kernel`` tests the real one.
 """
 
+import contextlib
 import os
 import shutil
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -158,15 +160,21 @@ def test_container_does_not_start_with_a_spec_that_has_the_device_before(
     assert recreations.recreated == ["aosp_binder1"]
 
 
+@contextlib.asynccontextmanager
+async def serving(backend: Served, kubelet: Kubelet) -> AsyncIterator[Pod]:
+    """Serve two devices, and admit a pod with one."""
+    pod = Pod("phone", [Container("main", {RESOURCE: 1})])
+    async with run(DevicePlugin(backend.backend, kubelet_dir=kubelet.directory, runtime=Runtime(timings=IN_LIFE))):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        await kubelet.admit(pod)
+        yield pod
+
+
 async def test_failed_recreation_stops_the_container_and_is_published(
-    recreations: Recreations, backend: Served, kubelet_dir: str
+    recreations: Recreations, backend: Served, kubelet: Kubelet
 ) -> None:
     """The failure causes a scan, because there is no file event."""
-    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
-        pod = Pod("phone", [Container("main", {RESOURCE: 1})])
-        await kubelet.admit(pod)
+    async with serving(backend, kubelet) as pod:
         recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
         with pytest.raises(AdmissionError, match="max= is reached"):
             await kubelet.start_container(pod, "main")
@@ -174,37 +182,20 @@ async def test_failed_recreation_stops_the_container_and_is_published(
 
 
 async def test_device_is_recreated_when_it_is_allocated(
-    recreations: Recreations, backend: Served, kubelet_dir: str
+    recreations: Recreations, backend: Served, kubelet: Kubelet
 ) -> None:
     """A kubelet that was restarted may start its container without PreStartContainer."""
-    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
-        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 1})]))
+    async with serving(backend, kubelet):
         (device,) = kubelet.allocated(RESOURCE)
         await until(lambda: recreations.recreated == [device])
 
 
-async def test_failed_recreation_of_an_allocated_device_is_published(
-    recreations: Recreations, backend: Served, kubelet_dir: str
-) -> None:
-    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
-    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
-        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 1})]))
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
-
-
 async def test_pod_is_told_the_cause_although_the_failed_recreation_is_published_before(
-    recreations: Recreations, backend: Served, kubelet_dir: str
+    recreations: Recreations, backend: Served, kubelet: Kubelet
 ) -> None:
+    """The failure of the recreation that follows Allocate is published, too."""
     recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
-    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
-        pod = Pod("phone", [Container("main", {RESOURCE: 1})])
-        await kubelet.admit(pod)
+    async with serving(backend, kubelet) as pod:
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
         with pytest.raises(AdmissionError, match="max= is reached"):
             await kubelet.start_container(pod, "main")
