@@ -142,18 +142,24 @@ def without_descriptors(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
+LISTEN = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()"
+LOCK = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)"
+OPEN = "import sys; file = open(sys.argv[1])"
+
+
 @contextlib.contextmanager
-def listening(path: str) -> Iterator[None]:
-    """Run a process that listens on a unix socket inside the context."""
-    program = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print()"
-    command = (sys.executable, "-uc", f"{program}; input()", path)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own
+def other_process(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a Python program inside the context; it waits at its end until its standard input is closed."""
+    command = (sys.executable, "-c", f"{program}\nprint(flush=True); sys.stdin.read()", *arguments)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - ours
+        assert process.stdin is not None
         assert process.stdout is not None
-        process.stdout.readline()
+        assert process.stdout.readline()
         try:
-            yield
+            yield process
         finally:
-            process.communicate(b"\n")
+            process.stdin.close()
+            process.wait(PATIENCE)
 
 
 def names(numbers: Iterable[int]) -> list[str]:

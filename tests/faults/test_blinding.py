@@ -1,21 +1,15 @@
 """What a process without any right does to blind ``aosp-plugin holders``, with real processes and file systems."""
 
-import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, DeviceDirectory
+from tests.support import OPEN, PATIENCE, DeviceDirectory, other_process
 
-OPEN = "import sys; file = open(sys.argv[1])\n"
-WAIT = "print(flush=True); sys.stdin.read()\n"
-
-SHARED_TABLE = (
-    """\
+SHARED_TABLE = """\
 import ctypes, os, resource, signal, sys
 
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -34,21 +28,6 @@ for _ in range(400):
         while True:
             signal.pause()
 """
-    + WAIT
-)
-
-
-@contextlib.contextmanager
-def process(program: str, *arguments: str) -> Iterator[int]:
-    """Run a Python program until it prints a line; yield its PID, and let it end."""
-    command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:  # noqa: S603 - ours
-        assert running.stdout
-        assert running.stdout.readline()
-        try:
-            yield running.pid
-        finally:
-            running.communicate()
 
 
 @pytest.fixture
@@ -67,9 +46,9 @@ def holders(devices: DeviceDirectory) -> tuple[list[int], str]:
 
 def test_descriptors_that_hundreds_of_processes_share_hide_no_holder(devices: DeviceDirectory) -> None:
     """401 processes share a table with 500 descriptors."""
-    with process(SHARED_TABLE, "500"), process(OPEN + WAIT, f"{devices.directory}/aosp_binder1") as pid:
+    with other_process(SHARED_TABLE, "500"), other_process(OPEN, f"{devices.directory}/aosp_binder1") as holder:
         found, _ = holders(devices)
-    assert found == [pid]
+    assert found == [holder.pid]
 
 
 def test_descriptor_of_a_file_system_that_does_not_answer_hides_no_holder(
@@ -78,10 +57,10 @@ def test_descriptor_of_a_file_system_that_does_not_answer_hides_no_holder(
     """A FUSE server of a tenant that leaves every request waiting, also to SIGKILL of who asked."""
     os.mknod(f"{hanging_file_system.source}/file")
     with (
-        process(OPEN + WAIT, f"{hanging_file_system.directory}/file") as silent,
-        process(OPEN + WAIT, f"{devices.directory}/aosp_binder1") as pid,
+        other_process(OPEN, f"{hanging_file_system.directory}/file") as silent,
+        other_process(OPEN, f"{devices.directory}/aosp_binder1") as holder,
         hanging_file_system.hanging(),
     ):
         found, unread = holders(devices)
-    assert found == [pid]
-    assert f"process {silent}" not in unread
+    assert found == [holder.pid]
+    assert f"process {silent.pid}" not in unread

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,10 @@ from aosp_plugin.framework.listed import FoundListed
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import running_calls
 from kubelet_standin import Kubelet
-from tests.support import IN_LIFE, PATIENCE, listed, problem, ready, run, until
+from tests.support import IN_LIFE, LOCK, PATIENCE, listed, other_process, problem, ready, run, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
@@ -32,28 +31,13 @@ if TYPE_CHECKING:
 RESOURCE = "example.com/thing"
 SOON_HANGING = IN_LIFE._replace(hang=0.2)
 
-HOLD_LOCK = """
-import fcntl, sys
-file = open(sys.argv[1], "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-print("locked", flush=True)
-sys.stdin.read()
-"""
 
-
-@contextlib.asynccontextmanager
-async def locked_by_another_process(path: Path) -> AsyncIterator[Callable[[], None]]:
+@contextlib.contextmanager
+def locked_by_another_process(path: Path) -> Iterator[Callable[[], None]]:
     """Hold a lock on a file in another process; yield the function that releases it."""
-    pipe = asyncio.subprocess.PIPE
-    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLD_LOCK, str(path), stdin=pipe, stdout=pipe)
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    try:
-        assert await asyncio.wait_for(holder.stdout.readline(), PATIENCE) == b"locked\n"
+    with other_process(LOCK, str(path)) as holder:
+        assert holder.stdin is not None
         yield holder.stdin.close
-    finally:
-        holder.stdin.close()
-        await asyncio.wait_for(holder.wait(), PATIENCE)
 
 
 class LockedThings(ListedDevices):
@@ -131,18 +115,19 @@ async def test_pre_start_that_hangs_exceeds_its_deadline_and_delays_no_other_rpc
     plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE._replace(pre_start=1.0)))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 2, RESOURCE)
-        async with connected(kubelet) as stub, locked_by_another_process(things.lock("pre_start")) as release:
-            request = pb.PreStartContainerRequest(devices_ids=["thing1"])
-            preparing = asyncio.ensure_future(stub.PreStartContainer(request, timeout=PATIENCE))
-            await until(lambda: bool(running_calls()))
-            response = await stub.Allocate(allocation("thing0"), timeout=PATIENCE)
-            assert response.container_responses[0].devices[0].host_path == "/dev/thing0"
-            with pytest.raises(grpc.aio.AioRpcError, match="device 'thing1' could not be prepared") as late:
-                await preparing
-            assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            assert kubelet.resource(RESOURCE).allocatable == 2
-            release()
-            await stub.PreStartContainer(request, timeout=PATIENCE)
+        with locked_by_another_process(things.lock("pre_start")) as release:
+            async with connected(kubelet) as stub:
+                request = pb.PreStartContainerRequest(devices_ids=["thing1"])
+                preparing = asyncio.ensure_future(stub.PreStartContainer(request, timeout=PATIENCE))
+                await until(lambda: bool(running_calls()))
+                response = await stub.Allocate(allocation("thing0"), timeout=PATIENCE)
+                assert response.container_responses[0].devices[0].host_path == "/dev/thing0"
+                with pytest.raises(grpc.aio.AioRpcError, match="device 'thing1' could not be prepared") as late:
+                    await preparing
+                assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                assert kubelet.resource(RESOURCE).allocatable == 2
+                release()
+                await stub.PreStartContainer(request, timeout=PATIENCE)
         # Allocate lets its device be prepared as well, if that begins in time.
         assert [names for names in things.prepared if names != ["thing0"]] == [["thing1"], ["thing1"]]
 
@@ -199,7 +184,7 @@ async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
 ) -> None:
     """Nothing else of its process is to have fewer of them."""
     before = inotify_instances()
-    async with locked_by_another_process(things.lock("scan")) as release:
+    with locked_by_another_process(things.lock("scan")) as release:
         for _ in range(3):
             plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=SOON_HANGING))
             with pytest.raises(WorkerTimeoutError):
@@ -226,13 +211,10 @@ async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
     things: LockedThings, kubelet_dir: str
 ) -> None:
     plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=SOON_HANGING))
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        locked_by_another_process(things.lock("update")) as release,
-        run(plugin),
-    ):
-        await listed(kubelet, 2, RESOURCE)
-        await problem(plugin, "host update has been hanging for")
-        release()
-        await ready(plugin)
-        assert things.updates
+    with locked_by_another_process(things.lock("update")) as release:
+        async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+            await listed(kubelet, 2, RESOURCE)
+            await problem(plugin, "host update has been hanging for")
+            release()
+            await ready(plugin)
+            assert things.updates

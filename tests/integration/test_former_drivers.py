@@ -29,7 +29,7 @@ from kubelet_standin import ClaimsError, DraPod
 from tests.backends import Served
 from tests.claims import DRIVER, TIMINGS
 from tests.dra_node import CLAIMS, DraNode
-from tests.support import listening, until
+from tests.support import LISTEN, other_process, until
 from tests.tmpfs_binderfs import Mounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
@@ -209,7 +209,7 @@ async def test_a_former_name_that_another_process_serves_is_left_to_it(
     """Two releases have the same phones: neither unmounts those of the other one."""
     path = str(node.directory / "plugins_registry" / f"{DRIVER}-1-2.sock")
     async with renamed(node, phones) as (driver, reported):
-        with listening(path):
+        with other_process(LISTEN, path):
             await until(lambda: pod.claims[0].uid in reason(driver, "phone1"))
             assert not reported()
             assert phones.mounted() == {"phone1": 1}

@@ -17,7 +17,7 @@ from aosp_plugin.framework.cdi import spec_path
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Kubelet
-from tests.support import DeviceDirectory, ServeHere, listed, listening, until
+from tests.support import LISTEN, DeviceDirectory, ServeHere, listed, other_process, until
 
 PHONE, SIDECAR, OTHER, LAST = (f"aosp.io/{name}" for name in ("phone", "sidecar", "other", "last"))
 PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder", OTHER: "other_binder", LAST: "last_binder"}
@@ -229,7 +229,7 @@ def test_spec_that_another_process_serves_stays_in_its_directory(host: Specs) ->
     """In the rolling update that changes the directory, it would be written again."""
     host.write("/run/cdi", "/etc/cdi")
     endpoint = PluginDirectory(f"{host.root}/kubelet", PHONE, SOCKET_PREFIX).next_endpoint(0.0)
-    with listening(f"{host.root}/kubelet/{endpoint}"):
+    with other_process(LISTEN, f"{host.root}/kubelet/{endpoint}"):
         assert not host.remove("/etc/cdi")
     assert host.remove("/etc/cdi")
     assert host.places == {"/etc/cdi"}

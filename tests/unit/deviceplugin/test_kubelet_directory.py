@@ -13,7 +13,7 @@ import pytest
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, REGISTERED_MODE, OtherPlugin, identify, is_removed_mount
-from tests.support import run_without_rights
+from tests.support import LISTEN, other_process, run_without_rights
 
 RESOURCE = "aosp.io/binder"
 STEM = "aosp.io_binder"
@@ -124,30 +124,19 @@ def test_sweep_keeps_other_files(kubelet_dir: str) -> None:
     assert sorted(os.listdir(kubelet_dir)) == before
 
 
-LISTEN = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(); input()"
-
-
 def test_other_plugins_are_other_processes_that_listen(kubelet_dir: str) -> None:
     """Stale sockets, those of this process and of other resources are none."""
     stale(kubelet_dir, f"{STEM}-1-2.sock")
     names = [f"{STEM}-7-30.sock", f"{STEM}-8-20.sock", f"{STEM}x-9-4.sock"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    directory = PluginDirectory(kubelet_dir, RESOURCE)
     with contextlib.ExitStack() as stack:
         stack.enter_context(listening(kubelet_dir, f"{STEM}-1-3.sock")).listen(9)
-        processes = []
-        for name in names:
-            command = [sys.executable, "-c", LISTEN, f"{kubelet_dir}/{name}"]
-            process = stack.enter_context(subprocess.Popen(command, **pipes))  # type: ignore[call-overload] # noqa: S603 - our own
-            process.stdout.readline()
-            processes.append(process)
-        directory = PluginDirectory(kubelet_dir, RESOURCE)
+        processes = [stack.enter_context(other_process(LISTEN, f"{kubelet_dir}/{name}")) for name in names]
         os.chmod(f"{kubelet_dir}/{names[0]}", REGISTERED_MODE)
         expected = [(names[1], 20, processes[1].pid, False), (names[0], 30, processes[0].pid, True)]
         assert list(directory.other_plugins()) == expected
         assert list(directory.other_plugins(names[0])) == expected[:1]
-        for process in processes:
-            process.communicate(b"\n")
-        assert directory.other_plugins() == ()
+    assert directory.other_plugins() == ()
     assert str(OtherPlugin("a.sock", 1, 7, registered=True)) == "a.sock (process 7)"
     assert str(OtherPlugin("a.sock", 1, 0, registered=True)) == "a.sock"
 
