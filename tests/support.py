@@ -5,6 +5,7 @@ unix sockets: ``running`` runs it in this process, ``Serve`` in a process of its
 """
 
 import asyncio
+import collections
 import contextlib
 import io
 import itertools
@@ -140,6 +141,25 @@ def without_descriptors(pid: int) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def fds() -> collections.Counter[str]:
+    """Count the open files of this process by target."""
+    targets: collections.Counter[str] = collections.Counter()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+            targets[os.readlink(f"/proc/self/fd/{name}")] += 1
+    return targets
+
+
+@contextlib.contextmanager
+def mounted_tmpfs(directory: Path, options: str = "size=64k") -> Iterator[None]:
+    """Mount a tmpfs, by default one of a few pages, inside the context. Requires root."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], check=True)  # noqa: S603, S607
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)  # noqa: S603, S607
 
 
 LISTEN = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()"

@@ -20,7 +20,7 @@ from aosp_plugin.framework.listed import FoundListed
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import running_calls
 from kubelet_standin import Kubelet
-from tests.support import IN_LIFE, LOCK, PATIENCE, listed, other_process, problem, ready, run, until
+from tests.support import IN_LIFE, LOCK, PATIENCE, fds, listed, other_process, problem, ready, run, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -183,7 +183,7 @@ async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
     things: LockedThings, kubelet_dir: str
 ) -> None:
     """Nothing else of its process is to have fewer of them."""
-    before = inotify_instances()
+    before = fds()["anon_inode:inotify"]
     with locked_by_another_process(things.lock("scan")) as release:
         for _ in range(3):
             plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=SOON_HANGING))
@@ -195,16 +195,7 @@ async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
         for thread in threading.enumerate():
             if thread.name == RESOURCE:
                 await asyncio.to_thread(thread.join, PATIENCE)
-    assert inotify_instances() == before
-
-
-def inotify_instances() -> int:
-    """Return the number of inotify instances of this process."""
-    links = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return links.count("anon_inode:inotify")
+    assert fds()["anon_inode:inotify"] == before
 
 
 async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(

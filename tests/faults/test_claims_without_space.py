@@ -1,8 +1,6 @@
 """Claims on file systems without any space."""
 
 import contextlib
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,18 +9,7 @@ from aosp_plugin.framework.conditions import CLAIMS_FAILING
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import PluginError
 from tests.claims import PATIENCE, Node, make_node, reference
-from tests.support import causes, reported
-
-
-@contextlib.contextmanager
-def small_file_system(directory: Path) -> Iterator[None]:
-    """Mount a file system of a few pages inside the context."""
-    directory.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)  # noqa: S603, S607
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", directory], check=True)  # noqa: S603, S607
+from tests.support import causes, mounted_tmpfs, reported
 
 
 def fill(directory: Path) -> None:
@@ -44,7 +31,8 @@ async def test_a_full_file_system_refuses_claims_and_keeps_no_pod_from_ending(tm
     """The refusal names the file."""
     node = make_node(tmp_path)
     directory = node.cdi if full == "specs" else node.state
-    with small_file_system(directory):
+    directory.mkdir(parents=True)
+    with mounted_tmpfs(directory):
         async with node.claims() as claims:
             assert not await prepared(claims, node, "a", "phone1")
             assert not await prepared(claims, node, "b", "phone2")
@@ -67,7 +55,8 @@ async def test_a_full_file_system_refuses_claims_and_keeps_no_pod_from_ending(tm
 
 async def test_specs_are_restored_when_there_is_space_again(tmp_path: Path) -> None:
     node = make_node(tmp_path)
-    with small_file_system(node.cdi):
+    node.cdi.mkdir()
+    with mounted_tmpfs(node.cdi):
         async with node.claims() as claims:
             assert not await prepared(claims, node, "a", "phone1")
             node.spec("a").unlink()

@@ -8,9 +8,8 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +19,18 @@ from aosp_plugin.cli.reload import reload
 from aosp_plugin.report.document import ReloadReport
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, answered, free_port, http_get, listed, sockets
+from tests.support import (
+    PATIENCE,
+    RESOURCE,
+    DeviceDirectory,
+    Serve,
+    answered,
+    free_port,
+    http_get,
+    listed,
+    mounted_tmpfs,
+    sockets,
+)
 
 REJECTED = "configuration reload rejected, keeping the current configuration"
 FOREIGN = "192.0.2.1:9478"
@@ -112,23 +122,6 @@ async def served(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: 
         yield served
 
 
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """Return a function that mounts a tmpfs with options, and returns its path."""
-    if os.geteuid() != 0:
-        pytest.skip("mounts a file system, which requires root")
-    with contextlib.ExitStack() as stack:
-
-        def mount(options: str) -> str:
-            directory = tmp_path / "mounted"
-            directory.mkdir()
-            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], check=True)  # noqa: S603, S607
-            stack.callback(lambda: subprocess.run(["umount", "--lazy", directory], check=True))  # noqa: S603, S607
-            return str(directory)
-
-        yield mount
-
-
 # -- configurations that cannot be served
 
 
@@ -176,20 +169,22 @@ def fill(directory: str) -> None:
     [("size=4k", "No space left on device"), ("ro", "Read-only file system"), (None, "Not a directory")],
 )
 async def test_cdi_directory_that_cannot_be_written_changes_nothing(
-    served: Served, request: pytest.FixtureRequest, tmp_path: Path, options: str | None, error: str
+    served: Served, tmp_path: Path, options: str | None, error: str
 ) -> None:
     """It is full, read-only, or a file. A resource that requires no CDI spec does not need it."""
-    if options is None:
-        directory = str(served.file)
-    else:
-        directory = request.getfixturevalue("mounted")(options)
-        fill(directory)
-    changes = {"cdi_dir": directory, "device_list": ["cdi-cri"]}
-    assert f"cannot update the CDI spec {directory}/aosp.io_binder.json: {error}" in await served.rejected(**changes)
-    await served.check_unaffected()
-    assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
-    served.write(cdi_dir=directory)
-    assert (await served.reload()).changed
+    directory = served.file if options is None else tmp_path / "mounted"
+    if options is not None:
+        directory.mkdir()
+    with mounted_tmpfs(directory, options) if options else contextlib.nullcontext():
+        fill(str(directory))
+        changes = {"cdi_dir": str(directory), "device_list": ["cdi-cri"]}
+        assert f"cannot update the CDI spec {directory}/aosp.io_binder.json: {error}" in await served.rejected(
+            **changes
+        )
+        await served.check_unaffected()
+        assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
+        served.write(cdi_dir=str(directory))
+        assert (await served.reload()).changed
 
 
 # -- file systems that hang

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -23,7 +22,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet, PodResources
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, http_get, listed
+from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, http_get, listed, mounted_tmpfs
 
 DOCUMENT = Path(__file__).with_name("signals.md").read_text(encoding="utf-8")
 
@@ -157,7 +156,7 @@ async def cdi_directory_full(node: Node) -> AsyncIterator[Plugin]:
     """Fill it, and add a device that containers would get by the spec only."""
     directory = node.directory / "cdi"
     directory.mkdir()
-    with _mounted("tmpfs", "size=64k", directory):
+    with mounted_tmpfs(directory):
         spec = str(directory / "specs")
         device_list = "envvar,cdi-cri"
         async with node.serving(AOSP_PLUGIN_CDI_DIR=spec, AOSP_PLUGIN_DEVICE_LIST=device_list) as plugin:
@@ -194,17 +193,6 @@ async def task_dies(node: Node) -> AsyncIterator[Plugin]:
 def _hanging() -> Iterator[HangingFileSystem]:
     with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/hanging") as files:
         yield files
-
-
-@contextlib.contextmanager
-def _mounted(kind: str, options: str, directory: Path) -> Iterator[None]:
-    if os.geteuid() != 0:
-        pytest.skip("mounts a file system, which requires root")
-    subprocess.run(["mount", "-t", kind, "-o", options, "signals", str(directory)], check=True)  # noqa: S603, S607
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)  # noqa: S603, S607
 
 
 STATES: dict[str, Callable[[Node], AbstractAsyncContextManager[Plugin]]] = {

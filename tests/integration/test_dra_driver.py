@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tests.backends import binder_backend
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_drivers import HASTY
 from tests.dra_node import DraNode
-from tests.support import IN_LIFE, DeviceDirectory, listed, run, unready, until
+from tests.support import IN_LIFE, DeviceDirectory, fds, listed, run, unready, until
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ async def test_a_second_process_of_a_driver_is_registered_when_the_first_one_has
 async def test_all_servers_of_a_process_share_one_inotify_instance(
     node: DraNode, backend: DirectoryBackend, kubelet_dir: str, device_directory: DeviceDirectory
 ) -> None:
-    before = inotify_instances()
+    before = fds()["anon_inode:inotify"]
     device_directory.add(0)
     resources = [f"example.com/{name}" for name in "abc"]
     async with contextlib.AsyncExitStack() as stack:
@@ -164,13 +163,4 @@ async def test_all_servers_of_a_process_share_one_inotify_instance(
             )
             await stack.enter_async_context(run(plugin))
             await listed(kubelet, 1, resource)
-        assert inotify_instances() - before == 1
-
-
-def inotify_instances() -> int:
-    """Return the number of inotify instances of this process."""
-    links = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return links.count("anon_inode:inotify")
+        assert fds()["anon_inode:inotify"] - before == 1

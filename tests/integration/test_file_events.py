@@ -1,12 +1,9 @@
 """File events with the real inotify and the real mount table."""
 
 import asyncio
-import collections
-import contextlib
 import logging
 import os
-import resource
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from aosp_plugin.framework.events import inotify
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.events.inotify import DirectoryWatch
 from aosp_plugin.framework.timings import DEFAULT
+from tests.support import fds, without_descriptors
 
 TIMEOUT = 20
 
@@ -167,15 +165,6 @@ async def test_link_is_watched_at_its_current_target(events: FileEvents, directo
     await change(subscription)
 
 
-def fds() -> collections.Counter[str]:
-    """Count the open files of this process by target."""
-    targets: collections.Counter[str] = collections.Counter()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
-            targets[os.readlink(f"/proc/self/fd/{name}")] += 1
-    return targets
-
-
 async def test_close_ends_files_and_changes(directory: Path) -> None:
     files = fds()
     events = FileEvents()
@@ -189,24 +178,13 @@ async def test_close_ends_files_and_changes(directory: Path) -> None:
     assert not fds() - files
 
 
-@contextlib.contextmanager
-def no_more_files() -> Iterator[None]:
-    """Prevent this process from opening files, even after it closes others."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 async def test_directories_are_polled_until_inotify_is_available(
     events: FileEvents, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The fallback and the recovery are logged once each."""
     caplog.set_level(logging.INFO)
     subscription = events.subscribe()
-    with no_more_files():
+    with without_descriptors(os.getpid()):
         for _ in range(3):
             subscription.watch([str(directory)])
             assert subscription.interval == DEFAULT.poll

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from aosp_plugin.daemon.removed_mounts import end_with_removed_mounts
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.worker import Worker
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE, until, without_descriptors
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 CDI, PLUGINS, PHONES = "host/var/run/cdi", "kubelet/plugins", "host/run/aosp-binderfs"
@@ -74,15 +73,11 @@ async def test_mounts_that_cannot_be_read_are_read_again(
 ) -> None:
     """No descriptor is free."""
     config = Config(host_root=str(tmp_path / "container/host"), kubelet_dir=str(tmp_path / "device-plugins"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with mounted(tmp_path / CDI, tmp_path / "container" / CDI):
         (tmp_path / CDI).rmdir()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        watch = asyncio.create_task(end_with_removed_mounts(config, Conditions(), worker, interval=0.01))
-        try:
+        with without_descriptors(os.getpid()):
+            watch = asyncio.create_task(end_with_removed_mounts(config, Conditions(), worker, interval=0.01))
             await until(lambda: "mounts cannot be read, retrying" in caplog.messages or watch.done())
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         with pytest.raises(PluginError, match="was removed on the host"):
             await asyncio.wait_for(watch, PATIENCE)
     assert caplog.messages.count("mounts cannot be read, retrying") == 1
