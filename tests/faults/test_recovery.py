@@ -39,7 +39,7 @@ class Node:
         self.targets = root / "targets"
         self.targets.mkdir()
         self.link(*range(100, 108))
-        self.kubelet = Kubelet(kubelet_dir)
+        self.kubelet = Kubelet(kubelet_dir, version=rng.choice(list(KubeletVersion)))
         self.kubelet_runs = False
         self.pod_resources = PodResources(self.kubelet, root / "pods.sock")
         self.port = free_port()
@@ -319,7 +319,8 @@ def registration_fails(fault: str, value: object) -> Fault:
         yield
         node.kubelet.faults.release_register()
         setattr(node.kubelet.faults, fault, usual)
-        await node.restart_kubelet()
+        if fault == "garbage_register":  # what is no kubelet has to be replaced by one
+            await node.restart_kubelet()
 
     registration_fails.__name__ = fault
     return registration_fails
@@ -403,7 +404,7 @@ OF_PLUGIN: list[Fault] = [
 
 
 @contextlib.asynccontextmanager
-async def healthy(tmp_path: Path, kubelet_dir: str, seed: int) -> AsyncIterator[Node]:
+async def healthy(tmp_path: Path, kubelet_dir: str, seed: int | str) -> AsyncIterator[Node]:
     """Run kubelet and plugin, and wait until nothing is wrong."""
     node = Node(tmp_path, kubelet_dir, random.Random(seed))  # noqa: S311 - repeatable, not secret
     await node.start_kubelet()
@@ -435,7 +436,7 @@ async def recovers(node: Node, *faults: Fault) -> None:
     "fault", [*OF_DEVICES, *OF_DIRECTORY, *OF_KUBELET, *OF_PLUGIN], ids=lambda fault: fault.__name__
 )
 async def test_plugin_recovers_from_a_fault(tmp_path: Path, kubelet_dir: str, fault: Fault) -> None:
-    async with healthy(tmp_path, kubelet_dir, 1) as node:
+    async with healthy(tmp_path, kubelet_dir, fault.__name__) as node:
         await recovers(node, fault)
 
 
