@@ -125,8 +125,8 @@ def renamed(cluster: Cluster) -> None:
     machine, taken = cluster.machine, {phone for _, phone in pods.owners.values()}
     plugin.install(cluster, dra.values(resource_name=HANDSET) | {"dra": {}})
     log = (f"--namespace={plugin.NAMESPACE}", "logs", plugin.pod_on(cluster, machine)["metadata"]["name"])
-    reported = f"no process on this node serves {dra.DRIVER}, which has prepared {RUNNING} claims"
-    until(lambda: reported in cluster.kubectl(*log), "the claims are reported")
+    event = "claims of a former configuration cannot be released"
+    until(lambda: any(event in line and dra.DRIVER in line for line in cluster.kubectl(*log).splitlines()), event)
     driver = driver_name(HANDSET)
     until(lambda: len(dra.untainted(cluster, machine, driver)) == PHONES - RUNNING, "other phones are published")
     assert not dra.untainted(cluster, machine, driver) & taken
