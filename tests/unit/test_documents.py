@@ -1,4 +1,4 @@
-"""Links of the documents lead to files and headings."""
+"""Links of the documents lead to files and headings, and their commands are what a cluster runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.cluster import documented
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -36,3 +38,12 @@ def test_the_readme_links_to_every_page() -> None:
     links = re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
     pages = {path.name for path in ROOT.glob("*.md")} | {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     assert pages - set(links) == {"README.md"}
+
+
+def test_the_page_about_installation_has_the_commands_that_a_cluster_runs() -> None:
+    """The items in a real cluster take them from there, so that a page that loses one fails late."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/e2e/cluster").glob("items_*.py"))
+    starts = set(re.findall(r'documented\.command\("([^"]+)"\)', sources))
+    assert len(starts) >= 10
+    for start in starts:
+        documented.command(start)
