@@ -82,10 +82,6 @@ class Registration(ABC):
         """Whether the kubelet has refused the last attempt: its condition says more than the wait that follows."""
         self.registered = False
         """Whether the kubelet is registered."""
-        self.changed = asyncio.Event()
-        """Set when ``registered`` changes; the subscriber clears it."""
-        self.kubelet_restarts = 0
-        """Number of registrations with another kubelet than before."""
         self.endpoint = ""
         """Name of the plugin's socket while it serves, and else empty."""
         self.directory_changed = asyncio.Event()
@@ -267,7 +263,6 @@ class Registration(ABC):
         if registered != self.registered:
             self.registered, self.registered_changed = registered, time.time()
             self._metrics.registered.labels(self._resource).set(registered)
-            self.changed.set()
 
     def _count(self, result: Result) -> None:
         """Count an attempt to register."""

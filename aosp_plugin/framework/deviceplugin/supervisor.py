@@ -112,7 +112,6 @@ class Supervisor(Registration):
         self._kubelet, self._requested = view.kubelet, None
         if view.kubelet is not None:
             if self._last_kubelet not in {None, view.kubelet}:
-                self.kubelet_restarts += 1
                 self._metrics.kubelet_restarts.labels(self._resource).inc()
             self._last_kubelet = view.kubelet
         request = pb.RegisterRequest(
