@@ -1,8 +1,12 @@
 """File events with the real inotify and the real mount table."""
 
 import asyncio
+import ctypes
 import logging
 import os
+import re
+import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +20,9 @@ from aosp_plugin.framework.timings import DEFAULT
 from tests.support import fds, without_descriptors
 
 TIMEOUT = 20
+SUBSCRIPTIONS = 600
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+LIBC = ctypes.CDLL(None)
 
 
 @pytest_asyncio.fixture
@@ -64,6 +71,13 @@ def subscribe(events: FileEvents, *directories: Path) -> Subscription:
     subscription = events.subscribe()
     subscription.watch([str(path) for path in directories])
     return subscription
+
+
+def watched_inode(events: FileEvents, watch: DirectoryWatch) -> int:
+    """Return the inode number of the directory that the kernel watches (fs/notify/fdinfo.c)."""
+    watches = Path(f"/proc/self/fdinfo/{events._instance()._descriptor}").read_text(encoding="ascii")
+    (inode,) = re.findall(rf"^inotify wd:{watch.descriptor:x} ino:([0-9a-f]+) ", watches, re.MULTILINE)
+    return int(inode, 16)
 
 
 async def test_created_removed_and_moved_files_are_changes(events: FileEvents, directory: Path) -> None:
@@ -119,7 +133,7 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
     events: FileEvents, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File systems reuse inode numbers at once, so the end of the watch must count."""
-    monkeypatch.setattr(inotify, "_identity", lambda _path: (1, 1))
+    monkeypatch.setattr(inotify, "_identity", lambda _status: (1, 1))
     subscription = subscribe(events, directory)
     os.rmdir(directory)
     await change(subscription)
@@ -148,6 +162,36 @@ async def test_replaced_directory_is_no_longer_watched(events: FileEvents, direc
     await no_change(subscription, directory, barrier=tmp_path)
     (directory / "a").touch()
     await change(subscription)
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_directory_that_is_exchanged_while_it_is_watched(
+    events: FileEvents, directory: Path, tmp_path: Path
+) -> None:
+    """Otherwise the directory would look watched when it is back, and its changes would go unnoticed."""
+    other = tmp_path / "other"
+    other.mkdir()
+    names = os.fsencode(directory), os.fsencode(other)
+    ended = threading.Event()
+
+    def exchange() -> None:
+        while not ended.is_set():
+            assert LIBC.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    exchanging = threading.Thread(target=exchange)
+    exchanging.start()
+    try:
+        for _ in range(SUBSCRIPTIONS):
+            subscription = subscribe(events, directory)
+            watch = subscription._watches[str(directory)]
+            assert watch._identity == (os.stat(directory).st_dev, watched_inode(events, watch))
+            subscription.close()
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+        exchanging.join()
 
 
 async def test_link_is_watched_at_its_current_target(events: FileEvents, directory: Path, tmp_path: Path) -> None:

@@ -78,9 +78,12 @@ class Inotify:
         ``notify`` is called in the event loop after each change, and after the loss of events. Raises OSError if that
         is not possible, or the instance is closed.
         """
-        watch = DirectoryWatch(self, path, notify)
-        with self._using() as descriptor:
-            while not self._added(watch, inotify_add_watch(descriptor, os.fsencode(path), _MASK)):
+        # The identity must be that of the directory that the kernel watches. At the next system call, the path may lead
+        # to another one, and back to the first one afterwards, which would then look watched.
+        with self._using() as descriptor, _opened(path) as directory:
+            watch = DirectoryWatch(self, path, _identity(os.fstat(directory)), notify)
+            opened = os.fsencode(f"/proc/self/fd/{directory}")
+            while not self._added(watch, inotify_add_watch(descriptor, opened, _MASK)):
                 pass
         return watch
 
@@ -167,19 +170,22 @@ class Inotify:
 class DirectoryWatch:
     """One watched directory."""
 
-    def __init__(self, instance: Inotify, path: str, notify: Callable[[], None]) -> None:
-        """``Inotify.watch`` creates it."""
+    def __init__(self, instance: Inotify, path: str, identity: tuple[int, int], notify: Callable[[], None]) -> None:
+        """``Inotify.watch`` creates it. ``identity`` is that of the watched directory."""
         self.path = path
         self.descriptor = -1
         """The kernel's number of the watch."""
         self._instance = instance
         self._notify = notify
         self._ended = False
-        self._identity = _identity(path)
+        self._identity = identity
 
     def stale(self) -> bool:
         """Return whether the path no longer leads to the directory that is watched."""
-        return self._ended or _identity(self.path) != self._identity
+        try:
+            return self._ended or _identity(os.stat(self.path)) != self._identity
+        except OSError:
+            return True
 
     def stop(self) -> None:
         """End the watch."""
@@ -214,9 +220,15 @@ def _error(path: str = "") -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """Open a directory, without access to its files, and return the descriptor. Raises OSError."""
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        status = os.stat(path)
-    except OSError:
-        return None
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
