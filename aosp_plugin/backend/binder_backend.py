@@ -254,7 +254,7 @@ class BinderBackend(Backend[FoundDevices]):
     def _require_free(self, group: DeviceSet) -> None:
         """Raise UnhealthyDeviceError if another pod has the device, whose files must stay.
 
-        The snapshot cannot tell: a device that its own pod may use again may be held since the last scan.
+        The snapshot may not tell yet: the device may be held since the last scan.
         """
         problem = self._held.problems.get(group.id)
         if problem is not None and problem.in_use:
@@ -281,10 +281,19 @@ class BinderBackend(Backend[FoundDevices]):
     ) -> Sequence[Device]:
         """Return the replicas of the devices ``ids``."""
         return [
-            _device(advertised_id, problems.get(device_id), numa_nodes.get(device_id, ()))
+            self._listed_device(advertised_id, problems.get(device_id), numa_nodes.get(device_id, ()))
             for device_id in ids
             for advertised_id in self.advertised_ids(device_id)
         ]
+
+    def _listed_device(self, advertised_id: str, problem: HealthProblem | None, numa_nodes: tuple[int, ...]) -> Device:
+        if problem is None:
+            return Device(advertised_id, numa_nodes=numa_nodes)
+        return Device(advertised_id, problem.reason, numa_nodes, problem.detail, self._open_to_owner(problem))
+
+    def _open_to_owner(self, problem: HealthProblem) -> bool:
+        """Return whether the pod that has a device may start its container again."""
+        return problem.open_to_owner
 
     def _link(self, found: FoundDevices) -> None:
         """Link the found devices where that is permitted. Phones get their links when mounted. Raises OSError."""
@@ -297,12 +306,6 @@ class BinderBackend(Backend[FoundDevices]):
         count = len(devices.keys() - {*device_links.link_names(self._host)})
         text = f"{count:,} binder devices have none" if count else ""
         self._conditions.set(catalog.UNLINKED, text, resource=self.resource_name)
-
-
-def _device(advertised_id: str, problem: HealthProblem | None, numa_nodes: tuple[int, ...]) -> Device:
-    if problem is None:
-        return Device(advertised_id, numa_nodes=numa_nodes)
-    return Device(advertised_id, problem.reason, numa_nodes, problem.detail, problem.open_to_owner)
 
 
 def unhealthy(group: DeviceSet, problem: HealthProblem) -> UnhealthyDeviceError:

@@ -227,6 +227,10 @@ class ClaimsBackend(BinderBackend):
             raise UnknownDeviceError(f"unknown device {unknown[0]!r}")
         return [PhoneLayout().set_of(phone) for phone in natural_sort([*set(ids)])]
 
+    def _open_to_owner(self, problem: HealthProblem) -> bool:
+        """Nothing is called, and nothing replaced, when a container of a prepared claim starts again."""
+        return not problem.closed
+
     def _require_usable(self, group: DeviceSet, problem: HealthProblem | None) -> None:
         """Raise UnhealthyDeviceError if the claim to which this device is allocated cannot have it.
 

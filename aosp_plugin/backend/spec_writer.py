@@ -64,12 +64,12 @@ class SpecWriter:
 
     @staticmethod
     def _usable(found: FoundDevices) -> list[AllocatedDevice]:
-        """Return the devices that a new pod, or the pod that has them, may use."""
+        """Return the devices that a new pod, or a pod that has them, may use."""
         problems = found.problems
         return [
             found.allocated(group)
             for group in found.sets.values()
-            if group.id not in problems or problems[group.id].open_to_owner
+            if group.id not in problems or not problems[group.id].closed
         ]
 
 

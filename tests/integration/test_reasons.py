@@ -128,7 +128,8 @@ def test_reason_decides_what_pods_may_do_with_the_device(
     (device,) = backend.found.devices
     assert (device.reason, device.healthy) == (reason, False)
     assert not succeeds(backend.allocate, [PHONE])
-    restart = device.open_to_owner and succeeds(backend.pre_start, [PHONE])
+    restart = succeeds(backend.pre_start, [PHONE])
+    assert device.open_to_owner == restart
     spec = any(PHONE in path.read_text(encoding="utf-8") for path in (directory.path.parent / "cdi").iterdir())
     clock.now += SURPLUS_INTERVAL + 1
     backend.tell(allocated=Allocated(frozenset(), clock.now))
@@ -136,7 +137,9 @@ def test_reason_decides_what_pods_may_do_with_the_device(
     removal = PHONE not in directory.mounted()
     if not removal:
         directory.unmount(PHONE)
-    claim = succeeds(started(directory, Api.DRA).prepare, [PHONE], [])
+    driver = started(directory, Api.DRA)
+    assert [each.open_to_owner for each in driver.found.devices] == [spec]  # nobody is asked when a container starts
+    claim = succeeds(driver.prepare, [PHONE], [])
     assert Allowed(restart=restart, claim=claim, spec=spec, removal=removal) == EXPECTED[reason]
 
 

@@ -14,8 +14,8 @@ _MAX_NAMED = 4
 class Reason(enum.StrEnum):
     """Why a device is unhealthy, as in logs, metrics and errors. ``REASONS`` says what each reason means.
 
-    Earlier reasons take precedence in a device set. Those that close a device to all pods come before the others, so
-    the reason that wins also decides who may use the device.
+    Earlier reasons take precedence in a device set. They are in the order of ``Effect``, so the reason that wins also
+    decides who may use the device. Of those with the same effect, ``deliberate`` ones come last: they hide no fault.
     """
 
     FOREIGN_MOUNT = "foreign-mount"
@@ -37,6 +37,11 @@ class Reason(enum.StrEnum):
     REQUIREMENT_MISSING = "requirement-missing"
     """Another device of the host that each container of the resource requires, or that this one has by its number, does
     not exist."""
+    IN_USE_BY_OTHER_API = "in-use-by-other-api"
+    """A pod still has the device through the device plugin API, and the resource is now served by DRA; or vice
+    versa."""
+    IN_USE_BY_OTHER_RESOURCE = "in-use-by-other-resource"
+    """A pod has the device, or a file of it, under the name of another resource, or under another ID."""
     NOT_RECREATED = "not-recreated"
     """The binder device could not be recreated, and a former tenant may still have it open."""
     REPLACED = "replaced"
@@ -44,17 +49,27 @@ class Reason(enum.StrEnum):
     devices of the old one."""
     NOT_IN_CDI_SPEC = "not-in-cdi-spec"
     """Containers get the device by the CDI spec only, and the spec that has it could not be written."""
-    IN_USE_BY_OTHER_API = "in-use-by-other-api"
-    """A pod still has the device through the device plugin API, and the resource is now served by DRA; or vice
-    versa."""
-    IN_USE_BY_OTHER_RESOURCE = "in-use-by-other-resource"
-    """A pod has the device, or a file of it, under the name of another resource, or under another ID."""
     OFFERED_BY_OTHER_RESOURCE = "offered-by-other-resource"
     """Another process on this host offers the device under the name of another resource, and began earlier."""
     BEYOND_PER_DEVICE = "beyond-per-device"
     """As many devices as ``per_device`` allows have the same spread device, and this is a further one."""
     SURPLUS = "surplus"
     """The configured count of phones is lower than the number of this one: it is removed when its pod has ended."""
+
+
+class Effect(enum.IntEnum):
+    """Who may use a device that has a reason, the strictest effect first. Each reason closes the device to new pods."""
+
+    CLOSED = enum.auto()
+    """Nobody may, neither the pod that has the device nor a claim."""
+    IN_USE = enum.auto()
+    """A pod has the device by another name or API, and what it has must not change: nothing of this resource may have
+    it. A claim of this resource that was prepared before keeps it."""
+    REPAIRED_AT_START = enum.auto()
+    """The pod that has the device may start its container again: PreStartContainer repairs the device, or fails. A
+    claim may not have it, because nothing is called when its container starts."""
+    OPEN_TO_OWNER = enum.auto()
+    """The pod that has the device may start its container again, and the claim that was allocated it may have it."""
 
 
 class ReasonInfo(NamedTuple):
@@ -64,16 +79,12 @@ class ReasonInfo(NamedTuple):
     """The rest of a sentence that begins with the number of devices."""
     action: str
     """What it means and what to do first."""
-    open_to_owner: bool = False
-    """Whether the pod that has the device may start its container again. Each reason closes the device to new pods."""
+    effect: Effect = Effect.CLOSED
     expires: bool = False
     """Whether the device is accepted as it is, or dropped, after ``missing_device_ttl``."""
-    in_use: bool = False
-    """Whether another pod has the device: what it has must not change, so nothing of this resource may have it."""
-    closed_to_claims: bool = False
-    """Whether it also closes the device to the claim that was allocated it: no PreStartContainer makes it usable."""
     deliberate: bool = False
-    """Whether the reason follows from a change of the configuration and ends by itself: a notice, and no alert."""
+    """Whether it is a notice that no alert counts, and no warning: it follows from what was configured, and nothing on
+    the host is at fault."""
 
 
 REASONS: Mapping[Reason, ReasonInfo] = {
@@ -114,53 +125,50 @@ REASONS: Mapping[Reason, ReasonInfo] = {
         "lacking another device of the host",
         "Load the driver of the path that does not exist.",
     ),
-    Reason.NOT_RECREATED: ReasonInfo(  # PreStartContainer recreates it, or fails with the cause
-        "not recreated: it may carry the context of the tenant before",
-        "The plugin retries after each scan; its log has the cause.",
-        open_to_owner=True,
-        closed_to_claims=True,
-    ),
-    Reason.REPLACED: ReasonInfo(
-        "replaced: the binderfs was mounted again",
-        "Restart the containers: they have devices of the old mount. The devices are healthy after missing_device_ttl.",
-        open_to_owner=True,
-        expires=True,
-    ),
-    Reason.NOT_IN_CDI_SPEC: ReasonInfo(  # PreStartContainer writes the spec, or fails itself
-        "not in the CDI spec",
-        "Check for a full or read-only file system: the spec could not be written.",
-        open_to_owner=True,
-    ),
     Reason.IN_USE_BY_OTHER_API: ReasonInfo(
         "in use through the other API",
         "The api of the resource was changed while a pod had the device. It is free when that pod ends.",
-        open_to_owner=True,
-        in_use=True,
+        Effect.IN_USE,
         deliberate=True,
     ),
     Reason.IN_USE_BY_OTHER_RESOURCE: ReasonInfo(
         "in use under the name of another resource",
         "The resource was renamed, or another plugin has the same devices. The detail names the pod: when it ends, the "
         "device is free.",
-        open_to_owner=True,
-        in_use=True,
+        Effect.IN_USE,
         deliberate=True,
+    ),
+    Reason.NOT_RECREATED: ReasonInfo(  # PreStartContainer recreates it, or fails with the cause
+        "not recreated: it may carry the context of the tenant before",
+        "The plugin retries after each scan; its log has the cause.",
+        Effect.REPAIRED_AT_START,
+    ),
+    Reason.REPLACED: ReasonInfo(
+        "replaced: the binderfs was mounted again",
+        "Restart the containers: they have devices of the old mount. The devices are healthy after missing_device_ttl.",
+        Effect.OPEN_TO_OWNER,
+        expires=True,
+    ),
+    Reason.NOT_IN_CDI_SPEC: ReasonInfo(  # PreStartContainer writes the spec, or fails itself
+        "not in the CDI spec",
+        "Check for a full or read-only file system: the spec could not be written.",
+        Effect.OPEN_TO_OWNER,
     ),
     Reason.OFFERED_BY_OTHER_RESOURCE: ReasonInfo(
         "offered under the name of another resource",
         "Two plugins on the node have the same devices: remove one, or give each a directory or prefix of its own.",
-        open_to_owner=True,
+        Effect.OPEN_TO_OWNER,
     ),
     Reason.BEYOND_PER_DEVICE: ReasonInfo(
         "beyond per_device: no room on the spread device",
         "Lower the count, or raise per_device. A pod that has the device keeps it.",
-        open_to_owner=True,
+        Effect.OPEN_TO_OWNER,
         deliberate=True,
     ),
     Reason.SURPLUS: ReasonInfo(
         "surplus: beyond phones.count",
         "The count was lowered. The phone is removed when its pod has ended.",
-        open_to_owner=True,
+        Effect.OPEN_TO_OWNER,
         deliberate=True,
     ),
 }
@@ -188,19 +196,28 @@ class HealthProblem(NamedTuple):
     """The reason and, for a set of several binder devices, the names of the affected ones."""
 
     @property
+    def closed(self) -> bool:
+        """Whether nobody may use the device."""
+        return self._effect is Effect.CLOSED
+
+    @property
     def open_to_owner(self) -> bool:
-        """Whether the pod that has the device may start its container again."""
-        return REASONS[self.reason].open_to_owner
+        """Whether the pod that has the device may start its container again, through PreStartContainer."""
+        return self._effect >= Effect.REPAIRED_AT_START
 
     @property
     def closed_to_claims(self) -> bool:
-        """Whether a claim that was allocated the device cannot have it."""
-        return not self.open_to_owner or REASONS[self.reason].closed_to_claims
+        """Whether a claim cannot have the device, even one that was prepared before."""
+        return self._effect in {Effect.CLOSED, Effect.REPAIRED_AT_START}
 
     @property
     def in_use(self) -> bool:
         """Whether another pod has the device."""
-        return REASONS[self.reason].in_use
+        return self._effect is Effect.IN_USE
+
+    @property
+    def _effect(self) -> Effect:
+        return REASONS[self.reason].effect
 
 
 def requirement_missing(paths: Sequence[str]) -> HealthProblem | None:
