@@ -38,6 +38,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN")
 """Status codes of Allocate that the framework answers; a backend may have more."""
 
+PRE_START_CODES = (*CODES, "DEADLINE_EXCEEDED")
+"""The same of PreStartContainer."""
+
 Result = Literal["ok", "failed"]
 
 Repaired = Literal["claim", "record", "spec", "mount"]
@@ -132,8 +135,11 @@ class Metrics:
         self.allocation_duration = of_all.histogram(
             "allocation_duration_seconds", "Duration of Allocate requests.", _ALLOCATION_SECONDS
         )
-        self.recreations = of_all.counter(
-            "recreations_total", "Recreations by PreStartContainer: `ok`, `failed`.", result=_RESULTS
+        self.pre_starts = of_all.counter(
+            "pre_starts_total",
+            "PreStartContainer requests by gRPC status code: those of Allocate, and `DEADLINE_EXCEEDED` (the host "
+            "hangs). The kubelet tries again.",
+            code=PRE_START_CODES,
         )
         self.registrations = of_all.counter(
             "registrations_total",

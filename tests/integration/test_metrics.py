@@ -285,18 +285,24 @@ async def test_failing_requests_are_counted_and_logged(
                 await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]), timeout=PATIENCE)
             assert raised.value.code() is code
         assert observer.values("allocations_total", "code") == {code.name: 1}
-        assert observer.values("recreations_total", "result") == {"failed": 1}
+        assert observer.values("pre_starts_total", "code") == {code.name: 1}
         rpcs = ("Allocate", "PreStartContainer") if level else ()
         event = "request failed" if level == "error" else "request refused"
         assert log.take("rpc", "code", "device") == [(level, event, rpc, code.name, "a") for rpc in rpcs]
 
 
-async def test_refused_start_of_a_container_is_no_recreation(kubelet: Kubelet, log: LogLines) -> None:
-    backend = FailingDevices(BackendError("no room"))
-    async with registered(backend, kubelet, 1, log) as observer, stub(kubelet) as plugin:
-        with pytest.raises(grpc.aio.AioRpcError, match="unknown"):
-            await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["other"]), timeout=PATIENCE)
-        assert observer.values("recreations_total", "result") == {}
+async def test_refused_starts_of_containers_are_counted(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
+    """Whether the device is unknown or closed to its own pod: the container does not start, which an alert tells."""
+    device_directory.add(0, 1)
+    async with registered(binder(device_directory), kubelet, 2) as observer, stub(kubelet) as plugin:
+        device_directory.remove(1)
+        await listed(kubelet, 1)
+        for ids in (["aosp_binder9"], ["aosp_binder1"], []):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=PATIENCE)
+        await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["aosp_binder0"]), timeout=PATIENCE)
+        codes = ("NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OK")
+        assert observer.values("pre_starts_total", "code") == dict.fromkeys(codes, 1)
 
 
 # -- registration

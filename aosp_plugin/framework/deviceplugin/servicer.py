@@ -216,6 +216,8 @@ class Servicer:
             self._metrics.update_latency.labels(self._resource).observe(time.monotonic() - since)
 
     def _count_answered(self, rpc: str, code: str, seconds: float) -> None:
+        if rpc == "PreStartContainer":
+            self._metrics.pre_starts.labels(self._resource, code).inc()
         if rpc == "Allocate":
             self._metrics.allocations.labels(self._resource, code).inc()
             self._metrics.allocation_duration.labels(self._resource).observe(seconds)
@@ -282,12 +284,7 @@ class Servicer:
         ids = [each for each in requested if each in listed or not self._backend.is_former(each)]
         self._inventory.snapshot.require_open_to_owner(ids)
         if ids:
-            result = "failed"
-            try:
-                await self._prepare(ids)
-                result = "ok"
-            finally:
-                self._metrics.recreations.labels(self._resource, result).inc()
+            await self._prepare(ids)
         return pb.PreStartContainerResponse()
 
     async def _prepare(self, ids: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.metrics import CODES, Metrics, Repaired, memory_limit
+from aosp_plugin.framework.metrics import CODES, PRE_START_CODES, Metrics, Repaired, memory_limit
 from tests.reports import complete_metrics
 
 A, B = "aosp.io/a", "aosp.io/b"
@@ -86,6 +86,7 @@ def test_memory_limit_is_that_of_the_cgroup(tmp_path: Path, limit: str, expected
 def test_series_whose_labels_are_known_exist_from_the_start(metrics: Metrics) -> None:
     """``rate`` ignores the first value of a series."""
     assert values(metrics, "allocations_total", "code") == dict.fromkeys(CODES, 0)
+    assert values(metrics, "pre_starts_total", "code") == dict.fromkeys(PRE_START_CODES, 0)
     assert values(metrics, "scans_total", "result") == {"ok": 0, "failed": 0, "hung": 0}
     assert value(metrics, "streams_open", resource=A) == 0
     assert value(metrics, "scan_duration_seconds_count", resource=A) == 0
@@ -116,5 +117,5 @@ def test_metrics_are_valid_openmetrics() -> None:
 def test_page_names_every_value_of_a_label() -> None:
     """``make generate`` generates the table of the metrics; the values are in the texts of the code."""
     text = PAGE.read_text(encoding="utf-8").partition("\n## Metrics\n")[2].partition("\n## ")[0]
-    words = ("ok", "failed", "hung", *CODES, *get_args(Repaired))
+    words = ("ok", "failed", "hung", *PRE_START_CODES, *get_args(Repaired))
     assert [word for word in words if f"`{word}`" not in text] == []
