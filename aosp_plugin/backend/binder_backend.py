@@ -220,7 +220,9 @@ class BinderBackend(Backend[FoundDevices]):
         return preference.prefer(order, available, must_include, size, found.numa_nodes)
 
     def pre_start(self, found: FoundDevices, ids: Sequence[str]) -> None:
-        """Recreate the binder devices of ``ids`` if ``recreate`` is on-start. Idempotent. Raises UnhealthyDeviceError.
+        """Recreate the binder devices of ``ids`` if ``recreate`` is on-start. Idempotent.
+
+        Raises UnhealthyDeviceError if another pod has one of them, and BackendError if the host fails.
 
         This includes a device that the count or ``per_device`` no longer allows: its pod keeps it.
 
@@ -234,12 +236,12 @@ class BinderBackend(Backend[FoundDevices]):
             try:
                 self._recreator.recreate(group)
             except HostError as error:
-                raise UnhealthyDeviceError(f"device {group.id!r} could not be recreated: {error}") from error
+                raise BackendError(f"device {group.id!r} could not be recreated: {error}") from error
         if self._spec is not None:
             try:
                 self._spec.rewrite()
             except (OSError, HostError, CdiError) as error:
-                raise UnhealthyDeviceError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
+                raise BackendError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
 
     def _sets_of(self, ids: Iterable[str], found: FoundDevices) -> list[DeviceSet]:
         """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""

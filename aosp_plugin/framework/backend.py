@@ -112,9 +112,10 @@ class Backend(ABC, Generic[FoundT]):
         return False
 
     def pre_start(self, found: FoundT, ids: Sequence[str]) -> None:
-        """Prepare the devices ``ids`` for a container that is about to start. Idempotent. Raises AllocationError.
+        """Prepare the devices ``ids`` for a container that is about to start. Idempotent.
 
-        Each ID is of a device of ``found`` that its pod may use.
+        Each ID is of a device of ``found`` that its pod may use. Raises AllocationError if a device cannot be used, and
+        OSError or PluginError (usually BackendError) if the host fails.
 
         The framework also calls it after ``allocate``, because a restarted kubelet may start the container without
         PreStartContainer.

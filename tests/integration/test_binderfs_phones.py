@@ -198,7 +198,7 @@ def test_removed_phone_whose_recreation_has_failed_is_not_mounted_again(
     backend = started(directory, 1, clock)
     with monkeypatch.context() as patch:
         directory.refuse_all(patch)
-        with pytest.raises(UnhealthyDeviceError, match="could not be recreated"):
+        with pytest.raises(BackendError, match="could not be recreated"):
             backend.pre_start(["phone1"])
     clock.now += SURPLUS_INTERVAL + 1
     backend.tell(allocated=Allocated(frozenset(), clock.now))

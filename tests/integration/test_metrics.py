@@ -20,7 +20,7 @@ from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.errors import AllocationError, BackendError
+from aosp_plugin.framework.errors import AllocationError, BackendError, PreStartTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.listed import FoundListed
 from aosp_plugin.framework.metrics import Metrics
@@ -254,6 +254,7 @@ class ExhaustedError(AllocationError):
         (ExhaustedError("no room"), grpc.StatusCode.RESOURCE_EXHAUSTED, "warning"),
         (BackendError("no room"), grpc.StatusCode.INTERNAL, "error"),
         (OSError(5, "no room"), grpc.StatusCode.INTERNAL, "error"),
+        (PreStartTimeoutError("no room"), grpc.StatusCode.DEADLINE_EXCEEDED, "error"),
         (BackendError("no room \udcff"), grpc.StatusCode.INTERNAL, "error"),
         (KeyError("no room"), grpc.StatusCode.UNKNOWN, ""),
         (ValueError("no room \udcff"), grpc.StatusCode.UNKNOWN, ""),
@@ -271,8 +272,8 @@ async def test_failing_requests_are_counted_and_logged(
 ) -> None:
     """A refusal has its own code, an error of the host is INTERNAL. A bug of the plugin is UNKNOWN, and gRPC logs it.
 
-    Each is answered, even one whose text is not UTF-8, or that Python replaces in a coroutine: the kubelet sets no
-    deadline for Allocate.
+    A host that hangs exceeds the deadline. Each is answered, even one whose text is not UTF-8, or that Python replaces
+    in a coroutine: the kubelet sets no deadline for Allocate.
     """
     # pytest-xdist cannot send a captured line whose text is not UTF-8.
     monkeypatch.setattr(logging.getLogger("grpc._cython.cygrpc"), "propagate", False)

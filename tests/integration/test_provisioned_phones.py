@@ -421,7 +421,7 @@ def test_no_container_starts_without_a_fresh_binderfs(directory: Mounts, provisi
     provisioner.start()
     backend = served(provisioner.directory, ProvisionedBy.PROVISIONER)
     assert provisioner.stop(signal.SIGKILL) == -signal.SIGKILL
-    with pytest.raises(UnhealthyDeviceError, match=r"could not be recreated: the provisioner at .* does not answer: "):
+    with pytest.raises(BackendError, match=r"could not be recreated: the provisioner at .* does not answer: "):
         backend.pre_start(["phone1"])
     backend.scan()
     assert reasons(backend)["phone1"].startswith("not-recreated")

@@ -39,6 +39,9 @@ LOG = logging.getLogger(__name__)
 
 DEVICE_PLUGIN = "v1beta1.DevicePlugin"
 
+_HOST_FAILED = {"INTERNAL", PreStartTimeoutError.code}
+"""The codes of answers to requests that the host let fail; the plugin refuses the others."""
+
 LONGEST_TEXT = 1000
 """Characters of an error, and of the IDs in a log record. An error is part of the trailers, of which a gRPC client
 refuses 16 KiB: it would get RESOURCE_EXHAUSTED instead of the code."""
@@ -351,7 +354,7 @@ def _log(rpc: str, code: str, error: str, ids: str, seconds: float) -> None:
     fields = {"rpc": rpc, "code": code, "device": ids[:LONGEST_TEXT], "duration_ms": milliseconds(seconds)}
     if code == "OK":
         LOG.debug("request answered", extra=fields)
-    elif code == "INTERNAL":
+    elif code in _HOST_FAILED:
         LOG.error("request failed", extra={**fields, "error": error})
     else:
         LOG.warning("request refused", extra={**fields, "error": error})
