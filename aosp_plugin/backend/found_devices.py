@@ -83,8 +83,8 @@ class HostState(NamedTuple):
     """Why devices are held, by ID; see ``HeldDevices``."""
     lacking: frozenset[str] = frozenset()
     """Binder devices that are not in the CDI spec, where containers get devices by the spec alone."""
-    not_recreated: Container[str] | None = None
-    """Binder devices that could not be recreated; None if the resource has no recreation."""
+    not_recreated: Mapping[str, str] | None = None
+    """Why binder devices could not be recreated, by name; None if the resource has no recreation."""
     phones: PhoneState | None = None
     """None if the resource has no phones."""
 
@@ -210,8 +210,17 @@ def problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthPr
         return own  # its binder devices are made when a claim is prepared
     reasons = [_reason(name, found, state) for name in group.members]
     if any(reasons):
-        return first(aggregate(group.id, [*zip(group.members, reasons, strict=True)]), own)
+        found_problem = aggregate(group.id, [*zip(group.members, reasons, strict=True)])
+        return first(_with_causes(found_problem, group, state.not_recreated or {}), own)
     return own
+
+
+def _with_causes(problem: HealthProblem | None, group: DeviceSet, causes: Mapping[str, str]) -> HealthProblem | None:
+    """Add why binder devices of a device could not be recreated; ``causes`` are by name."""
+    if problem is None or problem.reason is not Reason.NOT_RECREATED:
+        return problem
+    own = dict.fromkeys(causes[name] for name in group.members if causes.get(name))
+    return problem._replace(detail=": ".join([problem.detail, *own]))
 
 
 def general_problem(group: DeviceSet, found: FoundDevices, state: HostState) -> HealthProblem | None:

@@ -92,6 +92,12 @@ def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": "not-recreated"}
     backend.update_host()
     assert backend.due() is None, "the retry failed too, which changes nothing"
+    assert backend.found.devices[1].detail == "not-recreated: cannot recreate /dev/aosp_binder1: max= is reached"
+    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: no minor number is left")
+    backend.update_host()
+    assert backend.due() == 0.0
+    backend.scan()
+    assert backend.found.devices[1].detail.endswith("no minor number is left"), "the cause of the last attempt"
     recreations.failure = None
     backend.update_host()
     assert backend.due() == 0.0

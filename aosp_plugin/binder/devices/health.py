@@ -140,7 +140,7 @@ REASONS: Mapping[Reason, ReasonInfo] = {
     ),
     Reason.NOT_RECREATED: ReasonInfo(  # PreStartContainer recreates it, or fails with the cause
         "not recreated: it may carry the context of the tenant before",
-        "The plugin retries after each scan; its log has the cause.",
+        "The plugin retries after each scan. The detail has the cause.",
         Effect.REPAIRED_AT_START,
     ),
     Reason.REPLACED: ReasonInfo(

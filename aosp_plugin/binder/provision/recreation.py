@@ -19,10 +19,10 @@ listing of links to the devices.
 """
 
 import contextlib
-import itertools
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet, natural_sort
@@ -45,6 +45,14 @@ Two bytes leave room for every device ID: 63 characters of up to 4 bytes, and a 
 """
 
 
+class _Failure(NamedTuple):
+    """A failed replacement of a phone or a binder device."""
+
+    files: Mapping[str, BinderDevice | None]
+    """Its binder devices by name, as of the failure."""
+    cause: str
+
+
 class Recreator:
     """Recreates the binder devices of one resource and remembers failures.
 
@@ -57,14 +65,13 @@ class Recreator:
         self._host = host
         self._store = store
         self._provisioner = provisioner
-        self._failed: Mapping[str, Mapping[str, BinderDevice | None]] = {}
-        """The binder devices, by name, of each phone or binder device that could not be replaced, as of that time.
-        Replaced, never changed."""
+        self._failed: Mapping[str, _Failure] = {}
+        """The last failure of each phone or binder device that could not be replaced. Replaced, never changed."""
 
     @property
-    def failed(self) -> frozenset[str]:
-        """The binder devices that could not be recreated."""
-        return frozenset(itertools.chain.from_iterable(self._failed.values()))
+    def failed(self) -> dict[str, str]:
+        """Why binder devices could not be recreated, by name."""
+        return {name: failure.cause for failure in self._failed.values() for name in failure.files}
 
     def recreate(self, group: DeviceSet) -> None:
         """Replace the binder devices of a device set with fresh ones. Raises HostError; the failure is remembered."""
@@ -80,10 +87,10 @@ class Recreator:
         One that was removed is forgotten, and one that another plugin has replaced, as in a rolling update that was
         rolled back: that plugin may have given it to a container.
         """
-        self._failed = {name: files for name, files in self._failed.items() if self._files(files) == files}
+        self._failed = {name: each for name, each in self._failed.items() if self._files(each.files) == each.files}
         for replaced in natural_sort([*self._failed]):
             try:
-                self._recreate(replaced, [*self._failed[replaced]])
+                self._recreate(replaced, [*self._failed[replaced].files])
             except ProvisionerError:  # nor would it answer for the others
                 return
             except HostError as error:
@@ -92,7 +99,14 @@ class Recreator:
     def _recreate(self, replaced: str, names: Sequence[str]) -> None:
         """Replace a phone or a binder device, of which ``names`` are the binder devices. Raises HostError."""
         others = {other: members for other, members in self._failed.items() if other != replaced}
-        self._failed = {**others, replaced: self._files(names)}
+        try:
+            self._replace(replaced, names)
+        except BaseException as error:
+            self._failed = {**others, replaced: _Failure(self._files(names), str(error))}
+            raise
+        self._failed = others
+
+    def _replace(self, replaced: str, names: Sequence[str]) -> None:
         if self._provisioner is not None:
             self._provisioner.replace(replaced)
             # Another file system at the path of a known device would otherwise count as replaced.
@@ -101,7 +115,6 @@ class Recreator:
             recreate_device(device, self._host)
         else:
             raise HostError(f"binder device {replaced!r} does not exist")
-        self._failed = others
 
     def _files(self, names: Iterable[str]) -> Mapping[str, BinderDevice | None]:
         """Return the binder devices with these names as of the last scan."""

@@ -80,6 +80,6 @@ def test_set_has_the_reason_with_the_highest_precedence() -> None:
 def test_reason_of_a_file_does_not_hide_one_with_a_higher_precedence() -> None:
     """A replaced device is open to a claim that has it; one whose recreation has failed may carry another context."""
     found = FoundDevices(binder_devices={"b1": device(Kind.BINDERFS)}, reasons={"b1": Reason.REPLACED})
-    state = HostState(not_recreated=frozenset({"b1"}), lacking=frozenset({"b1"}))
+    state = HostState(not_recreated={"b1": ""}, lacking=frozenset({"b1"}))
     problems = device_problems([DeviceSet("b1", ("b1",))], found, state)
     assert problems == {"b1": (Reason.NOT_RECREATED, "not-recreated")}
