@@ -5,12 +5,17 @@ Plain files are no binderfs, so the replacement of a device is faked here. ``tes
 
 import contextlib
 import os
+import re
 import shutil
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from aosp_plugin.binder.devices import scanner
+from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
 from aosp_plugin.binder.driver.host import Host
@@ -167,10 +172,11 @@ def test_container_does_not_start_with_a_spec_that_has_the_device_before(
 
 
 @contextlib.asynccontextmanager
-async def serving(backend: Served, kubelet: Kubelet) -> AsyncIterator[Pod]:
+async def serving(backend: Served, kubelet: Kubelet, pre_start: float = IN_LIFE.pre_start) -> AsyncIterator[Pod]:
     """Serve two devices, and admit a pod with one."""
     pod = Pod("phone", [Container("main", {RESOURCE: 1})])
-    async with run(DevicePlugin(backend.backend, kubelet_dir=kubelet.directory, runtime=Runtime(timings=IN_LIFE))):
+    runtime = Runtime(timings=IN_LIFE._replace(pre_start=pre_start))
+    async with run(DevicePlugin(backend.backend, kubelet_dir=kubelet.directory, runtime=runtime)):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         await kubelet.admit(pod)
         yield pod
@@ -205,3 +211,159 @@ async def test_pod_is_told_the_cause_although_the_failed_recreation_is_published
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
         with pytest.raises(AdmissionError, match="max= is reached"):
             await kubelet.start_container(pod, "main")
+
+
+# -- what the event of a pod says, and the runbook explains
+
+
+class Node(NamedTuple):
+    """A plugin with two devices, of which a pod has one."""
+
+    recreations: Recreations
+    devices: DeviceDirectory
+    backend: Served
+    kubelet: Kubelet
+    pod: Pod
+    device: str
+
+    async def answer(self) -> str:
+        """Start the container; return why it does not start, or an empty text."""
+        try:
+            await self.kubelet.start_container(self.pod, "main")
+        except AdmissionError as error:
+            return str(error)
+        return ""
+
+    async def lose(self) -> None:
+        """Remove the device, and wait until the kubelet knows."""
+        (self.devices.directory / self.device).unlink()
+        await self.kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+
+
+@contextlib.asynccontextmanager
+async def node(
+    recreations: Recreations, devices: DeviceDirectory, kubelet: Kubelet, pre_start: float = IN_LIFE.pre_start
+) -> AsyncIterator[Node]:
+    backend = recreating(devices, DeviceList.CDI_CRI)
+    async with serving(backend, kubelet, pre_start) as pod:
+        (device,) = kubelet.allocated(RESOURCE)
+        await until(lambda: recreations.recreated == [device])
+        yield Node(recreations, devices, backend, kubelet, pod, device)
+
+
+async def closed(node: Node) -> str:
+    await node.lose()
+    return await node.answer()
+
+
+async def in_use(node: Node) -> str:
+    held = HealthProblem(Reason.IN_USE_BY_OTHER_API, str(Reason.IN_USE_BY_OTHER_API))
+    node.backend.tell(held={node.device: held})
+    return await node.answer()
+
+
+async def not_recreated(node: Node) -> str:
+    node.recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
+    return await node.answer()
+
+
+async def not_in_spec(node: Node) -> str:
+    cdi_dir = node.devices.directory.parent / "cdi"
+    shutil.rmtree(cdi_dir)
+    cdi_dir.touch()
+    return await node.answer()
+
+
+async def dropped(node: Node) -> str:
+    node.backend.reset()
+    await node.lose()
+    return await node.answer()
+
+
+RUNBOOK = Path(__file__).parents[2] / "docs/runbook.md"
+ANSWERS: dict[Callable[[Node], Awaitable[str]], str] = {
+    closed: "code = FailedPrecondition desc = device … is unhealthy: …",
+    in_use: "code = FailedPrecondition desc = device … is unhealthy: …",
+    not_recreated: "code = Internal desc = device … could not be recreated: …",
+    not_in_spec: "code = Internal desc = devices … were recreated, but: …",
+    dropped: "code = NotFound desc = device … is unknown",
+}
+HANGS = "code = DeadlineExceeded desc = device … could not be prepared: …"
+STOPPED = "endpoint … has been stopped"
+
+
+def matches(row: str, message: str) -> bool:
+    return re.search(re.escape(row).replace("…", ".+"), message) is not None
+
+
+@pytest.mark.parametrize("cause", ANSWERS)
+async def test_event_of_a_container_that_does_not_start_again(
+    recreations: Recreations, devices: DeviceDirectory, kubelet: Kubelet, cause: Callable[[Node], Awaitable[str]]
+) -> None:
+    async with node(recreations, devices, kubelet) as it:
+        message = await cause(it)
+    assert "PreStartContainer" in message
+    rows = {*ANSWERS.values(), HANGS, STOPPED}
+    assert [row for row in rows if matches(row, message)] == [ANSWERS[cause]], message
+
+
+@pytest.mark.parametrize(("function", "call"), [("recreate_device", ""), ("Recreator.retry", "host update")])
+async def test_event_of_a_container_whose_plugin_hangs(
+    recreations: Recreations,
+    devices: DeviceDirectory,
+    kubelet: Kubelet,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    call: str,
+) -> None:
+    """The event names the call on the host for which the recreation waits, if it is another one."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        begun.set()
+        ended.wait()
+
+    async with node(recreations, devices, kubelet, pre_start=1.0) as it:
+        monkeypatch.setattr(f"aosp_plugin.binder.provision.recreation.{function}", hang)
+        if call:
+            devices.add(2)
+            await until(begun.is_set)
+        message = await it.answer()
+        ended.set()
+    assert matches(HANGS, message), message
+    assert message.partition("because of a ")[2].removesuffix(" that has not ended") == call
+
+
+async def test_event_of_a_container_whose_plugin_has_stopped(
+    recreations: Recreations, devices: DeviceDirectory, kubelet: Kubelet
+) -> None:
+    async with node(recreations, devices, kubelet) as it:
+        pass
+    message = await it.answer()
+    assert matches(STOPPED, message), message
+
+
+async def test_a_dropped_device_that_pods_may_have_delays_no_container(
+    recreations: Recreations, devices: DeviceDirectory, kubelet: Kubelet
+) -> None:
+    """Nothing is recreated, so the runtime says what is missing."""
+    async with node(recreations, devices, kubelet) as it:
+        it.backend.tell(former=frozenset({it.device}))
+        assert await dropped(it) == ""
+        assert recreations.recreated == [it.device], "by Allocate"
+
+
+async def test_nobody_asks_a_plugin_that_does_not_recreate(devices: DeviceDirectory, kubelet: Kubelet) -> None:
+    backend = binder_backend(devices.directory, recreate=Recreate.NEVER)
+    async with serving(backend, kubelet) as pod:
+        for path in devices.directory.iterdir():
+            path.unlink()
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
+        await kubelet.start_container(pod, "main")
+
+
+def test_the_runbook_has_each_event_of_a_container_that_does_not_start_again() -> None:
+    """The row on CDI devices is of the runtime."""
+    section = RUNBOOK.read_text(encoding="utf-8").partition("### A container does not start again\n")[2]
+    rows = re.findall(r"^\| `([^`]+)`", section.partition("\n### ")[0], re.MULTILINE)
+    assert {*rows} == {*ANSWERS.values(), HANGS, STOPPED, "unresolvable CDI devices"}

@@ -26,7 +26,7 @@ def test_a_deliberate_reason_hides_no_fault_with_the_same_effect() -> None:
 def test_the_runbook_names_the_reasons_that_keep_a_container_from_starting_again() -> None:
     runbook = (Path(__file__).parents[3] / "docs/runbook.md").read_text(encoding="utf-8")
     section = runbook.partition("### A container does not start again\n")[2].partition("\n### ")[0]
-    rows = [re.findall("`([a-z-]+)`", row) for row in section.split("\n") if "[reason]" in row]
+    rows = [re.findall("`([a-z-]+)`", row) for row in section.split("\n") if "[reasons]" in row]
     assert rows == [
         [reason for reason in Reason if REASONS[reason].effect is effect] for effect in (Effect.CLOSED, Effect.IN_USE)
     ]
