@@ -117,7 +117,7 @@ HOST_HANGS: Final = SCAN_FAILED._replace(begins="call on the host is hanging", e
 """A call that is not a scan, and for which the scans wait."""
 UPDATE_FAILED: Final = Kind(
     "host-not-updated",
-    "Phones or CDI specs are not as they should be on the host",
+    "What the devices require on the host is not as it should be",
     "The device list is current. Check for a full or read-only disk, a missing right or a hanging file system.",
     "PluginHostUpdateFailing",
     Severity.ERROR,

@@ -176,7 +176,7 @@ class Metrics:
         )
         self.host_updates = of_all.counter(
             "host_updates_total",
-            "Updates of phones and CDI specs after scans: `ok`, `failed` (retried).",
+            "Updates of the host after scans: `ok`, `failed` (retried).",
             result=_RESULTS,
         )
 
