@@ -42,7 +42,9 @@ class Kind(NamedTuple):
     ends: str = ""
     """The log message, of the level info, when a condition ends; empty if another message says so."""
     level: int = logging.WARNING
-    """The level of ``begins``."""
+    """The level of ``begins``: ERROR needs a person, WARNING if the condition lasts, and INFO is expected.
+
+    It does not follow from ``severity``, which says what pods lose: a NOTICE that a person can remedy is a WARNING."""
     heading: str = ""
     """The fragment of the heading in the runbook, if it is not the alert's."""
 

@@ -30,11 +30,15 @@ def in_code() -> Iterator[tuple[str, str]]:
                 yield CALLS[name], pattern(call.args[0])
 
 
+def section(heading: str) -> str:
+    """Return the text below a heading of the page."""
+    text = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
+    return re.split(r"\n##+ ", text.partition(f"\n### {heading}\n")[2], maxsplit=1)[0]
+
+
 def in_document() -> Iterator[tuple[str, str]]:
     """Yield level and message of each event in the table."""
-    text = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
-    section = text.partition("\n### Log events\n")[2].partition("\n## ")[0]
-    for messages, level in re.findall(r"^\| (`.+?`) \| (\w+) \|", section, re.MULTILINE):
+    for messages, level in re.findall(r"^\| (`.+?`) \| (\w+) \|", section("Log events"), re.MULTILINE):
         yield from ((level, message) for message in re.findall("`(.+?)`", messages))
 
 
@@ -44,3 +48,10 @@ def test_each_log_event_of_the_document_is_in_the_code() -> None:
     assert len(document) > 30
     for level, message in document:
         assert any(each == level and re.fullmatch(text, message) for each, text in code), f"{level} {message}"
+
+
+def test_the_document_has_the_log_events_of_each_kind_of_condition() -> None:
+    rows = re.findall(r"^\| `(.+?)` \| (\w+) \| `?(.*?)`? \|", section("Log events of conditions"), re.MULTILINE)
+    begins = {(kind.begins, logging.getLevelName(kind.level).lower(), kind.ends) for kind in kinds().values()}
+    assert {*rows} == {row for row in begins if row[0]}
+    assert all(kind.begins for kind in kinds().values() if kind.ends)

@@ -119,3 +119,12 @@ def test_page_names_every_value_of_a_label() -> None:
     text = PAGE.read_text(encoding="utf-8").partition("\n## Metrics\n")[2].partition("\n## ")[0]
     words = ("ok", "failed", "hung", *PRE_START_CODES, *get_args(Repaired))
     assert [word for word in words if f"`{word}`" not in text] == []
+
+
+def test_page_names_the_metrics_that_only_a_driver_has(metrics: Metrics) -> None:
+    """They are together in the table, whose order is that of the code."""
+    plugin = {family.name for family in metrics.registry.collect() if family.samples}
+    metrics.add(B, is_driver=True)
+    drivers = [family for family in metrics.registry.collect() if family.samples and family.name not in plugin]
+    first, last = (f"{each.name}{'_total' * (each.type == 'counter')}" for each in (drivers[0], drivers[-1]))
+    assert f"`{first}` to `{last}` exist" in " ".join(PAGE.read_text(encoding="utf-8").split())
