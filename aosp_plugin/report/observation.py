@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.found_devices import FoundDevices
@@ -66,7 +66,7 @@ class Observation:
         name = server.resource_name
         return ResourceStatus(server, self._backends[name], self._found(name), self._ages[name].since)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the metrics that are computed at each scrape, for prometheus_client. Unknown states have no series."""
         allocated, backends = self.pod_resources.allocated(), self._backends
         yield _by_resource(
