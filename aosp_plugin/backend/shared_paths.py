@@ -15,7 +15,7 @@ from aosp_plugin.backend.spread import Selected, Spread, SpreadItem, paired
 from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
 from aosp_plugin.binder.devices.sets import natural_sort
-from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS, Host
 from aosp_plugin.config.host_devices import SliceDevices, shared_device, spread_device
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import OWN_BINDERFS, has_placeholder, placeholder_pattern, shared_path
@@ -155,12 +155,20 @@ class SharedPaths:
 
     @staticmethod
     def _find(path: str, search: PathSearch) -> dict[str, os.stat_result]:
-        """Return the status of each file at a path or matching a pattern, links followed."""
+        """Return the status of each file at a path or matching a pattern, links followed.
+
+        Raises OSError if descriptors or memory are exhausted.
+        """
         files: dict[str, os.stat_result] = {}
-        with contextlib.suppress(OSError):
-            for candidate in search.find(path):
-                with contextlib.suppress(OSError):
-                    files[candidate] = search.status(candidate)
+        try:
+            candidates = search.find(path)
+        except OSError as error:
+            if error.errno in TRANSIENT_ERRORS:
+                raise
+            return files
+        for candidate in candidates:
+            with contextlib.suppress(OSError):
+                files[candidate] = search.status(candidate)
         return files
 
     def _shared_devices(self, found: Mapping[str, Iterable[str]]) -> tuple[tuple[str, str], ...]:

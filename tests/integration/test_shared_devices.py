@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.binder.driver import host
 from aosp_plugin.config.host_devices import SharedDevice, SliceDevices, SpreadDevice
-from aosp_plugin.config.keys import NumberedSets
+from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.backend import ClaimParameters
@@ -24,7 +25,7 @@ from aosp_plugin.framework.errors import InvalidRequestError, UnhealthyDeviceErr
 from kubelet_standin import ClaimsError, Container, DraPod, Kubelet, Pod
 from tests.backends import Served, binder_backend
 from tests.dra_node import DraNode
-from tests.support import RESOURCE, DeviceDirectory, listed, names, run
+from tests.support import RESOURCE, DeviceDirectory, listed, names, run, without_descriptors
 
 NULL = "/dev/null"
 CLAIMED: dict[str, Any] = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
@@ -447,3 +448,13 @@ def test_claim_gets_no_device_of_the_slice_of_another_one(device_directory: Devi
         with pytest.raises(InvalidRequestError, match=f"{path} is not allowed: it is {dri.path(1)} of slice_devices"):
             backend.prepare(["aosp_binder0"], given)
         backend.prepare(["aosp_binder1"], given)
+
+
+def test_a_scan_without_descriptors_fails_instead_of_finding_less(dri: Dri) -> None:
+    """Containers would start without the devices."""
+    dri.add(128)
+    shared = SharedDevice(path=dri.pattern, required=False)
+    paths = SharedPaths(host.Host(), Resource(shared_devices=(shared,)))
+    assert paths.scan().devices == ((dri.path(128), dri.path(128)),)
+    with without_descriptors(os.getpid()), pytest.raises(OSError, match="Too many open files"):
+        paths.scan()

@@ -10,7 +10,7 @@ import stat
 from fnmatch import fnmatchcase
 
 from aosp_plugin.binder.devices.sets import natural_sort
-from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS, Host
 
 _WILDCARD = re.compile(r"[*?[]")
 
@@ -55,7 +55,7 @@ class PathSearch:
     def find(self, path: str) -> list[str]:
         """Return the files that match a pattern, in natural order, or a path itself, even if it does not exist.
 
-        Raises OSError if links lead in a circle.
+        Raises OSError if links lead in a circle, or if descriptors or memory are exhausted.
         """
         found = [""]
         for part in parts(path):
@@ -79,11 +79,16 @@ class PathSearch:
         return status
 
     def _list(self, directory: str, part: str) -> list[str]:
-        """Return the names in a directory that match a part of a pattern; none if there is no such directory."""
+        """Return the names in a directory that match a part of a pattern; none if it does not exist or is unreadable.
+
+        Raises OSError if descriptors or memory are exhausted: containers would start without what is there.
+        """
         resolved = self._follow(directory)
         try:
             names = self._host.listdir(resolved)
-        except OSError:
+        except OSError as error:
+            if error.errno in TRANSIENT_ERRORS:
+                raise
             self._watch_for(resolved)
             return []
         self.directories.add(self._host.process_path(resolved))
