@@ -26,7 +26,6 @@ from aosp_plugin.framework.apiserver.protocol import (
     RESOURCE_API,
     RESOURCE_SLICES,
     ApiError,
-    ApiUnavailableError,
     ConflictError,
     NotFoundError,
     Request,
@@ -273,7 +272,7 @@ class SlicePublisher:
         except NotFoundError as error:
             text = f"the API server does not serve {RESOURCE_API}, which requires Kubernetes 1.34 or newer"
             raise NotFoundError(Request("list", RESOURCE_SLICES), text, status=error.status) from error
-        found = [_parsed("list", item) for item in listed]
+        found = [stored_slice("list", item) for item in listed]
         # Slices of others must never be touched, even if the server does not apply the selector.
         return {each.name: each for each in found if self._is_own(each)}
 
@@ -326,10 +325,10 @@ class SlicePublisher:
         """Create or update a slice, and compare the answer. Raises ApiError."""
         name = wanted["metadata"]["name"]
         if stored is None:
-            answer = _parsed("create", await self._create(wanted))
+            answer = stored_slice("create", await self._create(wanted))
         else:
             path = object_path(RESOURCE_SLICES, name)
-            answer = _parsed("update", await self._api.update(path, replacement(wanted, stored)))
+            answer = stored_slice("update", await self._api.update(path, replacement(wanted, stored)))
         LOG.debug("ResourceSlice written", extra={"slice": name})
         if not answer.is_as(wanted):
             if has_taints(wanted) and not has_taints({"spec": answer.spec}):
@@ -351,7 +350,7 @@ class SlicePublisher:
             return await self._api.create(RESOURCE_SLICES, wanted, dry_run=dry_run)
         except ConflictError:
             name = wanted["metadata"]["name"]
-            if not self._is_own(_parsed("get", await self._api.get(object_path(RESOURCE_SLICES, name)))):
+            if not self._is_own(stored_slice("get", await self._api.get(object_path(RESOURCE_SLICES, name)))):
                 LOG.warning("ResourceSlice of another client has the name, using other names", extra={"slice": name})
                 self._identity = self._identity._replace(variant=f"x{self._rng.getrandbits(32):08x}")
             raise
@@ -401,11 +400,3 @@ async def _errors(requests: Iterable[Coroutine[None, None, None]]) -> list[ApiEr
         return None
 
     return [error for error in await asyncio.gather(*map(failure, requests)) if error is not None]
-
-
-def _parsed(verb: str, item: Any) -> StoredSlice:
-    """Return ``item`` as a slice. Raises ApiUnavailableError if it is not a slice."""
-    try:
-        return stored_slice(item)
-    except ValueError as error:
-        raise ApiUnavailableError(Request(verb, RESOURCE_SLICES), str(error)) from error

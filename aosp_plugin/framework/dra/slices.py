@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES, ApiUnavailableError, Request
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import driver_names
 
@@ -153,12 +154,13 @@ def has_taints(slice_: Any) -> bool:
         return False
 
 
-def stored_slice(obj: Any) -> StoredSlice:
-    """Return the slice in an answer of the API server. Raises ValueError if ``obj`` is not a valid slice."""
+def stored_slice(verb: str, obj: Any) -> StoredSlice:
+    """Return the slice in an answer of the API server. Raises ApiUnavailableError if ``obj`` is not a valid slice."""
     try:
         metadata = msgspec.convert(obj, _Object).metadata
     except msgspec.ValidationError as error:
-        raise ValueError(f"the object is not a ResourceSlice: {error}") from error
+        text = f"the object is not a ResourceSlice: {error}"
+        raise ApiUnavailableError(Request(verb, RESOURCE_SLICES), text) from error
     return StoredSlice(metadata.name, metadata.resource_version, obj["metadata"], comparable(obj["spec"]))
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.driver_names import DEVICES_PER_SLICE, label_value, pool_name
 from aosp_plugin.framework.dra.slices import (
@@ -66,7 +67,7 @@ def as_stored(wanted_slice: Mapping[str, Any], **spec: Any) -> StoredSlice:
         for taint in device.get("taints", []):
             taint["timeAdded"] = "2026-01-01T00:00:00Z"
     stored["spec"] |= spec
-    return stored_slice(json.loads(json.dumps(stored)))
+    return stored_slice("get", json.loads(json.dumps(stored)))
 
 
 def test_devices_are_divided_into_blocks_by_number_each_with_a_pool_of_one_slice() -> None:
@@ -200,15 +201,15 @@ def test_an_update_keeps_labels_and_finalizers() -> None:
     assert update["spec"] == after["spec"]
 
 
-def test_an_object_that_is_no_slice_is_a_value_error() -> None:
+def test_an_object_that_is_no_slice_is_an_invalid_answer() -> None:
     no_slices: list[Any] = [
         *({}, [], None, {"metadata": None, "spec": {}}, {"metadata": {"name": "a", "uid": "u"}, "spec": {}}),
         {"metadata": {"name": "a", "uid": "u", "resourceVersion": 1}, "spec": {}},
         {"metadata": {"name": "a", "uid": "u", "resourceVersion": "1"}, "spec": None},
     ]
     for garbage in no_slices:
-        with pytest.raises(ValueError, match="the object"):
-            stored_slice(garbage)
+        with pytest.raises(ApiUnavailableError, match="the object is not a ResourceSlice"):
+            stored_slice("get", garbage)
 
 
 def test_the_probe_for_taints_is_a_valid_slice_with_a_taint() -> None:
