@@ -54,7 +54,6 @@ class Publishing:
     ) -> None:
         self.server = server
         self.inventory = Inventory()
-        self.stop = asyncio.Event()
         self.metrics = Metrics()
         self.publisher = SlicePublisher(
             client,
@@ -62,11 +61,11 @@ class Publishing:
             NODE,
             self.inventory,
             lambda *_: {},
-            self.stop,
             resource=RESOURCE,
             runtime=Runtime(self.metrics, timings=timings),
             rng=random.Random(1),  # noqa: S311 - repeatable
         )
+        self.task = asyncio.create_task(self.publisher.run())
 
     async def confirmed(self) -> None:
         """Wait until every slice is confirmed."""
@@ -153,12 +152,12 @@ async def publishing(
         server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
     async with contextlib.aclosing(client_type(StaticCredentials(server.url))) as client:
         running = Publishing(server, client, timings)
-        task = asyncio.create_task(running.publisher.run())
         try:
             if devices is not None:
                 await running.published(devices)
             yield running
         finally:
-            running.stop.set()
+            running.task.cancel()
             async with asyncio.timeout(10):
-                await task
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running.task

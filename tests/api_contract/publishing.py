@@ -86,7 +86,7 @@ async def publishing(server: Server, name: str, attributes: Attributes = lambda 
     """Run a publisher with the rights of a driver; its slices are deleted at the end."""
     token = await server.token(f"publisher-{uuid.uuid4()}", RIGHTS)
     async with server.client() as client, server.client(token=token) as own_client:
-        stop, inventory = asyncio.Event(), Inventory()
+        inventory = Inventory()
         node = f"{name}-{uuid.uuid4().hex[:6]}"
         publisher = SlicePublisher(
             own_client,
@@ -94,7 +94,6 @@ async def publishing(server: Server, name: str, attributes: Attributes = lambda 
             node,
             inventory,
             lambda _, each: attributes(each),
-            stop,
             resource="example.com/phone",
             runtime=Runtime(),
         )
@@ -104,8 +103,9 @@ async def publishing(server: Server, name: str, attributes: Attributes = lambda 
         try:
             yield running
         finally:
-            stop.set()
-            await task
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
             await delete_collection(client, f"spec.nodeName={node}")
 
 

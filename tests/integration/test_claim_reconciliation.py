@@ -41,15 +41,16 @@ async def reconciled(node: Node, timings: Timings = FAST, gone: float = 0.1) -> 
     """Run the claims of a new process."""
     async with node.claims(timings=timings._replace(claim_gone=gone)) as claims:
         await claims.repair()
-        stop, files = asyncio.Event(), FileEvents()
-        task = asyncio.create_task(claims.run(files.subscribe(), stop))
+        files = FileEvents()
+        task = asyncio.create_task(claims.run(files.subscribe()))
         try:
             await until(lambda: not claims._requested.is_set())
             yield claims
         finally:
             node.backend.resume.set()
-            stop.set()
-            await task
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
             files.close()
 
 
@@ -113,7 +114,7 @@ async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
         node.spec("a").unlink()
         await until(node.spec("a").exists)
         assert node.spec("a").read_bytes() == content
-    assert node.repairs("spec") > 0
+        await until(lambda: node.repairs("spec") > 0)
 
 
 async def test_lost_devices_are_prepared_again_with_a_new_spec(node: Node) -> None:

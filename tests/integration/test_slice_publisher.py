@@ -228,7 +228,7 @@ async def test_the_end_does_not_wait_for_the_api_server(server: ApiServer) -> No
         hang = server.faults.add(Hang())
         running.inventory.publish(Found(phones(3)))
         await server.wait_for(lambda _: hang.hits)
-        running.stop.set()
+        running.task.cancel()
         async with asyncio.timeout(5):
             await server.wait_for(lambda s: not s.open_watches)
 

@@ -282,35 +282,30 @@ class Claims:
             found.append(DeviceHealth(allocated.pool, allocated.name, problem))
         return found, (self._superseded, self._inventory.superseded(snapshot.revision))
 
-    async def run(self, files: Subscription, stop: asyncio.Event) -> None:
-        """Repair until ``stop`` is set. Failures are logged, retried, and conditions.
-
-        ``files`` is used by this object alone.
-        """
-        while not stop.is_set():
+    async def run(self, files: Subscription) -> None:
+        """Repair until cancelled. Failures are logged, retried, and conditions. ``files`` is for this object alone."""
+        while True:
             pause = min(self._repair_due - self._clock(), files.interval)
             # A repair that fails also changes files.
             changed = () if self._repair_failed else (files.changed,)
-            await self._clock.wait(*changed, self._requested, stop, timeout=max(0.0, pause))
-            if stop.is_set():
-                return
+            await self._clock.wait(*changed, self._requested, timeout=max(0.0, pause))
             if not self._requested.is_set():
                 await debounce(files.changed, self._timings.quiet, self._timings.retry)
-            await self.round(files, stop)
+            await self._round(files)
 
     def check(self) -> None:
         """Request a round about all claims, for example after a restart of the kubelet."""
         self._ask_due = self._ask_all_due = 0.0
         self._requested.set()
 
-    async def round(self, files: Subscription, stop: asyncio.Event) -> None:
+    async def _round(self, files: Subscription) -> None:
         """Repair what is on the host; ask the API server for the claims that are due, all of them after ``check``."""
         self._requested.clear()
         files.changed.clear()
         await self.repair(before=lambda: files.watch(self._watched))
         await self._restore_damaged()
         if self._clock() >= self._ask_due:
-            await self._ask_for_claims(stop)
+            await self._ask_for_claims()
         if self.api.ended.keys() - self._unserved and not self._repair_failed:
             self._repair_due = self._clock()
 
@@ -375,7 +370,7 @@ class Claims:
         except ClaimError:
             return None
 
-    async def _ask_for_claims(self, stop: asyncio.Event) -> None:
+    async def _ask_for_claims(self) -> None:
         """Ask for all claims, or between these times for the claims that were gone, one after another."""
         now = self._clock()
         everything, gone = now >= self._ask_all_due, self.api.gone
@@ -385,7 +380,7 @@ class Claims:
         for record in [*self.prepared.values()]:
             if everything or record.uid in gone:
                 is_needed = await self.api.ask(record, self._timings.hang)
-                if is_needed is None or stop.is_set():  # the API server does not answer: the next round asks again
+                if is_needed is None:  # the API server does not answer: the next round asks again
                     self._ask_all_due = now if everything else self._ask_all_due
                     return
 

@@ -92,7 +92,6 @@ class DraDriver(ResourceServer):
             node_name,
             self.inventory,
             backend.attributes,
-            self._stop,
             resource=backend.resource_name,
             runtime=runtime,
         )
@@ -118,7 +117,7 @@ class DraDriver(ResourceServer):
         self._claims.check()
 
     def _beside(self) -> list[Coroutine[None, None, None]]:
-        return [self._publish(), self._claims.run(self._claim_files, self._stop), self._follow_kubelet()]
+        return [self._publish(), self._claims.run(self._claim_files), self._follow_kubelet()]
 
     async def _start(self) -> None:
         """Scan, and restore the claims before the kubelet asks for them. Later rounds retry what fails."""

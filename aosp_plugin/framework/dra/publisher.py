@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from aosp_plugin.framework import conditions as kinds
-from aosp_plugin.framework.aio import complete_unless, wait_any
+from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import (
     NODES,
@@ -65,18 +65,16 @@ class SlicePublisher:
         node_name: str,
         inventory: Inventory,
         attributes: Callable[[Any, str], Mapping[str, AttributeValue]],
-        stop: asyncio.Event,
         *,
         resource: str,
         runtime: Runtime,
         rng: random.Random | None = None,
     ) -> None:
-        """``attributes`` is ``Backend.attributes``; ``stop`` ends ``run``; ``resource`` is the label of ``metrics``."""
+        """``attributes`` is ``Backend.attributes``; ``resource`` is the label of ``metrics``."""
         self._api = api
         self._inventory = inventory
         self._attributes = attributes
         self._resource = resource
-        self._stop = stop
         self._conditions = runtime.conditions
         self._metrics = runtime.metrics
         self._timings = runtime.timings
@@ -129,10 +127,7 @@ class SlicePublisher:
             self._due.set()
 
     async def run(self) -> None:
-        """Publish until ``stop`` is set. Errors of the API server are conditions, and never raised."""
-        await complete_unless(self._stop, self._run())
-
-    async def _run(self) -> None:
+        """Publish until cancelled. Errors of the API server are conditions, and never raised."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             tasks.create_task(self._publish_repeatedly())
