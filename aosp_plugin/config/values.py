@@ -228,6 +228,3 @@ Link = Annotated[
     Limit("an http or https URL without fragment, or empty"),
 ]
 Seconds = Annotated[float, Meta(ge=0), Limit("a number of seconds, 0 or more", math.isfinite)]
-Interval = Annotated[
-    float, Meta(ge=0), Limit("0, or a number of seconds from 1 on", lambda value: value == 0 or 1 <= value < math.inf)
-]
