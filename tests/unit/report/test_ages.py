@@ -3,7 +3,7 @@
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Owner
-from aosp_plugin.report.ages import Ages
+from aosp_plugin.report.observation import Ages
 from tests.support import Clock
 
 PHONE, OTHER = Owner("games", "phone-1", "android"), Owner("shop", "phone-2", "android")
