@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aosp_plugin.cli.status import selected
-from aosp_plugin.cli.summary import problem_lines
+from aosp_plugin.cli.status import problem_lines, selected
 from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.framework.errors import ConfigError
 from aosp_plugin.report.document import Problem, Report

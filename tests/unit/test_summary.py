@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from aosp_plugin.cli.summary import age, summary
+from aosp_plugin.cli.status import age, summary
 from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.report.document import (
     Counts,
