@@ -114,7 +114,6 @@ class BinderBackend(Backend[FoundDevices]):
         names = self._store.devices if self._phones is None else self._phones.names()
         before = self._last
         groups = {name: before.sets.get(name) or self._layout.set_of(name) for name in self._layout.ids(names)}
-        crowded = found_devices.crowded(groups.values(), shared.spread)
         directory = self._host.resolve(self._resource.scan_directory)
         found = FoundDevices(
             directories=self._store.directories() | self._shared_paths.directories(),
@@ -122,7 +121,6 @@ class BinderBackend(Backend[FoundDevices]):
             binder_devices=self._store.devices,
             reasons=self._store.reasons,
             shared=shared,
-            crowded=crowded,
             state=self._state(),
             numa_nodes=self._numa_nodes(groups.values(), shared),
             directory=directory,

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.backend.spread import Spread
 from aosp_plugin.binder.devices.health import HealthProblem, Reason, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet, is_phone, last_number
@@ -101,8 +100,6 @@ class FoundDevices(Found):
     """The reasons of the unhealthy binder devices, by name."""
     shared: SharedFiles = field(default_factory=SharedFiles)
     """What containers get besides binder devices."""
-    crowded: Mapping[str, str] = field(default_factory=dict)
-    """The devices for which a spread device has no room, by ID, with the path of the spread device."""
     state: HostState = field(default_factory=HostState)
     """The other state that decides on the health of the devices."""
     problems: Mapping[str, HealthProblem] = field(default_factory=dict)
@@ -161,6 +158,20 @@ class FoundDevices(Found):
         own = {group.id: [name for name in group.members if name in names] for group in groups}
         return {device_id: found for device_id, found in own.items() if found and device_id not in self.problems}
 
+    @cached_property
+    def crowded(self) -> Mapping[str, str]:
+        """The devices beyond the ``per_device`` of a spread device, by ID, with the path of the spread device."""
+        counts, full, spread = Counter[str](), dict[str, str](), self.shared.spread
+        limited = any(item.device.per_device is not None for item in spread.items)
+        for group in self.sets.values() if limited else ():
+            limits = spread.limits(group.number)
+            path = next((path for path, limit in limits.items() if counts[path] >= limit), "")
+            if path:
+                full[group.id] = path
+            else:
+                counts.update([*limits])
+        return full
+
     @property
     def by_spread_device(self) -> dict[str, list[str]]:
         """The IDs of the devices of each spread device, by the path of the spread device."""
@@ -181,20 +192,6 @@ class FoundDevices(Found):
     def allocated(self, group: DeviceSet) -> AllocatedDevice:
         """Return what a container gets with a device."""
         return AllocatedDevice(group.id, self.existing(group), self.shared.of(group.number), group.number)
-
-
-def crowded(groups: Iterable[DeviceSet], spread: Spread) -> dict[str, str]:
-    """Return the devices beyond the ``per_device`` of a spread device, by ID, with the path of the spread device."""
-    counts, full = Counter[str](), dict[str, str]()
-    limited = any(item.device.per_device is not None for item in spread.items)
-    for group in groups if limited else ():
-        limits = spread.limits(group.number)
-        path = next((path for path, limit in limits.items() if counts[path] >= limit), "")
-        if path:
-            full[group.id] = path
-        else:
-            counts.update([*limits])
-    return full
 
 
 def device_problems(groups: Iterable[DeviceSet], found: FoundDevices, state: HostState) -> dict[str, HealthProblem]:
