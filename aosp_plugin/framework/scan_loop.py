@@ -90,7 +90,7 @@ class ScanLoop:
         """Request a scan without a change."""
         self._changes.notify()
 
-    def pause_updates(self, *, paused: bool) -> None:
+    def pause_updates(self, paused: bool) -> None:  # noqa: FBT001 - a callback
         """Keep scanning, but leave the host to another plugin of the resource while ``paused``."""
         self._updates_paused = paused
         self.trigger()

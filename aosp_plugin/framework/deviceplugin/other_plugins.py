@@ -34,20 +34,19 @@ class OtherPlugins:
         resource: str,
         runtime: Runtime,
         *,
-        override: Callable[[bool], None],
+        pause_updates: Callable[[bool], None],
         earlier_ended: Callable[[], None],
     ) -> None:
         """Scan the kubelet's directory whenever ``supervisor`` notices a change of it.
 
-        ``override`` is called with True
-        when a later plugin has taken over, and with False when that has gone and the present registration has ended.
-        ``earlier_ended`` is called when an earlier plugin has ended: the kubelet may have its list, and it may have
-        changed the host.
+        ``pause_updates`` is called with True when a later plugin has taken over kubelet and host, and with False when
+        that has gone and the present registration has ended. ``earlier_ended`` is called when an earlier plugin has
+        ended: the kubelet may have its list, and it may have changed the host.
         """
         self._supervisor = supervisor
         self._resource = resource
         self._conditions = runtime.conditions
-        self._override = override
+        self._pause_updates = pause_updates
         self._earlier_ended = earlier_ended
         self._count = runtime.metrics.other_plugins.labels(resource)
         self._timings = runtime.timings
@@ -94,7 +93,9 @@ class OtherPlugins:
         self._report()
         was_silent, self._silent = self._silent, later or (same and self._silent)
         if self._silent != was_silent or (later and not same):
-            self._override(later)
+            if later:
+                self._supervisor.silence()
+            self._pause_updates(later)
         if ended:
             self._supervisor.reregister(Loss.LATER_PLUGIN_ENDED)
         elif len(found) < len(before) and not later:

@@ -47,7 +47,7 @@ class DevicePlugin(ResourceServer):
             self.registration,
             backend.resource_name,
             runtime,
-            override=self._set_overridden,
+            pause_updates=self._scan_loop.pause_updates,
             earlier_ended=self._replace_traces,
         )
 
@@ -72,12 +72,6 @@ class DevicePlugin(ResourceServer):
 
     def _beside(self) -> list[Coroutine[None, None, None]]:
         return [self._other_plugins.run()]
-
-    def _set_overridden(self, overridden: bool) -> None:  # noqa: FBT001 - a callback
-        """Leave kubelet and host to a later plugin, or take the host back. A new registration takes both back."""
-        if overridden:
-            self.registration.silence()
-        self._scan_loop.pause_updates(paused=overridden)
 
     def _replace_traces(self) -> None:
         """Publish the devices again, and update the host, because a plugin that has ended may have done so last."""

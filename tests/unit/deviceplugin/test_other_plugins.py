@@ -27,6 +27,9 @@ class Scans:
         self.directory_changed, self.view_due, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.registered_endpoint = ""
 
+    def silence(self) -> None:
+        """Do nothing."""
+
     def reregister(self, loss: Loss) -> None:
         """Do nothing."""
 
@@ -62,14 +65,14 @@ async def test_a_plugin_leaves_the_host_alone_until_it_registers_again(
     directory: Any = Scans(*scans)
     calls: list[tuple[bool, str]] = []
 
-    def override(overridden: bool) -> None:  # noqa: FBT001 - a callback
-        calls.append((overridden, directory.registered_endpoint))
+    def pause_updates(paused: bool) -> None:  # noqa: FBT001 - a callback
+        calls.append((paused, directory.registered_endpoint))
 
     plugins = OtherPlugins(
         directory,
         "example.com/a",
         Runtime(timings=Timings(retry=0.0, recheck=0.0)),
-        override=override,
+        pause_updates=pause_updates,
         earlier_ended=lambda: None,
     )
     running = asyncio.create_task(plugins.run())
