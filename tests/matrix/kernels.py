@@ -63,7 +63,7 @@ CELLS: Final = (
     Cell(
         name="phones-on-5.1",
         title="5.0 and 5.1, `phones`",
-        refused="`fsopen(2)` and `move_mount(2)` are missing; [phones.md](phones.md#limits)",
+        refused="`fsopen(2)` and `move_mount(2)` are missing; [0004](decisions/0004-detached-mounts.md)",
     ),
     Cell(
         name="without-binder",

@@ -50,15 +50,15 @@ def _measured(result: Result | None) -> tuple[str, str, str]:
     total = result.passed + len(result.failures)
     items = f"{result.passed} of {total}" if total else ""
     versions = ", ".join(f"{name} {value}" for name, value in result.versions.items())
-    return items, f"{result.date}, plugin {result.plugin}", versions
+    return items, result.date, versions
 
 
 def _notes(cell: Cell, result: Result | None) -> str:
     notes = [cell.note, cell.refused, cell.not_run]
     if result and result.state == State.NOT_RUN:
         notes += result.skipped
-    elif result:
-        notes += [f"{count} skipped: {reason}" for reason, count in result.skipped.items()]
+    elif result and result.skipped:
+        notes.append(f"{sum(result.skipped.values())} skipped")
     elif cell.command and not result:
         notes.append("not run yet")
     return "; ".join(filter(None, notes))
