@@ -10,10 +10,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def examples() -> dict[str, str]:
-    """Return the example files in docs/phones.md by their bold title, such as "NUMA".
-
-    The second example below the same title has a number appended: "NUMA 2".
-    """
+    """Return the example files in docs/phones.md by their bold title, such as "NUMA"."""
     blocks: dict[str, str] = {}
     title = ""
     for bold, example in re.findall(
@@ -21,8 +18,8 @@ def examples() -> dict[str, str]:
     ):
         title = bold or title
         if example:
-            count = sum(name.startswith(title) for name in blocks)
-            blocks[f"{title} {count + 1}" if count else title] = example
+            assert title not in blocks, f"two examples below {title}"
+            blocks[title] = example
     return blocks
 
 

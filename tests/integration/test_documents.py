@@ -23,8 +23,7 @@ EXPECTED = {
     "Shared devices": {PHONE: (0, 2)},
     "One of several GPUs": {PHONE: (0, 2)},
     "Files of each phone": {PHONE: (0, 2)},
-    "One device, one phone": {PHONE: (120, 121)},
-    "One device, one phone 2": {PHONE: (2, 2)},
+    "One device, one phone": {PHONE: (2, 2)},
     "Several resources": {PHONE: (120, 121), "aosp.io/sidecar": (2, 2)},
     "CDI": {PHONE: (120, 121)},
     "NUMA": {BINDER: (COUNT, COUNT)},
@@ -84,7 +83,7 @@ async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_
             (devices.directory / f"phone{number}" / name).touch()
     (devices.directory / "phone5" / "hwbinder").unlink()
     file = tmp_path / "phones.yaml"
-    file.write_text(EXAMPLES["One device, one phone 2"])
+    file.write_text(EXAMPLES["One device, one phone"])
     port, pods = free_port(), f"{kubelet_dir}/pods.sock"
     address = f"127.0.0.1:{port}"
     flags = ("--config", str(file), "--listen", address)
