@@ -26,6 +26,14 @@
 {{- end -}}
 {{- $others = append $others $kind -}}
 {{- end -}}
+{{- $count := (default dict .Values.config.phones).count -}}
+{{- $used := not .Values.nodes -}}
+{{- range .Values.nodes -}}
+{{- if not (hasKey (default dict (default dict .config).phones) "count") -}}{{- $used = true -}}{{- end -}}
+{{- end -}}
+{{- if and $count (not $used) -}}
+{{- fail (printf "config.phones.count=%v has no effect, because each entry of nodes has a count of its own: set it there, and leave it out of config" $count) -}}
+{{- end -}}
 {{- range $entry := .Values.nodes -}}
 {{- range $key := list "node_events" "startup_taint" -}}
 {{- if hasKey (default dict $entry.config) $key -}}

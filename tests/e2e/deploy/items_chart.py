@@ -290,6 +290,7 @@ REFUSED = {
     f"{NODES},nodes[1].name=b,nodes[1].nodeSelector.l=x": "nodes: a and b may select the same node",
     f"{NODES},nodes[0].config.verify=probe": "entry a of nodes: config.verify=probe opens binder devices of the host",
     f"{NODES},nodes[0].config.node_events=true": "entry a of nodes: the rights for node_events are those of all",
+    f"{NODES},config.phones.count=9,nodes[0].config.phones.count=3": "config.phones.count=9 has no effect",
     f"hostNetwork=true,{SURGE}": "with hostNetwork the new pod waits for the port of the old one; choose 0",
 }
 """Wrong values and Helm's messages."""
