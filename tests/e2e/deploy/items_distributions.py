@@ -6,7 +6,7 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.e2e.deploy.manifests import VALUES, Manifest, accepted, charted
+from tests.e2e.deploy.manifests import VALUES, Manifest, accepted, charted, the
 from tests.layouts import DEVICE_PLUGINS, LAYOUTS, Layout
 
 if TYPE_CHECKING:
@@ -54,10 +54,13 @@ def selinux_types() -> None:
 
 
 def security_context_constraints() -> None:
-    """On OpenShift, the pods name the SecurityContextConstraints that they require."""
+    """On OpenShift, the pods name the constraints that they require, and the check leaves its user to them."""
     (layout,) = (layout for layout in LAYOUTS if layout.name == "openshift")
     metadata = _daemon_set(layout, "default")["spec"]["template"]["metadata"]
     assert metadata["annotations"]["openshift.io/required-scc"] == "privileged", metadata
+    job = the("Job", charted("--api-versions", "security.openshift.io/v1"))
+    context = job["spec"]["template"]["spec"]["securityContext"]
+    assert context == {"seccompProfile": {"type": "RuntimeDefault"}}, context
 
 
 def _daemon_set(layout: Layout, variant: str) -> Manifest:
