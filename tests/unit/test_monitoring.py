@@ -80,7 +80,7 @@ def test_the_dashboard_shows_the_metrics_of_each_alert() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_an_alert_has_a_heading_in_the_runbook(name: str) -> None:
     """The chart links to it."""
-    assert name in re.findall(r"^#+ (.+)$", RUNBOOK, flags=re.MULTILINE)
+    assert name in re.findall(r"^#+ (.+)$", RUNBOOK, flags=re.MULTILINE), "docs/runbook.md lacks this heading"
 
 
 def test_an_inhibited_alert_names_one_of_the_rules_for_alertmanager() -> None:
@@ -92,4 +92,4 @@ def test_an_inhibited_alert_names_one_of_the_rules_for_alertmanager() -> None:
 def test_every_alert_fires_in_a_state_of_make_test_deploy() -> None:
     states = yaml.safe_load((ROOT / "tests" / "e2e" / "deploy" / "alerts.yaml").read_text(encoding="utf-8"))
     fired = {alert for state in states.values() for alerts in state["alerts"].values() for alert in alerts}
-    assert fired == RULES.keys()
+    assert fired == RULES.keys(), "tests/e2e/deploy/alerts.yaml needs a state that fires each alert of rules.yaml"
