@@ -17,10 +17,11 @@ from aosp_plugin.backend import catalog, found_devices
 from aosp_plugin.backend.container_edits import EditsBuilder
 from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, HostState, ScanInput
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, OfferedPhones, ProvisionedPhones
+from aosp_plugin.backend.offers import RETRY, Offers
 from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import preference, sets
-from aosp_plugin.binder.devices.health import HealthProblem
+from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet, Layout, PhoneLayout, natural_sort
 from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver.host import Host
@@ -51,10 +52,15 @@ class BinderBackend(Backend[FoundDevices]):
         *,
         cdi_dir: str,
         conditions: Conditions | None = None,
+        offers: Offers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
+        """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed.
+
+        ``offers`` are those of all resources of this process; None if it has no other one.
+        """
         self._conditions = conditions or Conditions()
+        self._offers = offers
         self.resource_name = resource.resource_name
         self.expected = None if resource.phones is None else resource.phones.count * resource.replicas
         """The number of devices in the configuration; None without ``phones``."""
@@ -125,13 +131,36 @@ class BinderBackend(Backend[FoundDevices]):
             numa_nodes=self._numa_nodes(groups.values(), shared),
             directory=directory,
         )
-        problems = found_devices.device_problems(groups.values(), found, found.state)
+        found = self._evaluated(found) if self._offers is None else self._take(found, self._offers)
+        problems = found.problems
         unchanged = (groups, problems, found.numa_nodes) == (before.sets, before.problems, before.numa_nodes)
         devices = before.devices if unchanged else self._advertised(groups, problems, found.numa_nodes)
-        found = replace(found, problems=problems, devices=devices)
+        found = replace(found, devices=devices)
         self._last, self._resets = replace(found, due=self._due(found)), resets
         self._conditions.replace("devices", self.resource_name, self._found_conditions(found))
         return self._last
+
+    def _evaluated(self, found: FoundDevices) -> FoundDevices:
+        """Return what a scan has found with the problems of the devices."""
+        return replace(found, problems=found_devices.device_problems(found.sets.values(), found, found.state))
+
+    def _take(self, found: FoundDevices, offers: Offers) -> FoundDevices:
+        """Evaluate what a scan has found, and take what is usable, unless another resource of this process offers it.
+
+        So a device is healthy in one resource, from the moment in which it appears.
+        """
+        files, reason = found.identified(), Reason.OFFERED_BY_OTHER_RESOURCE
+        with offers.exclusive():
+            others = offers.of_others(self.resource_name, files)
+            details = {
+                each: f"this plugin offers it as {offer.device_id} of {offer.resource}"
+                for each, offer in others.items()
+            }
+            self._held.elsewhere = {each: HealthProblem(reason, f"{reason}: {text}") for each, text in details.items()}
+            found = self._evaluated(replace(found, state=self._state(), files=files, elsewhere=frozenset(others)))
+            own = {device_id: each for device_id, each in files.items() if device_id not in others}
+            offers.take(self.resource_name, own, found.sets.keys() - found.problems.keys())
+        return found
 
     def _found_conditions(self, found: FoundDevices) -> Iterator[Condition]:
         """Yield the conditions of the devices as a whole."""
@@ -149,6 +178,8 @@ class BinderBackend(Backend[FoundDevices]):
         due = [self._store.seconds_until_scan()]
         if found.has_surplus:
             due.append(SURPLUS_INTERVAL)
+        if self._held.elsewhere:
+            due.append(RETRY)
         return min((each for each in due if each is not None), default=None)
 
     def update_host(self, found: FoundDevices) -> bool:
@@ -252,12 +283,14 @@ class BinderBackend(Backend[FoundDevices]):
         return [found.sets[set_id] for set_id in natural_sort([*set_ids])]
 
     def _require_free(self, group: DeviceSet) -> None:
-        """Raise UnhealthyDeviceError if another pod has the device, whose files must stay.
+        """Raise UnhealthyDeviceError if another pod has the device, or may get it from another resource.
+
+        Its files must stay.
 
         The snapshot may not tell yet: the device may be held since the last scan.
         """
         problem = self._held.problems.get(group.id)
-        if problem is not None and problem.in_use:
+        if problem is not None and (problem.in_use or group.id in self._held.elsewhere):
             raise unhealthy(group, problem)
 
     def _state(self) -> HostState:

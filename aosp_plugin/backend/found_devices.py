@@ -6,12 +6,13 @@ phones, shared devices, and pods that have devices through another API.
 
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from aosp_plugin.backend.container_edits import AllocatedDevice
+from aosp_plugin.backend.offers import DeviceFiles
 from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices.health import HealthProblem, Reason, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
@@ -108,6 +109,10 @@ class FoundDevices(Found):
     """The NUMA nodes of devices that have any, by ID."""
     directory: str = ""
     """The device directory of the host without links."""
+    files: Mapping[str, DeviceFiles] = field(default_factory=dict)
+    """What identifies each device, by ID; empty if this process has no other resource."""
+    elsewhere: Container[str] = ()
+    """The devices that another resource of this process offers."""
 
     def existing(self, group: DeviceSet) -> list[BinderDevice]:
         """Return the existing binder devices of a device."""
@@ -130,6 +135,22 @@ class FoundDevices(Found):
             phone: [posixpath.join(self.directory, phone), *sliced_of(last_number(phone) or 0)]
             for phone in {*self.sets, *self.state.phones.configured}
         }
+
+    def identified(self) -> dict[str, DeviceFiles]:
+        """Return what identifies each device on this host, by ID."""
+        slices = {path: number for number, path in self.shared.sliced.items()}
+        files = {}
+        for device_id, paths in self.paths.items():
+            places: list[Hashable] = [*paths]
+            numbers: list[Hashable] = [slices[path] for path in paths if path in slices] if slices else []
+            group = self.sets.get(device_id)
+            for device in () if group is None else self.existing(group):
+                if device.directory and device.identity is not None:
+                    places.append((device.identity.file_system, device.real_path[len(device.directory) :]))
+                else:
+                    numbers.append(device.file)
+            files[device_id] = DeviceFiles(places, numbers)
+        return files
 
     @cached_property
     def _by_path(self) -> Mapping[str, str]:
@@ -289,7 +310,7 @@ def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Heal
 
 
 class HeldDevices:
-    """The held devices of one resource: pods have them by another name or API, or another process offers them.
+    """The held devices of one resource: pods have them by another name or API, or another resource offers them.
 
     A pod that has a held device keeps it, and may restart its containers. Until the kubelet has reported which devices
     pods have, the phones that were mounted for the other API count as held. For the worker thread.
@@ -302,10 +323,12 @@ class HeldDevices:
         """
         self.told = told
         self._suspects = suspects
+        self.elsewhere: Mapping[str, HealthProblem] = {}
+        """Those that another resource of this process offered at the last scan, by ID."""
 
     @property
     def problems(self) -> Mapping[str, HealthProblem]:
         """Why devices are held, by ID."""
         told = self.told()
         suspects = () if told.known else self._suspects()
-        return {**dict.fromkeys(suspects, _SUSPECT), **told.held}
+        return {**dict.fromkeys(suspects, _SUSPECT), **told.held, **self.elsewhere}

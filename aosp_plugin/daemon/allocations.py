@@ -16,6 +16,7 @@ from functools import partial
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.catalog import RECORDS_NOT_UPDATED, RECORDS_UNREADABLE
 from aosp_plugin.backend.found_devices import Allocated, FoundDevices
+from aosp_plugin.backend.offers import Offers
 from aosp_plugin.config.values import Api
 from aosp_plugin.daemon import held_devices
 from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords, OtherRecord
@@ -49,6 +50,7 @@ class AllocationWatch:
         serve_former: Callable[[Collection[str], Others], Awaitable[None]],
         remove_specs: Callable[[Sequence[DeviceRecord]], Awaitable[bool]],
         conditions: Conditions,
+        offers: Offers | None = None,
         *,
         clock: Clock = CLOCK,
     ) -> None:
@@ -60,11 +62,13 @@ class AllocationWatch:
         and some of whose devices are those of ``backends``, and with these claims.
         ``remove_specs`` is called with the records of resources whose stale CDI specs are to be removed, and returns
         whether they are.
+        ``offers`` are those of ``backends``; None if there is only one.
         """
         self._backends = backends
         self._found = found
         self._pod_resources = pod_resources
         self._records = records
+        self._offers = offers or Offers()
         self._rescan = rescan
         self._serve_former = serve_former
         self._read_claims = read_claims
@@ -96,6 +100,8 @@ class AllocationWatch:
         """
         async with self._asking:
             await self._record()
+            for name, record in self._records.own.items():
+                self._offers.keep(name, record.devices)
             await self._read_others()
             self._tell()
 
@@ -117,11 +123,14 @@ class AllocationWatch:
         """
         async with self._asking:
             await self._record()
+            lost = self._offers.lost({name: self._found(name).files.values() for name in self._backends})
             asked = self._clock()
             await self._read_others()
             answer = await self._query(asked)
             self._stale = [] if answer is None else self._find_stale(answer)
             if answer is not None:
+                used = {name: held_devices.used_ids(name, answer) for name in self._backends}
+                self._offers.release(lost, used)
                 await self._record(answer)
             return answer is not None
 
@@ -277,7 +286,8 @@ def _update(
             extra = {"resource": record.resource}
             LOG.info("device record removed, no pod has a device of the former resource", extra=extra)
     for name, each in found.items():
-        records.write(name, each.paths, held_devices.used_ids(name, allocations))
+        offered = {device_id: paths for device_id, paths in each.paths.items() if device_id not in each.elsewhere}
+        records.write(name, offered, held_devices.used_ids(name, allocations))
 
 
 async def yield_to_device_plugins(

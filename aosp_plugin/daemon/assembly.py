@@ -11,6 +11,7 @@ from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import FoundDevices
+from aosp_plugin.backend.offers import Offers
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import HostError
 from aosp_plugin.config.keys import Config, Resource, status_address
@@ -29,24 +30,34 @@ from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.address import listen, listen_address
 
 
-def create_backends(config: Config, conditions: Conditions | None = None) -> dict[str, BinderBackend]:
-    """Return the backend of each resource, by resource name."""
+def create_backends(
+    config: Config, conditions: Conditions | None = None, offers: Offers | None = None
+) -> dict[str, BinderBackend]:
+    """Return the backend of each resource, by resource name.
+
+    With ``offers``, each device is healthy in one of them.
+    """
     return {
         resource.resource_name: create_backend(
-            Host(config.host_root), resource, cdi_dir=config.cdi_dir, conditions=conditions
+            Host(config.host_root), resource, cdi_dir=config.cdi_dir, conditions=conditions, offers=offers
         )
         for resource in config.resources
     }
 
 
 def create_backend(
-    host: Host, resource: Resource, *, cdi_dir: str, conditions: Conditions | None = None
+    host: Host,
+    resource: Resource,
+    *,
+    cdi_dir: str,
+    conditions: Conditions | None = None,
+    offers: Offers | None = None,
 ) -> BinderBackend:
     """Return the backend of a resource; a ``ClaimsBackend`` for DRA. The host is not accessed."""
     if resource.api is Api.DEVICE_PLUGIN:
-        return BinderBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions)
+        return BinderBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions, offers=offers)
 
-    return ClaimsBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions)
+    return ClaimsBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions, offers=offers)
 
 
 def create_server(config: Config, resource: Resource, backend: BinderBackend, runtime: Runtime) -> ResourceServer:
@@ -145,7 +156,7 @@ def check_overlap(found: Mapping[str, FoundDevices]) -> None:
     owners: dict[object, tuple[str, str]] = {}
     for name, each in found.items():
         for device in itertools.chain.from_iterable(each.members.values()):
-            owner, owner_path = owners.setdefault(device.identity, (name, device.path))
+            owner, owner_path = owners.setdefault(device.file, (name, device.path))
             if owner != name:
                 alias = "" if owner_path == device.path else f" ({owner_path} of {owner})"
                 raise ConfigError(

@@ -11,6 +11,7 @@ from functools import partial
 from aosp_plugin import __version__
 from aosp_plugin.backend.catalog import SPECS_NOT_REMOVED
 from aosp_plugin.backend.found_devices import FoundDevices
+from aosp_plugin.backend.offers import Offers
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.sources import node_name
 from aosp_plugin.daemon import assembly
@@ -58,7 +59,8 @@ class NodeService:
             stack.callback(self._worker.close)
             self._conditions = conditions = Conditions()
             files = stack.enter_context(contextlib.closing(FileEvents(conditions=conditions)))
-            self._backends = assembly.create_backends(config, conditions)
+            offers = Offers() if len(config.resources) > 1 else None
+            self._backends = assembly.create_backends(config, conditions, offers)
             self._pod_resources = pod_resources = PodResources(
                 config.pod_resources_socket,
                 self._backends,
@@ -85,6 +87,7 @@ class NodeService:
                 self._former.follow,
                 self._remove_stale_specs,
                 conditions,
+                offers,
             )
             stack.callback(self._allocation_watch.close)
             self.observation = observation = Observation(

@@ -30,22 +30,29 @@ class Node:
         self._devices = devices
         self._files = 0
 
-    def configuration(self, resource: str, **keys: Any) -> Path:
+    def configuration(self, **keys: Any) -> Path:
         """Write a configuration, and return its path."""
         process = {"kubelet_dir": self.kubelet.directory, "pod_resources_socket": str(self.directory / "pods.sock")}
         process["listen"] = ""
         path = self.directory / f"{self._files}.yaml"
         self._files += 1
-        text = {"version": "v1", "resource_name": resource, **process, **self._devices, **keys}
+        text = {"version": "v1", **process, **self._devices, **keys}
         path.write_text(json.dumps(text), encoding="utf-8")
         return path
 
     @contextlib.asynccontextmanager
     async def serving(self, resource: str, count: int, **keys: Any) -> AsyncIterator[ServeHere]:
         """Serve a resource inside the context, from when the kubelet has ``count`` allocatable devices of it."""
-        flags = (f"--config={self.configuration(resource, **keys)}",)
+        flags = (f"--config={self.configuration(resource_name=resource, **keys)}",)
         async with ServeHere(self.devices, self.kubelet.directory, *flags, usual_flags=False) as serve:
             await listed(self.kubelet, count, resource)
+            yield serve
+
+    @contextlib.asynccontextmanager
+    async def serving_all(self, *resources: Mapping[str, Any]) -> AsyncIterator[ServeHere]:
+        """Serve several resources inside the context."""
+        path = self.configuration(resources=resources)
+        async with ServeHere(self.devices, self.kubelet.directory, f"--config={path}", usual_flags=False) as serve:
             yield serve
 
     async def start(self, name: str, resource: str, count: int = 1) -> Pod:
@@ -96,7 +103,7 @@ async def test_renamed_resource_gives_no_device_that_a_pod_has_by_the_old_name(n
 async def test_reload_with_another_name_gives_no_device_that_a_pod_has_by_the_old_name(node: Node) -> None:
     async with node.serving(OLD, 4) as serve:
         old = await node.start("old", OLD)
-        os.replace(node.configuration(NEW), node.directory / "0.yaml")
+        os.replace(node.configuration(resource_name=NEW), node.directory / "0.yaml")
         serve.signal(signal.SIGHUP)
         await listed(node.kubelet, 3, NEW)
         new = await node.start("new", NEW, 3)
@@ -147,6 +154,25 @@ async def test_link_to_the_device_of_another_resource_is_that_device(node: Node)
         await node.start("old", OLD, 3)
     async with node.serving(NEW, 1, device_dir=str(links), device_prefix="other"):
         pass
+
+
+@pytest.mark.parametrize("place", ["one directory", "directories that a link joins"])
+async def test_device_that_appears_in_two_resources_has_one_tenant(node: Node, place: str) -> None:
+    (node.directory / "link").symlink_to(node.directory / "dev")
+    other = {"sets": {"names": ["binder"], "pattern": "ab{set}-{name}"}} if place == "one directory" else {}
+    directory = str(node.directory / ("dev" if other else "link"))
+    resources: list[Mapping[str, Any]] = [
+        {"resource_name": OLD, "device_prefix": "ab"},
+        {"resource_name": NEW, "device_prefix": "ab-", "device_dir": directory, **other},
+    ]
+    (node.devices.directory / "ab0").touch()
+    async with node.serving_all(*resources) as serve:
+        await listed(node.kubelet, 1, OLD)
+        await node.start("earlier", OLD)
+        (node.devices.directory / "ab-1-binder").touch()
+        await node.kubelet.wait_for(lambda kubelet: [kubelet.resource(each).capacity for each in (OLD, NEW)] == [2, 1])
+        assert sum(node.kubelet.resource(each).allocatable for each in (OLD, NEW)) == 2
+        await until(lambda: any("offered-by-other-resource: this plugin offers it as" in line for line in serve.log))
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")

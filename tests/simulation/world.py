@@ -115,8 +115,9 @@ class World:
         self._mount_devices()
         for name in self.devices:
             files.add(f"/dev/{name}", 0o120777).target = f"{HOST_BINDERFS}/{name}"
-        for path in (*SPREAD, *(f"/dev/{kind}{number}" for kind in LOOPS.values() for number in range(MOST * SLICE))):
-            files.add(path, stat.S_IFCHR | 0o666, exclusive=False).rdev = os.makedev(226, len(path) + int(path[-1]))
+        loops = [f"/dev/{kind}{number}" for kind in sorted({*LOOPS.values()}) for number in range(MOST * SLICE)]
+        for number, path in enumerate([*SPREAD, *loops]):
+            files.add(path, stat.S_IFCHR | 0o666, exclusive=False).rdev = os.makedev(226, number)
         self._write_configuration()
         self.start_kubelet()
         self.spawn(self._keep_plugin())

@@ -50,7 +50,7 @@ class Reason(enum.StrEnum):
     NOT_IN_CDI_SPEC = "not-in-cdi-spec"
     """Containers get the device by the CDI spec only, and the spec that has it could not be written."""
     OFFERED_BY_OTHER_RESOURCE = "offered-by-other-resource"
-    """Another process on this host offers the device under the name of another resource, and began earlier."""
+    """The device is offered under the name of another resource on this host, which began earlier."""
     BEYOND_PER_DEVICE = "beyond-per-device"
     """As many devices as ``per_device`` allows have the same spread device, and this is a further one."""
     SURPLUS = "surplus"
@@ -156,7 +156,7 @@ REASONS: Mapping[Reason, ReasonInfo] = {
     ),
     Reason.OFFERED_BY_OTHER_RESOURCE: ReasonInfo(
         "offered under the name of another resource",
-        "Two plugins on the node have the same devices: remove one, or give each a directory or prefix of its own.",
+        "Two resources on the node have the same devices: remove one, or give each a directory or prefix of its own.",
         Effect.OPEN_TO_OWNER,
     ),
     Reason.BEYOND_PER_DEVICE: ReasonInfo(

@@ -77,6 +77,15 @@ class BinderDevice(NamedTuple):
     restricted: bool = False
     """See ``is_restricted``."""
 
+    @property
+    def file(self) -> tuple[int, ...] | None:
+        """What all paths of an existing device have in common at one moment, also hard links and bind mounts.
+
+        Every copy of the number of a misc device opens the same device.
+        """
+        identity = self.identity
+        return identity if identity is None or self.kind is not Kind.CDEV else (identity.st_rdev,)
+
 
 class Scan(NamedTuple):
     """The result of a scan."""

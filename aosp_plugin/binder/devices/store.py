@@ -184,11 +184,11 @@ def _aliases(found: Mapping[str, BinderDevice], before: Mapping[str, BinderDevic
     The name that led to it ``before`` is usable, or one that was usable then: its device was recreated meanwhile.
     """
     existing = [device for device in found.values() if device.identity is not None]
-    if len({device.identity for device in existing}) == len(existing):
+    if len({device.file for device in existing}) == len(existing):
         return {}
     existing.sort(key=lambda device: (device is before.get(device.name), device.name in before, device.name))
-    names = {device.identity: device.name for device in existing}
-    others = {device.name: names[device.identity] for device in existing}
+    names = {device.file: device.name for device in existing}
+    others = {device.name: names[device.file] for device in existing}
     return {name: f"it is the same file as {other}" for name, other in others.items() if other != name}
 
 

@@ -1,0 +1,171 @@
+"""A device that several resources of one process find is healthy in one of them, whatever its names and paths are."""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.backend.offers import Offers
+from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config.host_devices import SliceDevices
+from aosp_plugin.config.keys import NamedSets, NumberedSets, Resource
+from aosp_plugin.config.values import Api
+from aosp_plugin.framework.errors import UnhealthyDeviceError
+from tests.backends import CDI_DIRECTORY, Served
+from tests.support import Clock
+
+FIRST, SECOND = "aosp.io/first", "aosp.io/second"
+REASON = "offered-by-other-resource"
+
+
+class Process:
+    """Two resources of one process, with the files of a directory each."""
+
+    def __init__(self, directory: Path, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+        self.directories = {FIRST: directory / "first", SECOND: directory / "second"}
+        self.offers = Offers()
+        self.clock = Clock()
+        for each in self.directories.values():
+            each.mkdir()
+        self.resources = {FIRST: self._served(FIRST, first), SECOND: self._served(SECOND, second)}
+
+    def _served(self, name: str, keys: Mapping[str, Any]) -> Served:
+        defaults = {"resource_name": name, "device_dir": str(self.directories[name]), "verify": Verify.FILE}
+        resource = Resource(**{**defaults, "device_prefix": "b", "shared_devices": (), **keys})
+        kind = ClaimsBackend if resource.api is Api.DRA else BinderBackend
+        return Served(kind(Host(), resource, cdi_dir=CDI_DIRECTORY, offers=self.offers, clock=self.clock))
+
+    def healthy(self, *order: str) -> list[str]:
+        """Scan, and return the healthy devices with their resources. The order of scans is that of ``order``."""
+        scans = {name: self.resources[name].scan() for name in order or (FIRST, SECOND)}
+        return [f"{name} {device}" for name, found in scans.items() for device, reason in found.items() if not reason]
+
+    def answer(self, used: Mapping[str, Collection[str] | None]) -> None:
+        """Ask the kubelet, and get these devices of pods as its answer."""
+        lost = self.offers.lost({name: each.found.files.values() for name, each in self.resources.items()})
+        self.offers.release(lost, used)
+
+
+@pytest.mark.parametrize("order", [(FIRST, SECOND), (SECOND, FIRST)])
+@pytest.mark.parametrize("way", ["link", "hard link", "link to the directory"])
+def test_the_resource_that_finds_a_device_first_offers_it(tmp_path: Path, way: str, order: tuple[str, str]) -> None:
+    process = Process(tmp_path, {}, {})
+    first, second = process.directories.values()
+    if way == "link to the directory":
+        second.rmdir()
+        second.symlink_to(first)
+    assert process.healthy(*order) == []
+    (first / "b1").touch()
+    if way == "link":
+        (second / "b1").symlink_to(first / "b1")
+    elif way == "hard link":
+        os.link(first / "b1", second / "b1")
+    for _ in range(2):
+        assert process.healthy(*order) == [f"{order[0]} b1"]
+    (withheld,) = process.resources[order[1]].found.devices
+    assert (withheld.reason, withheld.detail) == (REASON, f"{REASON}: this plugin offers it as b1 of {order[0]}")
+    assert process.resources[order[1]].due() == 1.0
+
+
+def test_sets_that_share_a_file_are_offered_by_one_resource(tmp_path: Path) -> None:
+    """Also if each resource has found a part of it first: an incomplete set takes nothing."""
+    names = {"sets": NamedSets(names=("x", "y"), pattern="b{set}-{name}"), "device_dir": str(tmp_path / "second")}
+    process = Process(tmp_path, names, {**names, "sets": NamedSets(names=("y", "x"), pattern="b{set}-{name}")})
+    for file, healthy in (("b1-x", []), ("b1-y", [f"{FIRST} 1"])):
+        (tmp_path / "second" / file).touch()
+        assert process.healthy() == healthy
+
+
+def test_slice_of_two_resources_is_offered_by_one(tmp_path: Path) -> None:
+    slices = {}
+    for name in ("x", "y"):
+        os.symlink("/dev/zero", tmp_path / f"{name}0")
+        slices[name] = {"slice_devices": (SliceDevices(path=f"{tmp_path}/{name}*", count=1),)}
+    size = {"sets": NumberedSets(size=1)}
+    process = Process(tmp_path, {**size, **slices["x"]}, {**size, **slices["y"]})
+    for directory in process.directories.values():
+        (directory / "b0").touch()
+    assert process.healthy() == [f"{FIRST} b0"]
+
+
+def test_claim_gets_no_device_that_a_device_plugin_offers(tmp_path: Path) -> None:
+    process = Process(tmp_path, {}, {"api": Api.DRA, "device_dir": str(tmp_path / "first")})
+    (tmp_path / "first" / "b1").touch()
+    assert process.healthy() == [f"{FIRST} b1"]
+    with pytest.raises(UnhealthyDeviceError, match=f"device 'b1' is unhealthy: {REASON}"):
+        process.resources[SECOND].prepare(["b1"])
+
+
+def test_device_plugin_offers_no_device_that_a_driver_publishes(tmp_path: Path) -> None:
+    process = Process(tmp_path, {}, {"api": Api.DRA, "device_dir": str(tmp_path / "first")})
+    (tmp_path / "first" / "b1").touch()
+    assert process.healthy(SECOND, FIRST) == [f"{SECOND} b1"]
+    with pytest.raises(UnhealthyDeviceError, match=REASON):
+        process.resources[FIRST].allocate(["b1"])
+    assert process.resources[SECOND].prepare(["b1"])
+
+
+@pytest.mark.parametrize(
+    ("used", "after"),
+    [
+        pytest.param({FIRST: set()}, [f"{SECOND} b1"], id="free"),
+        pytest.param({FIRST: {"b1"}}, [], id="a pod has it"),
+        pytest.param({FIRST: None}, [], id="unknown"),
+    ],
+)
+def test_device_that_a_resource_has_lost_stays_its_own_until_no_pod_has_it(
+    tmp_path: Path, used: Mapping[str, Collection[str] | None], after: list[str]
+) -> None:
+    process = Process(tmp_path, {}, {})
+    first, second = process.directories.values()
+    (second / "b1").touch()
+    (first / "b1").symlink_to(second / "b1")
+    assert process.healthy() == [f"{FIRST} b1"]
+    (first / "b1").unlink()
+    assert process.healthy() == []
+    process.answer(used)
+    assert process.healthy() == after
+
+
+def test_answer_to_an_earlier_question_releases_no_device(tmp_path: Path) -> None:
+    process = Process(tmp_path, {}, {})
+    first, second = process.directories.values()
+    (second / "b1").touch()
+    (first / "b1").symlink_to(second / "b1")
+    process.healthy()
+    (first / "b1").unlink()
+    process.healthy()
+    lost = process.offers.lost({name: each.found.files.values() for name, each in process.resources.items()})
+    assert lost
+    (first / "b1").symlink_to(second / "b1")
+    process.healthy()  # a pod may get it now
+    (first / "b1").unlink()
+    process.offers.release(lost, {FIRST: set()})
+    assert process.healthy() == []
+
+
+def test_published_device_is_not_lost(tmp_path: Path) -> None:
+    """A pod may get it, although a scan has not found it any more."""
+    process = Process(tmp_path, {}, {})
+    file = process.directories[FIRST] / "b1"
+    file.touch()
+    process.healthy()
+    published = {name: each.found.files.values() for name, each in process.resources.items()}
+    file.unlink()
+    process.healthy()
+    assert not process.offers.lost(published)
+
+
+def test_device_that_pods_had_before_the_process_started_is_kept_for_its_resource(tmp_path: Path) -> None:
+    process = Process(tmp_path, {}, {})
+    process.offers.keep(FIRST, {"b1": [str(tmp_path / "second" / "b1")]})
+    (tmp_path / "second" / "b1").touch()
+    assert process.healthy() == []
+    process.offers.keep(SECOND, {"b1": [str(tmp_path / "second" / "b1")]})
+    process.answer({FIRST: set(), SECOND: set()})
+    assert process.healthy() == [f"{SECOND} b1"]
