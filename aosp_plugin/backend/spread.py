@@ -79,15 +79,24 @@ def paired(known: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
     no render node, for example, and no container gets its card together with another GPU.
     """
     keyed = [dict(_keyed(paths)) for paths in known]
-    used = []
-    for own in keyed:
-        together = [own]
-        for other in keyed * len(keyed):  # items may be connected through others
-            if other not in together and any(_share(other, each) for each in together):
-                together.append(other)
-        first = next(each for each in keyed if each in together)
-        used.append(tuple(own[key] for key in first if all(key in each for each in together)))
+    used: list[tuple[str, ...]] = [()] * len(keyed)
+    for together in _connected([{hardware for hardware in paths.values() if hardware} for paths in known]):
+        first, *others = [keyed[item] for item in together]
+        common = [key for key in first if all(key in other for other in others)]
+        for item in together:
+            used[item] = tuple(keyed[item][key] for key in common)
     return used
+
+
+def _connected(hardware: Sequence[set[str]]) -> list[list[int]]:
+    """Return the positions of the items that share hardware, directly or through others, in ascending order."""
+    groups: list[tuple[set[str], list[int]]] = []
+    for item, own in enumerate(hardware):
+        sharing = [group for group in groups if not own.isdisjoint(group[0])]
+        groups = [group for group in groups if own.isdisjoint(group[0])]
+        items = sorted([item, *(each for _, members in sharing for each in members)])
+        groups.append((own.union(*(shared for shared, _ in sharing)), items))
+    return [items for _, items in groups]
 
 
 def _keyed(paths: Mapping[str, str]) -> Iterator[tuple[tuple[str, int | str], str]]:
@@ -100,8 +109,3 @@ def _keyed(paths: Mapping[str, str]) -> Iterator[tuple[tuple[str, int | str], st
         hardware = paths[path]
         yield (hardware, counts[hardware] if hardware else path), path
         counts[hardware] += 1
-
-
-def _share(first: Mapping[tuple[str, int | str], str], second: Mapping[tuple[str, int | str], str]) -> bool:
-    """Return whether two items have devices of the same hardware."""
-    return not {hardware for hardware, _ in first if hardware}.isdisjoint(hardware for hardware, _ in second)

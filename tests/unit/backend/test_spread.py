@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.backend.spread import Spread, SpreadItem, paired
+from aosp_plugin.backend.spread import Spread, SpreadItem, _keyed, paired
 from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, PhoneLayout, Single
 from aosp_plugin.config.host_devices import SpreadDevice
 
@@ -51,6 +51,20 @@ def test_third_item_belongs_to_the_others_by_way_of_one() -> None:
         ("/dev/dri/card3",),
         ("/dev/dri/renderD129",),
     ]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["", "x", "y", "z", "w"]), max_size=4)))
+def test_items_use_the_devices_of_hardware_that_all_items_connected_with_them_have(known: list[dict[str, str]]) -> None:
+    """Written out for each item, which takes too long for as many items as a resource may have."""
+    keyed = [dict(_keyed(paths)) for paths in known]
+    hardware = [{value for value in paths.values() if value} for paths in known]
+    for item, used in enumerate(paired(known)):
+        connected = {item}
+        for _ in known:
+            shared = set[str]().union(*(hardware[each] for each in connected))
+            connected |= {other for other, own in enumerate(hardware) if own & shared}
+        order = keyed[min(connected)]
+        assert used == tuple(keyed[item][key] for key in order if all(key in keyed[each] for each in connected))
 
 
 def test_numa_node_is_that_of_the_spread_device() -> None:
