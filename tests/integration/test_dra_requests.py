@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -64,6 +66,16 @@ async def test_answer_has_an_entry_for_each_claim(kubelet_dir: str, service: str
         assert response.claims["uid-a"] == pb.NodePrepareResourceResponse(devices=[device])
         assert not (await prepare(channel, service=service)).claims
         assert driver.handler.prepared == ["a", "b"]
+
+
+async def test_request_whose_deadline_has_passed_is_answered_at_once(kubelet_dir: str) -> None:
+    """The kubelet has given up."""
+    context: Any = SimpleNamespace(time_remaining=lambda: 0.0)
+    request = pb.NodePrepareResourcesRequest(claims=[pb.Claim(namespace="default", name="a", uid="uid-a")])
+    async with running_driver(kubelet_dir) as driver:
+        driver.handler.hook = lambda: asyncio.sleep(0.1)
+        response = await driver.service._prepare(request, context)
+    assert response.claims["uid-a"].error == "not completed after 0.0 s"
 
 
 @pytest.mark.parametrize(

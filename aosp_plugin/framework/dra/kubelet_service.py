@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import grpc
 
@@ -253,7 +253,8 @@ class KubeletService(Registration):
         cancels the request: the kubelet asks again.
         """
         claims = {claim.uid: ClaimReference(claim.namespace, claim.name, claim.uid) for claim in requested}
-        remaining = min(context.time_remaining() or DEADLINE, DEADLINE)  # None without a deadline
+        left = cast("float | None", context.time_remaining())  # gRPC's annotation lacks None
+        remaining = DEADLINE if left is None else min(left, DEADLINE)
         seconds = remaining - min(MARGIN, remaining / 10)
         results = await asyncio.gather(*(self._outcome(rpc, claim, handle, seconds) for claim in claims.values()))
         return dict(zip(claims, results, strict=True))
