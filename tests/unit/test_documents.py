@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
+from aosp_plugin.binder.devices.sets import Numbered
 from tests.e2e.cluster import documented
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,3 +49,18 @@ def test_the_page_about_installation_has_the_commands_that_a_cluster_runs() -> N
     assert len(starts) >= 10
     for start in starts:
         documented.command(start)
+
+
+def test_the_page_about_phones_says_which_slice_the_first_set_has() -> None:
+    page = " ".join((ROOT / "docs/phones.md").read_text(encoding="utf-8").split())
+    (rule,) = re.findall(r"N is the first number of the set.*?leave the slice", page)
+    examples = [
+        (yaml.safe_load(sets), int(number))
+        for number, group in re.findall(r"from (\d+) with (.*?)(?=, and from|, which)", rule)
+        for sets in re.findall(r"`(.*?)`", group)
+    ]
+    assert len(examples) == 3
+    for sets, number in examples:
+        layout = Numbered("n", **sets)
+        (first,) = layout.ids([f"n{layout.first}"])
+        assert layout.set_of(first).number == number

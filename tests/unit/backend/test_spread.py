@@ -82,6 +82,7 @@ def test_number_of_a_device_is_the_last_one_in_its_id() -> None:
         (Numbered("n", 3, 120, 1), "n120", 120),
         (Numbered("n", 3), "n7", 2),
         (Numbered("n", 3, None, 1), "n8", 2),
+        (Numbered("n", 1, None, 1), "n1", 1),
         (Named(["binder", "hwbinder"]), "phone7/hwbinder", 7),
         (Named(["b1", "b2"]), "phone/b2", 0),
         (PhoneLayout(), "phone12/vndbinder", 12),
