@@ -4,6 +4,7 @@ The pod of ``helm test`` runs it, with the plugin's configuration: what a contai
 there, as it does in ``backend.container_edits``.
 """
 
+import contextlib
 import errno
 import fnmatch
 import os
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.scanner import is_restricted
-from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import SYS_DEV
 from aosp_plugin.binder.host_errors import BinderfsError, HostError
 from aosp_plugin.binder.provision.device_links import DIRECTORY, link_name
@@ -22,7 +23,7 @@ from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import Config, Resource
-from aosp_plugin.config.values import OWN_BINDERFS, Isolation, shared_path
+from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, shared_path
 from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.errors import ConfigError
 
@@ -80,8 +81,27 @@ def findings(resource: Resource, environment: Mapping[str, str], root: str = "")
     paths = _paths(resource, names) if variable else _unnamed(resource, root)
     if not paths and not variable:
         yield Finding(f"{CONTAINER_DIRECTORY}/{resource.device_prefix}*", _NO_NAMES)
+    if resource.api is Api.DRA:
+        own = _mounted(names, root)
+        absent = [path for path in resource.container_paths if path in paths and not os.path.lexists(root + path)]
+        for path in absent if own or len(absent) < len(paths) else ():
+            yield Finding(f"{path}: does not exist, which is right if the claim has containerPaths without it")
+            paths.remove(path)
+        paths += [path for path in own if path not in paths]
     for path in paths:
         yield _opened(resource, path, root)
+
+
+def _mounted(names: Sequence[str], root: str) -> list[str]:
+    """Return the paths at which single files of a binderfs are mounted, of those with the names if they are known.
+
+    The container of a claim has its binder devices at paths that the configuration lacks.
+    """
+    with contextlib.suppress(OSError):
+        table = mounts.parse(mounts.read_table(root + mounts.MOUNTINFO))
+        files = [mount for mount in table if mount.type == mounts.BINDERFS and mount.root != "/"]
+        return [mount.directory for mount in files if not names or mount.root.lstrip("/") in names]
+    return []
 
 
 def _selected(resources: Sequence[Resource], name: str | None) -> Resource:

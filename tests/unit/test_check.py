@@ -107,6 +107,39 @@ def test_a_phone_has_its_paths_and_its_binderfs(
     assert "/dev/binderfs/binder" not in results(f"{text}isolation: strict\n", ",".join(names), root, load)
 
 
+@pytest.mark.parametrize("isolation", ["", "isolation: strict\n"])
+@pytest.mark.parametrize("variable", ["", "visible_devices_env: ''\n"])
+def test_a_claim_with_container_paths_of_its_own_has_its_devices_there(
+    load: Callable[[str], keys.Config], container: Callable[..., str], isolation: str, variable: str
+) -> None:
+    names = ("binder", "hwbinder", "vndbinder")
+    own = ["/dev/hwbinder", "/dev/own"]
+    root = container(*own, *(() if isolation else (f"/dev/binderfs/{name}" for name in names)))
+    table = Path(root, "proc/self/mountinfo")
+    table.parent.mkdir(parents=True)
+    lines = [
+        f"9 1 0:{number} /{name} {path} rw - binder aosp rw\n"
+        for number, (name, path) in enumerate(zip(names[1:], own, strict=True))
+    ]
+    table.write_text("".join(lines), encoding="utf-8")
+    text = f"version: v1\nverify: char\napi: dra\nphones: {{count: 3}}\n{isolation}{variable}"
+    found = results(text, ",".join(names), root, load)
+    assert not any(found.values())
+    assert {*own, "/dev/binder", "/dev/vndbinder"} <= found.keys()
+    Path(root, "dev/own").unlink()
+    assert [path for path, problem in results(text, ",".join(names), root, load).items() if problem] == ["/dev/own"]
+
+
+def test_a_claim_without_any_device_got_nothing(
+    load: Callable[[str], keys.Config], container: Callable[..., str]
+) -> None:
+    names = "binder,hwbinder,vndbinder"
+    text = "version: v1\nverify: char\napi: dra\nphones: {count: 3}\nisolation: strict\n"
+    assert [path for path, problem in results(text, names, container(), load).items() if problem] == [
+        f"/dev/{name}" for name in names.split(",")
+    ]
+
+
 def test_without_a_variable_the_paths_are_known_from_the_configuration(
     load: Callable[[str], keys.Config], container: Callable[..., str]
 ) -> None:
