@@ -110,7 +110,8 @@ class AllocationWatch:
         while True:
             await self.ask()
             await self.follow_up()
-            await self._record_changes(servers, self._clock() + ALLOCATIONS_INTERVAL)
+            pause = DEFAULT.retry if self._others is None else ALLOCATIONS_INTERVAL
+            await self._record_changes(servers, self._clock() + pause)
 
     async def ask(self) -> bool:
         """Ask the kubelet which devices pods have. Return whether it answered, or cannot be asked on this node.

@@ -92,12 +92,11 @@ class DeviceRecords:
         A record that a crash of the host has damaged is ignored: no container has survived the crash.
         """
         found = []
-        with contextlib.suppress(FileNotFoundError):
-            for name in sorted(os.listdir(self._directory)):
-                record = _read(os.path.join(self._directory, name)) if name.endswith(".json") else None
-                if record is not None and record.resource not in self._locks:
-                    with self._exclusive(record.resource) as unserved:
-                        found.append(OtherRecord(record, is_served=not unserved))
+        for name in sorted(self._names()):
+            record = _read(os.path.join(self._directory, name)) if name.endswith(".json") else None
+            if record is not None and record.resource not in self._locks:
+                with self._exclusive(record.resource) as unserved:
+                    found.append(OtherRecord(record, is_served=not unserved))
         return found
 
     def remove(self, record: DeviceRecord) -> bool:
@@ -116,6 +115,17 @@ class DeviceRecords:
             os.close(descriptor)
         self._locks.clear()
         self.own.clear()
+
+    def _names(self) -> list[str]:
+        """Return the names of the files of records; none before the first record of this host.
+
+        Raises OSError, also if the kubelet's directory is missing: it may be back in a moment, with the records.
+        """
+        try:
+            return os.listdir(self._directory)
+        except FileNotFoundError:
+            os.stat(os.path.dirname(self._directory))
+            return []
 
     def _begin(self, resource: str) -> None:
         """Show other processes that this one serves the resource.

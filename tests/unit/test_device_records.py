@@ -35,6 +35,15 @@ def test_record_outlives_the_process_that_served_the_resource(processes: list[De
     assert [(other.record, other.is_served) for other in second.others()] == [(record, False)]
 
 
+def test_records_are_unknown_while_the_directory_of_the_kubelet_is_missing(tmp_path: Path) -> None:
+    """Not none: it may be back in a moment, with the records."""
+    records = DeviceRecords(str(tmp_path / "missing"), "/cdi", PHONE)
+    with pytest.raises(FileNotFoundError):
+        records.others()
+    (tmp_path / "missing").mkdir()
+    assert records.others() == []
+
+
 def test_process_does_not_meet_its_own_records(processes: list[DeviceRecords]) -> None:
     process = processes[0]
     process.write(PHONE, {}, None)
