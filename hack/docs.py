@@ -26,14 +26,13 @@ RUNBOOK = ROOT / "docs" / "runbook.md"
 PARAMETERS = ROOT / "docs" / "phone-parameters.schema.json"
 RULES = ROOT / "deploy" / "chart" / "files" / "rules.yaml"
 STATUS = ROOT / "docs" / "status.schema.json"
-PHONES = ROOT / "kubectl_phones" / "schema.json"
 TEXT = "<!-- make generate: text -->"
 """Marks the end of a generated text below a heading."""
 
 
 def files() -> dict[Path, str]:
     """Return the content of each generated file by its path."""
-    documents = {PARAMETERS: schemas.parameters(), STATUS: schemas.status(), PHONES: schemas.phones()}
+    documents = {PARAMETERS: schemas.parameters(), STATUS: schemas.status()}
     texts = {path: msgspec.json.format(msgspec.json.encode(it), indent=2) for path, it in documents.items()}
     return {
         CONFIGURATION: with_tables(CONFIGURATION.read_text(encoding="utf-8"), keys_by_title()),

@@ -1,8 +1,8 @@
-"""The JSON Schemas of a configuration file, the parameters of claims, /status, and ``kubectl phones -o json``.
+"""The JSON Schemas of a configuration file, the parameters of claims, and /status.
 
 Those of inputs contain the keys, their types, and the limits of numbers and patterns of texts, but neither
 ``Limit.check`` nor the rules across keys. Numbers and booleans that are written as text are valid for the plugin only.
-Those of outputs are made of types, with the docstrings of them and of their fields.
+That of /status is made of types, with the docstrings of them and of their fields.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from aosp_plugin.backend.parameters import API_VERSION, KIND, PhoneParameters, c
 from aosp_plugin.config import convert, keys
 from aosp_plugin.config.sources import FILE_VERSION
 from aosp_plugin.report import document as report
-from kubectl_phones import report as fleet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import ModuleType
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -43,12 +41,20 @@ def parameters() -> dict[str, Any]:
 
 def status() -> dict[str, Any]:
     """Return the schema of /status. Fields that a later version adds are allowed."""
-    return _output(report, report.Report, "Status of aosp-device-plugin on a node")
-
-
-def phones() -> dict[str, Any]:
-    """Return the schema of ``kubectl phones -o json``, likewise."""
-    return _output(fleet, fleet.Fleet, "Phones of a cluster")
+    (reference,), components = msgspec.json.schema_components(
+        [report.Report], schema_hook=None, ref_template="#/$defs/{name}"
+    )
+    for name, definition in components.items():
+        if "description" in definition:  # Python 3.13 removes the indentation of docstrings, earlier ones keep it
+            definition["description"] = inspect.cleandoc(definition["description"])
+        descriptions = convert.descriptions(getattr(report, name)) if "properties" in definition else {}
+        for field, part in definition.get("properties", {}).items():
+            if text := descriptions.get(field):
+                part["description"] = text.replace("``", "")
+            part.pop("default", None)  # the plugin always sends every field
+        if "properties" in definition:
+            definition["required"] = list(definition["properties"])
+    return {"$schema": _DRAFT, "title": "Status of aosp-device-plugin on a node", **reference, "$defs": components}
 
 
 def _mapping(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
@@ -92,18 +98,3 @@ def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
     if "$ref" in part:
         return _inlined(definitions[part["$ref"].rpartition("/")[2]], definitions)
     return {name: _inlined(value, definitions) for name, value in part.items()}
-
-
-def _output(module: ModuleType, root: type[Any], title: str) -> dict[str, Any]:
-    (reference,), components = msgspec.json.schema_components([root], schema_hook=None, ref_template="#/$defs/{name}")
-    for name, definition in components.items():
-        if "description" in definition:  # Python 3.13 removes the indentation of docstrings, earlier ones keep it
-            definition["description"] = inspect.cleandoc(definition["description"])
-        descriptions = convert.descriptions(getattr(module, name)) if "properties" in definition else {}
-        for field, part in definition.get("properties", {}).items():
-            if text := descriptions.get(field):
-                part["description"] = text.replace("``", "")
-            part.pop("default", None)  # the plugin always sends every field
-        if "properties" in definition:
-            definition["required"] = list(definition["properties"])
-    return {"$schema": _DRAFT, "title": title, **reference, "$defs": components}

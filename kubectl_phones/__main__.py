@@ -68,8 +68,7 @@ def _show(found: Fleet, output: str) -> None:
         return
     terminal, width = sys.stdout.isatty(), shutil.get_terminal_size().columns
     for line in text.lines(found, wide=output == "wide"):
-        shown = f"{line.text[: width - 1]}…" if terminal and len(line.text) > width else line.text
-        print(f"\033[{line.style}m{shown}\033[0m" if terminal and line.style else shown)
+        print(f"{line[: width - 1]}…" if terminal and len(line) > width else line)
 
 
 def _parser() -> argparse.ArgumentParser:

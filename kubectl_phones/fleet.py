@@ -1,16 +1,16 @@
 """Makes the document from what was read of a cluster. Everything here is pure."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from kubectl_phones.devices import devices, resources
 from kubectl_phones.gather import Cluster, Selection
-from kubectl_phones.nodes import node_views
-from kubectl_phones.phones import phone_rows
 from kubectl_phones.problems import problems as all_problems
-from kubectl_phones.report import Fleet, Kind, NodeRow, PhoneRow, PhoneState, Problem, Totals
+from kubectl_phones.report import Fleet, Kind, NodeRow, PhoneRow, Problem, Totals
+from kubectl_phones.rows import node_views, phone_rows
 
 _NOTHING = "no node has phones, and there is no pod of the plugin; --resource names resources outside aosp.io"
-_ORDER = {kind: number for number, kind in enumerate(Kind)}
+_ORDER = {kind: number for number, kind in enumerate(get_args(Kind))}
 
 
 def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noqa: B008 - it is immutable
@@ -27,10 +27,10 @@ def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noq
         nodes = [row for row in nodes if row.node in chosen]
         problems = [problem for problem in problems if problem.node in chosen]
     if not nodes and not phones and cluster.nodes is not None and not selection.subset:
-        problems.append(Problem(Kind.NO_PHONES, "", "", _NOTHING, None))
+        problems.append(Problem("no-phones", "", "", _NOTHING, None))
     problems.sort(key=lambda problem: (_ORDER[problem.kind], problem.node, problem.resource))
     troubled = {problem.node for problem in problems}
-    totals = _totals(nodes, phones, troubled)
+    totals = _totals(nodes, phones)
     if selection.unhealthy:
         phones = [row for row in phones if row.problem]
         nodes = [row for row in nodes if row.node in troubled]
@@ -40,20 +40,18 @@ def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noq
     return Fleet(cluster.time, totals, tuple(problems), tuple(nodes), tuple(phones), cluster.missing, complete=complete)
 
 
-def _totals(nodes: Sequence[NodeRow], phones: Sequence[PhoneRow], troubled: set[str]) -> Totals:
+def _totals(nodes: Sequence[NodeRow], phones: Sequence[PhoneRow]) -> Totals:
     used = [row.used for row in nodes if row.used is not None]
     return Totals(
         nodes=len({row.node for row in nodes}),
-        nodes_with_problems=len(troubled - {""}),
         phones=sum(row.phones for row in nodes),
         allocatable=sum(row.allocatable for row in nodes),
         used=sum(used) if len(used) == len(nodes) else None,
         unhealthy=sum(row.unhealthy for row in nodes),
-        waiting=sum(row.count for row in phones if row.state is PhoneState.WAITING),
-        phones_with_problems=sum(row.count for row in phones if row.problem),
+        waiting=sum(row.count for row in phones if row.state == "waiting"),
     )
 
 
 def has_problems(found: Fleet) -> bool:
     """Return whether anything is wrong."""
-    return bool(found.problems) or found.totals.phones_with_problems > 0
+    return bool(found.problems) or any(row.problem for row in found.phones)

@@ -6,15 +6,14 @@ from typing import Final
 
 from kubectl_phones.devices import DOMAIN, Devices, current_slices, driver_name, pool_of
 from kubectl_phones.gather import Cluster
-from kubectl_phones.nodes import NodeView
 from kubectl_phones.objects import Object, joined, seconds
-from kubectl_phones.phones import pod_state
-from kubectl_phones.report import Kind, PluginState, Problem
+from kubectl_phones.report import Kind, Problem
+from kubectl_phones.rows import NodeView, pod_state
 
-_EVENTS: Final = {
-    "NotRegistered": Kind.PLUGIN_NOT_READY,
-    "KubeletDisagrees": Kind.KUBELET_DISAGREES,
-    "SecondPlugin": Kind.OTHER_PLUGIN,
+_EVENTS: Final[dict[str, Kind]] = {
+    "NotRegistered": "plugin-not-ready",
+    "KubeletDisagrees": "kubelet-disagrees",
+    "SecondPlugin": "other-plugin",
 }
 """The kind of problem by the reason of the plugin's Event."""
 
@@ -38,29 +37,29 @@ def _node_problems(view: NodeView) -> Iterator[Problem]:
     node = view.node
     if node.ready.status != "True":
         detail = joined(node.ready.reason, node.ready.message)
-        yield Problem(Kind.NODE_NOT_READY, node.name, "", detail, node.ready.since)
+        yield Problem("node-not-ready", node.name, "", detail, node.ready.since)
     for taint in node.taints:
         if taint.partition("/")[0] == DOMAIN:
-            yield Problem(Kind.STARTUP_TAINT, node.name, "", f"the taint {taint} keeps pods away", None)
+            yield Problem("startup-taint", node.name, "", f"the taint {taint} keeps pods away", None)
 
 
 def _plugin_problems(view: NodeView, now: float) -> Iterator[Problem]:
     name, pod = view.node.name, view.pod
-    if view.plugin is PluginState.ABSENT:
+    if view.plugin == "absent":
         used = sum(row.used or 0 for row in view.rows)
         detail = f"the node has no pod of the plugin{f'; {_phones(used)} in use' if used else ''}"
-        yield Problem(Kind.PLUGIN_ABSENT, name, "", detail, None)
-    elif view.plugin is PluginState.NOT_READY and pod is not None:
+        yield Problem("plugin-absent", name, "", detail, None)
+    elif view.plugin == "not-ready" and pod is not None:
         state = pod_state(pod, view.node, now)
         detail = state.reason or f"its pod is {state.state}"
-        yield Problem(Kind.PLUGIN_NOT_READY, name, "", detail, pod.ready.since or pod.created)
+        yield Problem("plugin-not-ready", name, "", detail, pod.ready.since or pod.created)
 
 
 def _resource_problems(view: NodeView, devices: Devices) -> Iterator[Problem]:
     for row in view.rows:
-        if row.phones == 0 and row.plugin is PluginState.READY:
+        if row.phones == 0 and row.plugin == "ready":
             detail = f"the plugin is ready, and the node has no {row.resource or 'phones'}"
-            yield Problem(Kind.NO_PHONES, row.node, row.resource, detail, row.since)
+            yield Problem("no-phones", row.node, row.resource, detail, row.since)
         if row.unhealthy:
             found = devices.by_place.get((row.node, row.resource), {})
             bad = [device for device in found.values() if device.reason]
@@ -68,7 +67,7 @@ def _resource_problems(view: NodeView, devices: Devices) -> Iterator[Problem]:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
             since = min((device.since for device in bad if device.since is not None), default=None)
             detail = joined(f"{row.unhealthy:,} of {_phones(row.phones)}", reasons)
-            yield Problem(Kind.UNHEALTHY, row.node, row.resource, detail, since)
+            yield Problem("unhealthy", row.node, row.resource, detail, since)
 
 
 def _event_problems(view: NodeView, events: Collection[Object]) -> Iterator[Problem]:
@@ -98,7 +97,7 @@ def _slice_problems(cluster: Cluster, names: Collection[str]) -> Iterator[Proble
         count = found[0]["pool"]["resourceSliceCount"]
         if len(found) < count:
             detail = f"the pool {pool} has {len(found)} of {count} ResourceSlices"
-            yield Problem(Kind.SLICES_INCOMPLETE, node, drivers[driver], detail, None)
+            yield Problem("slices-incomplete", node, drivers[driver], detail, None)
 
 
 def _phones(count: int) -> str:

@@ -1,65 +1,33 @@
-"""The document that ``kubectl phones -o json`` prints. Times are seconds since the epoch.
-
-``schema.json`` is generated from these types.
-"""
+"""The document that ``kubectl phones -o json`` prints. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
+PluginState: TypeAlias = Literal["ready", "not-ready", "absent", "outside", "unknown"]
+"""The state of the plugin on a node. The README has what ``absent`` and ``outside`` mean; its pods could not be read if
+it is ``unknown``."""
 
-class PluginState(enum.StrEnum):
-    """The state of the plugin on a node."""
+PhoneState: TypeAlias = Literal[
+    "running", "starting", "not-ready", "waiting", "failing", "failed", "terminating", "lost", "unhealthy"
+]
+"""The state of a pod with phones: ``waiting`` until it is scheduled, ``failing`` if a container does not start or ends
+again and again, ``failed`` if it has ended and has no phone any more, ``lost`` if its node is not ready. It is
+``unhealthy`` if its device is, like the row of a device without a pod."""
 
-    READY = "ready"
-    NOT_READY = "not-ready"
-    ABSENT = "absent"
-    """No pod of the plugin, although its DaemonSet selects the node, or the node has or had phones."""
-    OUTSIDE = "outside"
-    """No pod, but the node has allocatable phones: the plugin runs outside the cluster, such as by systemd."""
-    UNKNOWN = "unknown"
-    """The plugin's pods could not be read."""
-
-
-class PhoneState(enum.StrEnum):
-    """The state of a pod with phones, or of a device without a pod."""
-
-    RUNNING = "running"
-    STARTING = "starting"
-    NOT_READY = "not-ready"
-    """It runs, but not all of its containers are ready."""
-    WAITING = "waiting"
-    """It has not been scheduled."""
-    FAILING = "failing"
-    """A container does not start, or ends again and again."""
-    FAILED = "failed"
-    """It has ended, for example because the kubelet rejected it. It has no phone any more."""
-    TERMINATING = "terminating"
-    LOST = "lost"
-    """Its node is not ready."""
-    UNHEALTHY = "unhealthy"
-    """Its device is unhealthy."""
-    FREE = "free"
-
-
-class Kind(enum.StrEnum):
-    """The kinds of problems, the worst first."""
-
-    NO_PHONES = "no-phones"
-    """The cluster has no phones at all, or a node has none although its plugin is ready."""
-    NODE_NOT_READY = "node-not-ready"
-    PLUGIN_ABSENT = "plugin-absent"
-    PLUGIN_NOT_READY = "plugin-not-ready"
-    STARTUP_TAINT = "startup-taint"
-    """The node has a taint of the plugin, which keeps pods away until it has phones."""
-    KUBELET_DISAGREES = "kubelet-disagrees"
-    """An Event of the plugin says that the kubelet has fewer healthy phones than the plugin."""
-    SLICES_INCOMPLETE = "slices-incomplete"
-    """The API server does not have all ResourceSlices of the node."""
-    UNHEALTHY = "unhealthy"
-    OTHER_PLUGIN = "other-plugin"
-    """An Event of the plugin says that another plugin serves the same resource on the node."""
+Kind: TypeAlias = Literal[
+    "no-phones",
+    "node-not-ready",
+    "plugin-absent",
+    "plugin-not-ready",
+    "startup-taint",
+    "kubelet-disagrees",
+    "slices-incomplete",
+    "unhealthy",
+    "other-plugin",
+]
+"""The kinds of problems, the worst first. The README has what they mean."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +69,7 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class PhoneRow:
-    """The phones of a pod, or a device without a pod."""
+    """The phones of a pod, or an unhealthy device without a pod."""
 
     resource: str
     node: str
@@ -127,15 +95,12 @@ class Totals:
     """The sums of all rows."""
 
     nodes: int
-    nodes_with_problems: int
     phones: int
     allocatable: int
     used: int | None
     unhealthy: int
     waiting: int
     """Phones of pods that have not been scheduled."""
-    phones_with_problems: int
-    """Phones whose row has a problem."""
 
 
 @dataclass(frozen=True)

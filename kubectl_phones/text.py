@@ -1,12 +1,10 @@
 """Renders the document as text: problems, nodes, phones. Everything here is pure."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from kubectl_phones.report import Fleet, NodeRow, PhoneRow, PhoneState, Problem
+from kubectl_phones.report import Fleet, NodeRow, PhoneRow, Problem
 
-BOLD, RED, YELLOW = "1", "31", "33"
-"""Parameters of the escape sequence SGR."""
 GAP: Final = "  "
 
 _NUMBERS: Final = frozenset({"PHONES", "ALLOCATABLE", "USED", "UNHEALTHY"})
@@ -14,25 +12,14 @@ _NUMBERS: Final = frozenset({"PHONES", "ALLOCATABLE", "USED", "UNHEALTHY"})
 _UNITS: Final = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60))
 
 
-class Line(NamedTuple):
-    """A line of text and its style on a terminal."""
-
-    text: str
-    style: str = ""
-
-
-def lines(found: Fleet, *, wide: bool) -> Iterator[Line]:
-    """Yield the lines. Free phones are only counted."""
-    yield Line(_totals(found), BOLD)
-    if found.problems:
-        yield from _table([_problem(each, found.time) for each in found.problems], len(found.problems) * [RED])
-    elif found.complete:
-        yield Line("No node has a problem.")
-    nodes = [_node(row, found.time, wide=wide) for row in found.nodes]
-    yield from _table(nodes, len(nodes) * [""])
-    shown = [row for row in found.phones if row.state is not PhoneState.FREE]
-    phones = [_phone(row, found.time, wide=wide) for row in shown]
-    yield from _table(phones, [YELLOW if row.problem else "" for row in shown])
+def lines(found: Fleet, *, wide: bool) -> Iterator[str]:
+    """Yield the lines."""
+    yield _totals(found)
+    if found.complete and not found.problems:
+        yield "No node has a problem."
+    yield from _table([_problem(each, found.time) for each in found.problems])
+    yield from _table([_node(row, found.time, wide=wide) for row in found.nodes])
+    yield from _table([_phone(row, found.time, wide=wide) for row in found.phones])
 
 
 def _totals(found: Fleet) -> str:
@@ -89,20 +76,20 @@ def _age(now: float, since: float | None) -> str:
     return next((f"{seconds // length}{unit}" for unit, length in _UNITS if seconds >= 2 * length), f"{seconds}s")
 
 
-def _table(rows: Sequence[dict[str, str]], styles: Sequence[str]) -> Iterator[Line]:
+def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
     """Yield a table with a blank line before it; nothing if it has no rows. All rows have the same titles."""
     if not rows:
         return
     titles = list(rows[0])
     cells = [[printable(cell) for cell in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
-    yield Line("")
-    for row, style in zip([titles, *cells], [BOLD, *styles], strict=True):
+    yield ""
+    for row in (titles, *cells):
         aligned = [
             cell.rjust(width) if title in _NUMBERS else cell.ljust(width)
             for title, cell, width in zip(titles, row, widths, strict=True)
         ]
-        yield Line(GAP.join(aligned).rstrip(), style)
+        yield GAP.join(aligned).rstrip()
 
 
 def printable(text: str) -> str:

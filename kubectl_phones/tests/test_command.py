@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -82,7 +81,6 @@ def test_everything_that_can_be_read_is_shown_with_problems_first(cluster: Clust
     assert text[0] == "4 phones on 1 nodes: 3 allocatable, 1 used, 1 unhealthy, 0 waiting"
     assert text[3].split() == ["n1", "unhealthy", "-", "1", "of", "4", "phones"]
     assert text[-1].split()[:3] == ["a", "p1", "n1"]
-    assert "\x1b" not in result.out
 
 
 def test_a_list_is_read_page_by_page(cluster: Cluster) -> None:
@@ -191,7 +189,7 @@ def test_a_reader_that_ends_early_is_no_traceback(cluster: Cluster) -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_a_terminal_gets_colors_and_lines_of_its_width(cluster: Cluster) -> None:
+def test_a_terminal_gets_lines_of_its_width(cluster: Cluster) -> None:
     cluster.answer(NODES, [node("phone-host-1.rack-12.region-7.example.com" * 3)])
     reading, terminal = os.openpty()
     environment = cluster.environment | {"COLUMNS": "60", "LINES": "24"}
@@ -199,8 +197,7 @@ def test_a_terminal_gets_colors_and_lines_of_its_width(cluster: Cluster) -> None
     os.close(terminal)
     lines = os.read(reading, 65536).decode().splitlines()
     os.close(reading)
-    assert lines[0].startswith("\x1b[1m")
-    assert max(len(re.sub("\x1b\\[[0-9]*m", "", line)) for line in lines) == 60
+    assert max(map(len, lines)) == 60
     assert any("…" in line for line in lines)
 
 

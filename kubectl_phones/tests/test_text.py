@@ -15,7 +15,7 @@ CRASHING = {"ready": False, "state": {"waiting": {"reason": "CrashLoopBackOff", 
 
 def text_of(given: Any, *, wide: bool = False, **selected: Any) -> list[str]:
     """Return the lines of a cluster."""
-    return [line.text for line in lines(fleet(given, Selection(**selected)), wide=wide)]
+    return list(lines(fleet(given, Selection(**selected)), wide=wide))
 
 
 def broken() -> Any:

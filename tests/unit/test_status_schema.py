@@ -1,4 +1,4 @@
-"""docs/status.schema.json and kubectl_phones/schema.json are valid for what is printed."""
+"""docs/status.schema.json is valid for what is printed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.report.document import DriverReport, Known, LogRecord, Problem, Report, State
 from hack import docs
-from kubectl_phones.fleet import fleet
-from kubectl_phones.tests.clusters import cluster, node, pod
 from tests.unit.test_summary import EMPTY, PHONE_9, device
 
 
@@ -24,16 +22,6 @@ def report() -> Report:
     problem = Problem(Severity.ERROR, "missing", "aosp.io/binder", "a", "b", "missing", None, 1, ("n1",), ("a/b",), 0)
     record = LogRecord(1.5, "info", "devices changed", "aosp.io/binder", {"changed": "n1:missing"})
     return Report("1", "node", 1.0, Known(known=True, problem=""), (resource,), (problem,), (record,), "")
-
-
-def test_output_for_the_fleet_is_valid_and_a_wrong_one_is_not() -> None:
-    schema = json.loads(docs.PHONES.read_text(encoding="utf-8"))
-    document = json.loads(json.dumps(fleet(cluster(nodes=[node(allocatable=3)], pods=[pod()])), default=vars))
-    assert document["problems"]
-    assert document["phones"]
-    jsonschema.validate(document, schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(document | {"complete": 1}, schema)
 
 
 def test_every_field_that_has_a_docstring_has_a_description() -> None:
