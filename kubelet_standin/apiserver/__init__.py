@@ -1,10 +1,10 @@
 """A stand-in API server to test DRA drivers and other clients against: no cluster, no etcd.
 
 :class:`ApiServer` serves Kubernetes objects on a real TCP socket, with TLS if required: nodes, pods, Events,
-ResourceSlices, ResourceClaims, DeviceClasses and others (``kinds``). It has GET, LIST with field selectors and pages,
-WATCH with bookmarks, POST, PUT, PATCH, DELETE with preconditions, and DELETE of a collection, and answers as
-kube-apiserver does: 404, 409 for a conflict, 410 after :meth:`ApiServer.compact`, 422 for a ResourceSlice that breaks a
-limit. The same checks run with it and with kube-apiserver.
+ResourceSlices, ResourceClaims and DeviceClasses (``kinds``). It has GET, LIST with field selectors, WATCH with
+bookmarks, POST, PUT, PATCH, DELETE with preconditions, and DELETE of a collection, and answers as kube-apiserver does:
+404, 409 for a conflict, 410 after :meth:`ApiServer.compact`, 422 for a ResourceSlice that breaks a limit. The same
+checks run with it and with kube-apiserver.
 
 ::
 
@@ -36,12 +36,13 @@ limit. The same checks run with it and with kube-apiserver.
 - ``server.faults`` injects faults: :class:`Hang`, :class:`Cut`, :class:`Garbage`, :class:`RawBytes`,
   :class:`Throttle`, :class:`Refuse`, and watches that send nothing. ``stop``, ``restart``, ``drop_connections`` and
   ``end_watches`` end connections.
-- ``server.requests`` counts requests, and :meth:`ApiServer.wait_for` waits for a condition without polling.
+- ``server.log`` has the requests, ``server.count`` counts them, and :meth:`ApiServer.wait_for` waits for a condition
+  without polling.
 - ``minor`` is the version, ``drop_fields`` are fields of feature gates that are off.
 
-Not modelled: finalizers, generated names, strategic merge patches and server-side apply, label selectors, admission,
-defaults except for the time of a taint, API versions other than v1, and the validation of anything but ResourceSlices
-and names.
+Not modelled: lists in pages, finalizers, generated names, strategic merge patches and server-side apply, label
+selectors, admission, defaults except for the time of a taint, unknown fields, which kube-apiserver drops, API versions
+other than v1, and the validation of anything but ResourceSlices and names.
 """
 
 from __future__ import annotations

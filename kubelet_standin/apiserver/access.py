@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kubelet_standin.apiserver import statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from kubelet_standin.apiserver.kinds import Location
 
 Rule = tuple[str, str]
 """Verb and plural name, with the subresource if there is one; ``*`` stands for any."""
 
-
 DRIVER: Final = "system:serviceaccount:kube-system:driver"
 """The user that tokens belong to unless another one is given."""
-EVERYTHING: Final = {("*", "*")}
+EVERYTHING: Final[frozenset[Rule]] = frozenset({("*", "*")})
 
 
 class Received(NamedTuple):
@@ -26,7 +25,6 @@ class Received(NamedTuple):
     verb: str
     """As in RBAC rules."""
     location: Location
-    user: str
 
     @property
     def resource(self) -> str:
@@ -35,52 +33,36 @@ class Received(NamedTuple):
         return f"{self.location.kind.plural}/{subresource}" if subresource else self.location.kind.plural
 
 
+class User(NamedTuple):
+    """The owner of a token, and what it may do."""
+
+    name: str
+    rules: frozenset[Rule]
+
+
+ANYBODY: Final = User("system:anonymous", EVERYTHING)
+
+
 class Access:
-    """Tokens and rules. They may be changed at any time."""
+    """Tokens and their rules. They may be changed at any time."""
 
     def __init__(self) -> None:
-        """Accept every request: without tokens, no token is required, and without rules, everything is allowed."""
-        self._tokens: dict[str, str] | None = None
-        self._allowed: dict[str, set[Rule]] = {}
-        self._forbidden: set[Rule] = set()
+        """Accept every request: without tokens, no token is required."""
+        self._users: dict[str, User] | None = None
+        """By the header of their requests."""
 
-    def add_token(self, token: str, user: str = DRIVER) -> None:
-        """Accept a token of a user. From the first one on, a request without a valid token gets 401."""
-        self._tokens = {**(self._tokens or {}), token: user}
+    def add_token(self, token: str, user: str = DRIVER, rules: Iterable[Rule] = EVERYTHING) -> None:
+        """Accept a token; anything but the rules gets 403. From the first token on, others get 401."""
+        self._users = {**(self._users or {}), f"Bearer {token}": User(user, frozenset(rules))}
 
     def expire(self, token: str) -> None:
         """Reject a token from now on. KeyError if it is unknown."""
-        tokens = dict(self._tokens or {})
-        del tokens[token]
-        self._tokens = tokens
+        (self._users or {}).pop(f"Bearer {token}")
 
-    def allow(self, rules: Iterable[Rule], user: str = DRIVER) -> None:
-        """Allow a user these rules and nothing else: anything else gets 403. Users without rules may do everything."""
-        self._allowed[user] = set(rules)
-
-    def forbid(self, verb: str = "*", resource: str = "*") -> None:
-        """Forbid all users a verb on a resource, whatever else allows it."""
-        self._forbidden.add((verb, resource))
-
-    def permit(self, verb: str = "*", resource: str = "*") -> None:
-        """End :meth:`forbid`, with the same arguments."""
-        self._forbidden.discard((verb, resource))
-
-    def authenticate(self, header: str) -> str:
-        """Return the user of a request. Raises StatusError with 401."""
-        if self._tokens is None:
-            return "system:anonymous"
-        scheme, _, token = header.partition(" ")
-        if scheme != "Bearer" or token not in self._tokens:
+    def check(self, header: str, request: Received) -> None:
+        """Raise StatusError unless a request with this header is allowed: with 401, or with 403."""
+        user = ANYBODY if self._users is None else self._users.get(header)
+        if user is None:
             raise statuses.unauthorized()
-        return self._tokens[token]
-
-    def authorize(self, request: Received) -> None:
-        """Raise StatusError with 403 unless the request is allowed."""
-        allowed = self._allowed.get(request.user, EVERYTHING)
-        if _has(self._forbidden, request) or not _has(allowed, request):
-            raise statuses.forbidden(request.verb, request.location, request.user)
-
-
-def _has(rules: Collection[Rule], request: Received) -> bool:
-    return any((verb, resource) in rules for verb in ("*", request.verb) for resource in ("*", request.resource))
+        if not any((verb, name) in user.rules for verb in ("*", request.verb) for name in ("*", request.resource)):
+            raise statuses.forbidden(request.verb, request.location, user.name)

@@ -85,12 +85,12 @@ class RawBytes(Fault):
 class Throttle(Fault):
     """The request is answered with 429 and Retry-After, as by API priority and fairness."""
 
-    retry_after: float | None = 1.0
+    retry_after: float = 1.0
 
     async def answer(self, request: web.Request, active: Active) -> web.Response:  # noqa: ARG002
         """Return plain text: it is a filter before the API that answers (apiserver/pkg/server/filters)."""
         text = "Too many requests, please try again later.\n"
-        return web.Response(status=429, text=text, headers=_retry_after(self.retry_after))
+        return web.Response(status=429, text=text, headers={"Retry-After": str(round(self.retry_after))})
 
 
 @dataclass(frozen=True)
@@ -100,27 +100,22 @@ class Refuse(Fault):
     code: int = 503
     reason: str = "ServiceUnavailable"
     message: str = "the server is currently unable to handle the request"
-    retry_after: float | None = None
 
     async def answer(self, request: web.Request, active: Active) -> web.Response:  # noqa: ARG002
         """Return the Status object."""
-        return status_answer(StatusError(self.code, self.reason, self.message), _retry_after(self.retry_after))
+        return status_answer(StatusError(self.code, self.reason, self.message))
 
 
-def status_answer(error: StatusError, headers: dict[str, str] | None = None) -> web.Response:
+def status_answer(error: StatusError) -> web.Response:
     """Return the answer with a Status object."""
     body = json.dumps(error.body()).encode()
-    return web.Response(status=error.code, body=body, headers={"Content-Type": JSON, **(headers or {})})
+    return web.Response(status=error.code, body=body, headers={"Content-Type": JSON})
 
 
 def break_connection(request: web.Request) -> None:
     """End a connection: what was written is sent, but not the end of the body."""
     if request.transport is not None:
         request.transport.close()
-
-
-def _retry_after(seconds: float | None) -> dict[str, str]:
-    return {} if seconds is None else {"Retry-After": str(round(seconds))}
 
 
 @dataclass

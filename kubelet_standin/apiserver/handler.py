@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +10,21 @@ from aiohttp import web
 from kubelet_standin.apiserver import patches, statuses
 from kubelet_standin.apiserver.access import Received
 from kubelet_standin.apiserver.faults import JSON, Cut, break_connection, status_answer
-from kubelet_standin.apiserver.kinds import Location, locate, selector
+from kubelet_standin.apiserver.kinds import Kind, Location, locate, selector
 from kubelet_standin.apiserver.statuses import StatusError
 from kubelet_standin.apiserver.watches import Watch, WatchOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kubelet_standin.apiserver.server import ApiServer
+    from kubelet_standin.apiserver.store import Store
 
 WATCH_SECONDS = 1800.0
 """The duration of a watch without timeoutSeconds; kube-apiserver's is random, 30 to 60 minutes."""
+
+BOOKMARK_SECONDS = 60.0
+"""Between two bookmarks of a watch."""
 
 _VERBS = {"POST": "create", "PUT": "update", "DELETE": "delete", "PATCH": "patch"}
 _TRUE = {"1", "true", "True"}
@@ -36,8 +40,8 @@ class Handler:
         """Answer a request. Each is counted, with the status of the answer."""
         location = locate(request.path)
         if location is None:
-            return self._infrastructure(request)
-        received = Received(_verb(request, location), location, "")
+            return web.Response(status=404, text="404 page not found\n")
+        received = Received(_verb(request, location), location)
         code = 0
         try:
             response = await self._answer(request, received)
@@ -49,18 +53,12 @@ class Handler:
             self._server.record(received, code)
         return response
 
-    def _infrastructure(self, request: web.Request) -> web.StreamResponse:
-        if request.path in {"/readyz", "/livez", "/healthz"}:
-            return web.Response(text="ok")
-        return web.Response(status=404, text="404 page not found\n")
-
     async def _answer(self, request: web.Request, received: Received) -> web.StreamResponse:
-        user = self._server.access.authenticate(request.headers.get("Authorization", ""))
+        self._server.access.check(request.headers.get("Authorization", ""), received)
         active = self._server.faults.next(received.verb, received.location.kind.plural)
         if active is not None and (answer := await active.fault.answer(request, active)) is not None:
             return answer
         cut = active.fault if active is not None and isinstance(active.fault, Cut) else None
-        self._server.access.authorize(received._replace(user=user))
         if received.verb == "watch":
             return await self._watch(request, received.location, cut)
         code, result = self._process(received, request, await request.read())
@@ -73,8 +71,12 @@ class Handler:
         """Return status and body of the answer."""
         store, location = self._server.store, received.location
         match received.verb:
-            case "get" | "list" as verb:
-                return 200, store.get(location) if verb == "get" else self._list(location, request)
+            case "get":
+                return 200, store.get(location)
+            case "list" | "deletecollection" as verb:
+                matches = selector(request.query.get("fieldSelector", ""), location)
+                select = store.list if verb == "list" else store.delete_all
+                return 200, _collection(location.kind, select(location.kind, matches), store)
             case "create":
                 return 201, store.create(location, _object(body), dry_run=request.query.get("dryRun") == "All")
             case "update":
@@ -84,40 +86,12 @@ class Handler:
             case "delete":
                 preconditions = _object(body).get("preconditions") or {} if body else {}
                 return 200, store.delete(location, preconditions)
-            case "deletecollection":
-                matches = selector(request.query.get("fieldSelector", ""), location)
-                items = store.list(location.kind, matches)
-                for item in items:
-                    store.delete(_of(location, item), {})
-                return 200, _collection(location, items, {"resourceVersion": str(store.revision)})
             case _:
                 raise statuses.method_not_allowed()
 
     def _patch(self, location: Location, content_type: str, body: bytes) -> dict[str, Any]:
         store = self._server.store
         return store.update(location, patches.apply(content_type, body, store.get(location)))
-
-    def _list(self, location: Location, request: web.Request) -> dict[str, Any]:
-        """Return a list, or a page of it: the continue token has the revision and the last key."""
-        store = self._server.store
-        matches = selector(request.query.get("fieldSelector", ""), location)
-        revision, after = _continued(request.query.get("continue", ""))
-        if revision is not None and revision < store.compacted:
-            raise statuses.expired(
-                "The provided continue parameter is too old to display a consistent list result. You can start a new "
-                "list without the continue parameter."
-            )
-        items = [item for item in store.list(location.kind, matches) if _order(item) > after]
-        metadata: dict[str, Any] = {"resourceVersion": str(store.revision if revision is None else revision)}
-        limit = int(request.query.get("limit", "0") or 0)
-        if 0 < limit < len(items):
-            token = json.dumps([int(metadata["resourceVersion"]), *_order(items[limit - 1])])
-            metadata |= {
-                "continue": base64.urlsafe_b64encode(token.encode()).decode().rstrip("="),
-                "remainingItemCount": len(items) - limit,
-            }
-            items = items[:limit]
-        return _collection(location, items, metadata)
 
     async def _watch(self, request: web.Request, location: Location, cut: Cut | None) -> web.StreamResponse:
         query = request.query
@@ -148,7 +122,7 @@ class Handler:
             server.store,
             changed=server.next_change,
             silent=lambda: server.faults.silent_watches,
-            bookmark_interval=server.bookmark_interval,
+            bookmark_interval=BOOKMARK_SECONDS,
         )
         with server.watching(watch):
             await watch.run(send)
@@ -185,26 +159,8 @@ def _object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _of(location: Location, item: dict[str, Any]) -> Location:
-    return location._replace(namespace=item["metadata"].get("namespace", ""), name=item["metadata"]["name"])
-
-
-def _order(item: dict[str, Any]) -> tuple[str, str]:
-    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
-
-
-def _continued(token: str) -> tuple[int | None, tuple[str, str]]:
-    if not token:
-        return None, ("", "")
-    try:
-        revision, namespace, name = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-    except (ValueError, binascii.Error) as error:
-        raise statuses.bad_request(f"continue key is not valid: {error}") from error
-    return revision, (namespace, name)
-
-
-def _collection(location: Location, items: list[dict[str, Any]], metadata: dict[str, Any]) -> dict[str, Any]:
+def _collection(kind: Kind, items: Iterable[dict[str, Any]], store: Store) -> dict[str, Any]:
     for item in items:  # lists of built-in types have it once, for all
         del item["kind"], item["apiVersion"]
-    kind = location.kind
-    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": items}
+    metadata = {"resourceVersion": str(store.revision)}
+    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": [*items]}

@@ -26,8 +26,6 @@ class Kind(NamedTuple):
     """The fields that a field selector may name, in addition to those of the metadata."""
     status: bool = False
     """Whether it has the subresource status."""
-    content: tuple[str, ...] = ()
-    """The fields of its objects in addition to those that most kinds have."""
 
     @property
     def qualified(self) -> str:
@@ -45,30 +43,11 @@ class Kind(NamedTuple):
         return (*_METADATA_FIELDS, *(("metadata.namespace",) if self.namespaced else ()), *self.fields)
 
 
-_EVENT = (
-    "involvedObject",
-    "reason",
-    "message",
-    "source",
-    "firstTimestamp",
-    "lastTimestamp",
-    "count",
-    "type",
-    "eventTime",
-    "series",
-    "action",
-    "related",
-    "reportingComponent",
-    "reportingInstance",
-)
-
 _DRA = ("resource.k8s.io", "v1")
 
 KINDS: tuple[Kind, ...] = (
-    Kind("", "v1", "namespaces", "Namespace"),
     Kind("", "v1", "nodes", "Node", fields=("spec.unschedulable",), status=True),
     Kind("", "v1", "pods", "Pod", namespaced=True, fields=("spec.nodeName", "status.phase"), status=True),
-    Kind("", "v1", "configmaps", "ConfigMap", namespaced=True),
     Kind(
         "",
         "v1",
@@ -76,11 +55,9 @@ KINDS: tuple[Kind, ...] = (
         "Event",
         namespaced=True,
         fields=("involvedObject.kind", "involvedObject.name", "involvedObject.uid", "reason", "type"),
-        content=_EVENT,
     ),
     Kind(*_DRA, "resourceslices", "ResourceSlice", fields=("spec.nodeName", "spec.driver")),
     Kind(*_DRA, "resourceclaims", "ResourceClaim", namespaced=True, status=True),
-    Kind(*_DRA, "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True),
     Kind(*_DRA, "deviceclasses", "DeviceClass"),
 )
 """The kinds that every server has."""

@@ -54,11 +54,7 @@ class Objects:
         Returns their number.
         """
         location = self._locate(path)
-        items = self._store.list(location.kind, selector(field_selector, location))
-        for item in items:
-            metadata = item["metadata"]
-            self._store.delete(Location(location.kind, metadata.get("namespace", ""), metadata["name"]), {})
-        return len(items)
+        return len(self._store.delete_all(location.kind, selector(field_selector, location)))
 
     def _locate(self, path: str) -> Location:
         location = locate(path)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiohttp import web
@@ -31,7 +30,6 @@ NEWEST: Final = 37
 """The newest minor version whose behaviour is known."""
 TAINTS_SINCE: Final = 36
 """The first minor version with the feature gate DRADeviceTaints on by default."""
-KEPT_REQUESTS: Final = 1000
 
 
 class RequestRecord(NamedTuple):
@@ -54,7 +52,6 @@ class ApiServer(Observable[web.AppRunner]):
         minor: int = NEWEST,
         drop_fields: Collection[str] | None = None,
         tls: bool = False,
-        bookmark_interval: float = 60.0,
         host: str = "127.0.0.1",
     ) -> None:
         """Prepare a server like kube-apiserver 1.``minor``.
@@ -62,16 +59,12 @@ class ApiServer(Observable[web.AppRunner]):
         - ``drop_fields``: fields of the spec and of the devices of ResourceSlices that the server drops, as if their
           feature gates were off; None for those of the version, which is ``taints`` before 1.36.
         - ``tls``: serve HTTPS with a certificate of an authority of its own, which requires openssl.
-        - ``bookmark_interval``: seconds between two bookmarks of a watch.
         """
         super().__init__("API server")
-        self.bookmark_interval = bookmark_interval
         self.access = Access()
         self.faults = Faults(self._notify)
-        self.requests: Counter[tuple[str, str]] = Counter()
-        """The number of requests by verb and plural name, such as ("update", "resourceslices"); across restarts."""
-        self.log: deque[RequestRecord] = deque(maxlen=KEPT_REQUESTS)
-        """The last requests, the oldest one first."""
+        self.log: list[RequestRecord] = []
+        """All requests, the oldest one first; across restarts."""
         self._tls = tls
         self._host = host
         self._port = 0
@@ -112,16 +105,10 @@ class ApiServer(Observable[web.AppRunner]):
         self.drop_connections(run)
         await run.cleanup()
 
-    async def restart(self, *, keep_data: bool = True) -> None:
-        """Stop and start again; ``keep_data=False`` loses all objects, and the revisions begin again.
-
-        The history is lost in any case, as a kube-apiserver's cache is: a watch from an earlier revision gets 410.
-        """
+    async def restart(self) -> None:
+        """Stop and start again. As a kube-apiserver's cache, the history is lost: an earlier revision gets 410."""
         await self.stop()
-        if keep_data:
-            self.store.compact()
-        else:
-            self.store.clear()
+        self.store.compact()
         await self.start()
 
     async def replace_certificates(self) -> None:
@@ -133,8 +120,7 @@ class ApiServer(Observable[web.AppRunner]):
     @property
     def url(self) -> str:
         """The URL without a path; after the first start."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http{'s' if self._tls else ''}://{host}:{self._port}"
+        return f"http{'s' if self._tls else ''}://{self._host}:{self._port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -183,11 +169,7 @@ class ApiServer(Observable[web.AppRunner]):
 
     def count(self, verb: str = "*", resource: str = "*") -> int:
         """Return the number of requests with a verb and a plural name; ``*`` stands for any."""
-        return sum(
-            number
-            for (each, target), number in self.requests.items()
-            if verb in {"*", each} and resource in {"*", target}
-        )
+        return sum(verb in {"*", each.verb} and resource in {"*", each.resource} for each in self.log)
 
     def describe(self) -> str:
         """Return a description of the state in a few lines, for failed tests."""
@@ -197,7 +179,7 @@ class ApiServer(Observable[web.AppRunner]):
             names = [item["metadata"]["name"] for item in self.store.list(kind, lambda _: True)]
             if names:
                 lines.append(f"  {kind.plural}: {', '.join(names)}")
-        lines += [f"  {record.verb} {record.resource} {record.name}: {record.code}" for record in list(self.log)[-10:]]
+        lines += [f"  {record.verb} {record.resource} {record.name}: {record.code}" for record in self.log[-10:]]
         return "\n".join(lines)
 
     @contextlib.contextmanager
@@ -213,6 +195,5 @@ class ApiServer(Observable[web.AppRunner]):
 
     def record(self, request: Received, code: int) -> None:
         """Count a request. For the handler."""
-        self.requests[request.verb, request.resource] += 1
         self.log.append(RequestRecord(request.verb, request.resource, request.location.name, code))
         self._notify()

@@ -13,13 +13,11 @@ if TYPE_CHECKING:
 class StatusError(Exception):
     """A request that the server refuses: HTTP status, reason and message."""
 
-    def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
-        """``details`` are those of the Status object, such as retryAfterSeconds."""
+    def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(f"{code} {reason}: {message}")
         self.code = code
         self.reason = reason
         self.message = message
-        self.details = details
 
     def body(self) -> dict[str, Any]:
         """Return the Status object."""
@@ -30,7 +28,6 @@ class StatusError(Exception):
             "status": "Failure",
             "message": self.message,
             "reason": self.reason,
-            **({"details": self.details} if self.details else {}),
             "code": self.code,
         }
 
@@ -54,19 +51,17 @@ def forbidden(verb: str, location: Location, user: str) -> StatusError:
         f'{kind.qualified}{name} is forbidden: User "{user}" cannot {verb} resource "{kind.plural}" in API group '
         f'"{kind.group}" {scope}'
     )
-    return StatusError(403, "Forbidden", message, name=location.name, group=kind.group, kind=kind.plural)
+    return StatusError(403, "Forbidden", message)
 
 
 def not_found(kind: Kind, name: str) -> StatusError:
     """404."""
-    return StatusError(404, "NotFound", f'{kind.qualified} "{name}" not found', name=name, group=kind.group)
+    return StatusError(404, "NotFound", f'{kind.qualified} "{name}" not found')
 
 
 def method_not_allowed() -> StatusError:
     """405."""
-    return StatusError(
-        405, "MethodNotAllowed", "the server does not allow this method on the requested resource", retryAfterSeconds=0
-    )
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def unsupported_media_type(given: str, accepted: Sequence[str]) -> StatusError:
@@ -83,13 +78,13 @@ def unprocessable(message: str) -> StatusError:
 
 def already_exists(kind: Kind, name: str) -> StatusError:
     """409."""
-    return StatusError(409, "AlreadyExists", f'{kind.qualified} "{name}" already exists', name=name, group=kind.group)
+    return StatusError(409, "AlreadyExists", f'{kind.qualified} "{name}" already exists')
 
 
 def conflict(kind: Kind, name: str, problem: str) -> StatusError:
     """409, because the object has changed or is another one."""
     message = f'Operation cannot be fulfilled on {kind.qualified} "{name}": {problem}'
-    return StatusError(409, "Conflict", message, name=name, group=kind.group, kind=kind.plural)
+    return StatusError(409, "Conflict", message)
 
 
 def expired(message: str) -> StatusError:
@@ -101,4 +96,4 @@ def invalid(kind: Kind, name: str, causes: Sequence[str]) -> StatusError:
     """422."""
     message = causes[0] if len(causes) == 1 else f"[{', '.join(causes)}]"
     qualified = f"{kind.name}.{kind.group}" if kind.group else kind.name
-    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {message}', name=name, group=kind.group)
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {message}')

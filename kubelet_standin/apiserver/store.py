@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kubelet_standin.apiserver import statuses, validation
+from kubelet_standin.apiserver.kinds import Kind, Location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from kubelet_standin.apiserver.kinds import Kind, Location
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]  # API group, plural, namespace, name
@@ -27,10 +26,6 @@ _SERVER_FIELDS = (
     "managedFields",
 )
 """Metadata that only the server sets."""
-
-
-FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status", "data", "binaryData", "immutable"})
-"""The fields of objects of most kinds; others are dropped, as those that a server does not know."""
 
 
 class Change(NamedTuple):
@@ -140,18 +135,17 @@ class Store:
         self._record("DELETED", location.kind, new, old)
         return copy.deepcopy(new)
 
+    def delete_all(self, kind: Kind, matches: Callable[[Object], bool]) -> Sequence[Object]:
+        """Delete the objects of a kind that match, as a kubelet does when it starts, and return them."""
+        items = self.list(kind, matches)
+        for item in items:
+            self.delete(Location(kind, item["metadata"].get("namespace", ""), item["metadata"]["name"]), {})
+        return items
+
     def compact(self) -> None:
-        """Forget the history: a watch from an older revision, and the next page of a list, get 410."""
+        """Forget the history: a watch from an older revision gets 410."""
         self.compacted = self.revision
         self.history.clear()
-
-    def clear(self) -> None:
-        """Lose all objects and the history; revisions begin again."""
-        self._objects.clear()
-        self.history.clear()
-        self._processed.clear()
-        self.revision = 1
-        self.compacted = 0
 
     def processed(self, kind: Kind) -> int:
         """Return the revision of a kind's bookmarks: that of its last change, or of its last list if that is later.
@@ -213,7 +207,7 @@ def _checked(location: Location, body: Mapping[str, Any]) -> Object:
     if (body.get("kind"), body.get("apiVersion")) != (kind.name, kind.api_version):
         given = f"{body.get('apiVersion', '')}, Kind={body.get('kind', '')}"
         raise statuses.bad_request(f"the object provided is {given}, not {kind.api_version}, Kind={kind.name}")
-    new: Object = copy.deepcopy({name: value for name, value in body.items() if name in FIELDS or name in kind.content})
+    new: Object = copy.deepcopy(dict(body))
     metadata = new.setdefault("metadata", {})
     if not isinstance(metadata, dict):
         raise statuses.bad_request("metadata is not an object")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, Request
+from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError
 from tests.api_contract.common import (
     DRIVER,
     PATIENCE,
@@ -48,49 +45,6 @@ async def listed(server: Server) -> None:
         assert found == []
         found = await client.list(SLICES, field_selector="metadata.name=listed-2")
         assert [item["metadata"]["name"] for item in found] == ["listed-2"]
-
-
-@check("A list of several pages is the list as of its first page.")
-async def listed_in_pages(server: Server) -> None:
-    async with server.client() as client:
-        for number in range(5):
-            await client.create(SLICES, a_slice(f"page-{number}", node="pages"))
-        query = {"fieldSelector": "spec.nodeName=pages", "limit": "2"}
-        names: list[str] = []
-        versions = set()
-        while True:
-            page = msgspec.json.decode(await client.send(Request("list", SLICES), query), type=dict[str, Any])
-            names += [item["metadata"]["name"] for item in page["items"]]
-            versions.add(page["metadata"]["resourceVersion"])
-            if not page["metadata"].get("continue"):
-                break
-            query["continue"] = page["metadata"]["continue"]
-        assert names == [f"page-{number}" for number in range(5)]
-        assert len(versions) == 1
-
-
-@check("The next page of a list that has been compacted is gone.")
-async def list_continued_too_late(server: Server) -> None:
-    async with server.client() as client:
-        for number in range(3):
-            await client.create(SLICES, a_slice(f"late-{number}", node="late"))
-        query = {"fieldSelector": "spec.nodeName=late", "limit": "1"}
-        body = await client.send(Request("list", SLICES), query)
-        query["continue"] = await _aged(server, msgspec.json.decode(body)["metadata"]["continue"])
-        request = client.send(Request("list", SLICES), query)
-        assert await refused(request) == (410, "Expired")
-
-
-async def _aged(server: Server, token: str) -> str:
-    """Return a continue token of a compacted version."""
-    await server.compact()
-    text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-    value = json.loads(text)
-    if isinstance(value, dict):  # kube-apiserver's; its cache has the current version also after a compaction
-        value["rv"] = 2
-    else:
-        value[0] = 0
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
 @check("A watch has the changes since a list, of the selected objects, in their order.")

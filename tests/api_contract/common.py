@@ -41,9 +41,6 @@ class Server(Protocol):
     async def too_old(self) -> str:
         """Return a resourceVersion from which a watch of ResourceSlices is no longer possible."""
 
-    async def compact(self) -> None:
-        """Forget all old versions, so that a list cannot be continued."""
-
     async def throttled(self) -> str:
         """Return a token whose requests the server throttles."""
 

@@ -314,7 +314,7 @@ async def test_a_slice_that_is_invalid_is_logged_once_and_stops_no_other(
 async def test_a_missing_right_is_named_with_verb_and_resource_and_heals(
     server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.access.forbid("create", "resourceslices")
+    refused = server.faults.add(Refuse(403, "Forbidden", "no"), verb="create", resource="resourceslices")
     async with publishing(server) as running:
         running.inventory.publish(Found(phones(130)))
         await running.problem(
@@ -323,7 +323,7 @@ async def test_a_missing_right_is_named_with_verb_and_resource_and_heals(
         await server.wait_for(lambda s: s.count("create") > 3)
         assert "and 2 more errors" in causes(running.publisher)
         assert problems(caplog) == ["DRA driver has a problem"]
-        server.access.permit("create", "resourceslices")
+        refused.remove()
         await running.confirmed()
         await running.fine()
 

@@ -30,18 +30,13 @@ class StandIn:
 
     async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
         """Return the token of a user."""
-        self._server.access.add_token(name, f"system:serviceaccount:default:{name}")
-        self._server.access.allow(rules, user=f"system:serviceaccount:default:{name}")
+        self._server.access.add_token(name, f"system:serviceaccount:default:{name}", rules)
         return name
 
     async def too_old(self) -> str:
         """Return a version before the history."""
         self._server.compact()
         return "1"
-
-    async def compact(self) -> None:
-        """Forget the history."""
-        self._server.compact()
 
     async def throttled(self) -> str:
         """Throttle all requests."""

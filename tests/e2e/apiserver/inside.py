@@ -16,7 +16,7 @@ from tests.api_contract.checks import CHECKS
 from tests.e2e.apiserver import claims, policies
 from tests.e2e.cluster import accounts
 from tests.e2e.cluster.api import CORE
-from tests.e2e.cluster.control_plane import ADMINISTRATORS, ControlPlane, etcd
+from tests.e2e.cluster.control_plane import ADMINISTRATORS, ControlPlane
 from tests.e2e.common.report import Report, say
 from tests.e2e.kubelet.waiting import until
 from tests.static_credentials import StaticCredentials
@@ -59,10 +59,6 @@ class Server:
         """Return a version from before the start of the watch cache."""
         return "1"
 
-    async def compact(self) -> None:
-        """Compact etcd."""
-        await asyncio.to_thread(self._compact)
-
     async def throttled(self) -> str:
         """Create a service account whose priority level runs no request."""
         return await asyncio.to_thread(self._throttled)
@@ -96,10 +92,6 @@ class Server:
     def _token(self, name: str, rules: list[tuple[str, str]]) -> str:
         granted = [("" if resource == "nodes" else "resource.k8s.io", resource, verb) for verb, resource in rules]
         return accounts.token(self._control_plane.api, name, granted)
-
-    def _compact(self) -> None:
-        revision = etcd("range", {"key": "AA=="})["header"]["revision"]
-        etcd("compaction", {"revision": revision, "physical": True})
 
 
 def _run(check: Check, server: Server) -> None:

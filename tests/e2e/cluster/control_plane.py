@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import urllib.request
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.certificates import Authority
@@ -162,14 +161,6 @@ class ControlPlane:
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
         ]
-
-
-def etcd(call: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Call etcd by its JSON gateway."""
-    request = urllib.request.Request(f"{ETCD}/v3/kv/{call}", json.dumps(body).encode())  # noqa: S310 - of this sandbox
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - of this sandbox
-        result: dict[str, Any] = json.load(answer)
-        return result
 
 
 def _healthy(url: str) -> bool:
