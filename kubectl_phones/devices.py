@@ -68,7 +68,7 @@ def devices(cluster: Cluster, names: Collection[str]) -> Devices:
     }
     by_place: dict[Place, dict[str, Device]] = collections.defaultdict(dict)
     ids: dict[tuple[str, str, str], str] = {}
-    for spec in current_slices(cluster, drivers):
+    for spec in _current_slices(cluster, drivers):
         driver, pool = spec["driver"], spec["pool"]["name"]
         place = spec["nodeName"], drivers[driver]
         for item in spec.get("devices", ()):
@@ -85,17 +85,17 @@ def devices(cluster: Cluster, names: Collection[str]) -> Devices:
     return Devices(by_place, of_pods, _requested(cluster, drivers))
 
 
-def current_slices(cluster: Cluster, drivers: Collection[str]) -> list[Object]:
+def _current_slices(cluster: Cluster, drivers: Collection[str]) -> list[Object]:
     """Return the specs of these drivers' slices for a node, of the latest generation of their pool."""
     specs = [each["spec"] for each in cluster.slices or ()]
     specs = [spec for spec in specs if spec["driver"] in drivers and spec.get("nodeName")]
     latest: dict[tuple[str, str, str], int] = collections.defaultdict(int)
     for spec in specs:
-        latest[pool_of(spec)] = max(spec["pool"]["generation"], latest[pool_of(spec)])
-    return [spec for spec in specs if spec["pool"]["generation"] == latest[pool_of(spec)]]
+        latest[_pool_of(spec)] = max(spec["pool"]["generation"], latest[_pool_of(spec)])
+    return [spec for spec in specs if spec["pool"]["generation"] == latest[_pool_of(spec)]]
 
 
-def pool_of(spec: Object) -> tuple[str, str, str]:
+def _pool_of(spec: Object) -> tuple[str, str, str]:
     """Return what identifies the pool of a slice for a node: another node may have one of the same name."""
     return spec["driver"], spec["nodeName"], spec["pool"]["name"]
 

@@ -1,16 +1,15 @@
 """Makes the document from what was read of a cluster. Everything here is pure."""
 
 from collections.abc import Sequence
-from typing import get_args
 
 from kubectl_phones.devices import devices, resources
 from kubectl_phones.gather import Cluster, Selection
 from kubectl_phones.problems import problems as all_problems
-from kubectl_phones.report import Fleet, Kind, NodeRow, PhoneRow, Problem, Totals
+from kubectl_phones.report import KINDS, Fleet, NodeRow, PhoneRow, Problem, Totals
 from kubectl_phones.rows import node_views, phone_rows
 
 _NOTHING = "no node has phones, and there is no pod of the plugin; --resource names resources outside aosp.io"
-_ORDER = {kind: number for number, kind in enumerate(get_args(Kind))}
+_ORDER = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noqa: B008 - it is immutable
@@ -19,7 +18,7 @@ def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noq
     known = devices(cluster, names)
     phones = list(phone_rows(cluster, known, names, subset=selection.subset))
     views = list(node_views(cluster, known, phones, names, subset=selection.subset))
-    problems = list(all_problems(cluster, views, known, names))
+    problems = list(all_problems(cluster, views, known))
     nodes = [row for view in views for row in view.rows]
     chosen = selection.nodes or {row.node for row in phones}  # of some pods, their nodes
     if selection.nodes or selection.subset:
@@ -28,7 +27,7 @@ def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noq
         problems = [problem for problem in problems if problem.node in chosen]
     if not nodes and not phones and cluster.nodes is not None and not selection.subset:
         problems.append(Problem("no-phones", "", "", _NOTHING, None))
-    problems.sort(key=lambda problem: (_ORDER[problem.kind], problem.node, problem.resource))
+    problems.sort(key=lambda problem: (_ORDER.get(problem.kind, len(KINDS)), problem.node, problem.resource))
     troubled = {problem.node for problem in problems}
     totals = _totals(nodes, phones)
     if selection.unhealthy:

@@ -1,27 +1,18 @@
 """The problems of nodes. Everything here is pure."""
 
 import collections
+import re
 from collections.abc import Collection, Iterator
-from typing import Final
 
-from kubectl_phones.devices import DOMAIN, Devices, current_slices, driver_name, pool_of
+from kubectl_phones.devices import DOMAIN, Devices
 from kubectl_phones.gather import Cluster
 from kubectl_phones.objects import Object, joined, seconds
-from kubectl_phones.report import Kind, Problem
+from kubectl_phones.report import Problem
 from kubectl_phones.rows import NodeView, pod_state
 
-_EVENTS: Final[dict[str, Kind]] = {
-    "NotRegistered": "plugin-not-ready",
-    "KubeletDisagrees": "kubelet-disagrees",
-    "SecondPlugin": "other-plugin",
-}
-"""The kind of problem by the reason of the plugin's Event."""
 
-
-def problems(
-    cluster: Cluster, views: Collection[NodeView], devices: Devices, names: Collection[str]
-) -> Iterator[Problem]:
-    """Yield the problems of nodes with the resources ``names``."""
+def problems(cluster: Cluster, views: Collection[NodeView], devices: Devices) -> Iterator[Problem]:
+    """Yield the problems of nodes."""
     events = collections.defaultdict(list)
     for event in cluster.events or ():
         events[event["involvedObject"]["name"]].append(event)
@@ -30,7 +21,6 @@ def problems(
         yield from _plugin_problems(view, cluster.time)
         yield from _resource_problems(view, devices)
         yield from _event_problems(view, events[view.node.name])
-    yield from _slice_problems(cluster, names)
 
 
 def _node_problems(view: NodeView) -> Iterator[Problem]:
@@ -72,32 +62,21 @@ def _resource_problems(view: NodeView, devices: Devices) -> Iterator[Problem]:
 
 def _event_problems(view: NodeView, events: Collection[Object]) -> Iterator[Problem]:
     """Yield the problems that the present plugin has reported, and has not reported as ended."""
+    started = view.pod.started if view.pod else 0.0
     for row in view.rows:
-        own = [event for event in events if row.resource in event["message"].replace(":", " ").split()]
-        for reason, kind in _EVENTS.items():
-            both = {reason, f"{reason}Ended"}
-            latest = max((event for event in own if event["reason"] in both), key=_last, default=None)
-            started = view.pod.started if view.pod else 0.0
-            if latest is not None and latest["reason"] == reason and _last(latest) >= started:
-                detail = latest["message"].removeprefix(f"{row.resource}: ")
-                yield Problem(kind, row.node, row.resource, detail, seconds(latest.get("firstTimestamp")))
+        latest: dict[str, Object] = {}
+        for event in sorted(events, key=_last):
+            if event["message"].startswith(f"{row.resource}: ") and _last(event) >= started:
+                latest[event["reason"].removesuffix("Ended")] = event
+        for reason, event in latest.items():
+            if event["reason"] == reason:
+                kind = re.sub("(?<=[a-z])(?=[A-Z])", "-", reason).lower()
+                detail = event["message"].removeprefix(f"{row.resource}: ")
+                yield Problem(kind, row.node, row.resource, detail, seconds(event.get("firstTimestamp")))
 
 
 def _last(event: Object) -> float:
     return seconds(event.get("lastTimestamp")) or 0.0
-
-
-def _slice_problems(cluster: Cluster, names: Collection[str]) -> Iterator[Problem]:
-    """Yield the pools that lack slices."""
-    drivers = {driver_name(name): name for name in names}
-    pools: dict[tuple[str, str, str], list[Object]] = collections.defaultdict(list)
-    for spec in current_slices(cluster, drivers):
-        pools[pool_of(spec)].append(spec)
-    for (driver, node, pool), found in pools.items():
-        count = found[0]["pool"]["resourceSliceCount"]
-        if len(found) < count:
-            detail = f"the pool {pool} has {len(found)} of {count} ResourceSlices"
-            yield Problem("slices-incomplete", node, drivers[driver], detail, None)
 
 
 def _phones(count: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 PluginState: TypeAlias = Literal["ready", "not-ready", "absent", "outside", "unknown"]
 """The state of the plugin on a node. The README has what ``absent`` and ``outside`` mean; its pods could not be read if
@@ -16,25 +16,16 @@ PhoneState: TypeAlias = Literal[
 again and again, ``failed`` if it has ended and has no phone any more, ``lost`` if its node is not ready. It is
 ``unhealthy`` if its device is, like the row of a device without a pod."""
 
-Kind: TypeAlias = Literal[
-    "no-phones",
-    "node-not-ready",
-    "plugin-absent",
-    "plugin-not-ready",
-    "startup-taint",
-    "kubelet-disagrees",
-    "slices-incomplete",
-    "unhealthy",
-    "other-plugin",
-]
-"""The kinds of problems, the worst first. The README has what they mean."""
+KINDS: Final = ("no-phones", "node-not-ready", "plugin-absent", "plugin-not-ready", "startup-taint", "unhealthy")
+"""The kinds of problems, the worst first. Those that the plugin reports in Events come after them."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """A problem of a node."""
 
-    kind: Kind
+    kind: str
+    """One of ``KINDS``, or the reason of an Event of the plugin, such as ``second-plugin``."""
     node: str
     """Empty for a problem of the cluster."""
     resource: str

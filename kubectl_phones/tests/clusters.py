@@ -67,9 +67,9 @@ def device(name: str, **fields: Any) -> Object:
     return {"name": name, **fields}
 
 
-def slice_of(*devices: str | Object, node: str = "n1", generation: int = 1, wanted: int = 1) -> Object:
+def slice_of(*devices: str | Object, node: str = "n1", generation: int = 1) -> Object:
     """Return a ResourceSlice of a node."""
-    pool = {"name": f"{node}/00000", "generation": generation, "resourceSliceCount": wanted}
+    pool = {"name": f"{node}/00000", "generation": generation}
     own = [each if isinstance(each, dict) else device(each) for each in devices]
     return {"spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": own}}
 
