@@ -21,7 +21,6 @@ PATIENCE = 30.0
 PREFERS = pb.DevicePluginOptions(get_preferred_allocation_available=True)
 PRE_STARTS = pb.DevicePluginOptions(pre_start_required=True)
 
-each_version = pytest.mark.parametrize("kubelet_version", KubeletVersion)
 buggy_kubelet = pytest.mark.parametrize("kubelet_version", [KubeletVersion.V1_36])
 
 
@@ -204,13 +203,3 @@ async def register_error(kubelet: Kubelet, endpoint: str, **arguments: Any) -> t
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await register(kubelet, endpoint, **arguments)
     return error.value.code(), error.value.details() or ""
-
-
-async def register_until_deadline(kubelet: Kubelet, endpoint: str, reached: Callable[[], bool]) -> grpc.StatusCode:
-    """Call Register with a deadline that expires after ``reached`` holds."""
-    deadline = 0.05
-    while True:
-        code, _text = await register_error(kubelet, endpoint, timeout=deadline)
-        if reached():
-            return code
-        deadline *= 2

@@ -48,12 +48,6 @@ async def start_error(kubelet: Kubelet, failing: Pod) -> str:
     return error.value.message
 
 
-async def lose_plugins(kubelet: Kubelet, plugins: Plugins) -> None:
-    """Stop all plugins, and wait until the kubelet has noticed."""
-    await plugins.stop()
-    await kubelet.wait_for(lambda k: not k.resource(R).connected)
-
-
 # -- admission ------------------------------------------------------------------------------------------------------
 
 
@@ -275,7 +269,8 @@ async def test_forgotten_resource_in_use_is_unregistered(
     kubelet = timed_kubelet
     await plugins.serve(kubelet, "a")
     await kubelet.admit(pod("p"))
-    await lose_plugins(kubelet, plugins)
+    await plugins.stop()
+    await kubelet.wait_for(lambda k: not k.resource(R).connected)
     assert await rejection(kubelet, pod("q")) == NO_HEALTHY
     clock.now += 301
     assert await rejection(kubelet, pod("q")) == f"cannot allocate unregistered device {R}"

@@ -1,4 +1,4 @@
-"""The podresources API of the stand-in kubelet: List and Get have the pods with their devices."""
+"""The podresources API of the stand-in kubelet: List has the pods with their devices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import grpc
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod, PodResources
+from kubelet_standin.api import deviceplugin_pb2 as pb_plugin
 from kubelet_standin.api import podresources_pb2 as pb
 from kubelet_standin.api import podresources_pb2_grpc as rpc
-from kubelet_standin.tests.stub import OTHER, Plugins, R
+from kubelet_standin.tests.stub import OTHER, Plugins, R, healthy
 
 
 @contextlib.asynccontextmanager
@@ -27,8 +28,8 @@ def containers(pod: pb.PodResources) -> dict[str, dict[str, list[str]]]:
     return {each.name: {it.resource_name: sorted(it.device_ids) for it in each.devices} for each in pod.containers}
 
 
-async def test_list_and_get_return_active_pods_with_their_devices(kubelet: Kubelet, plugins: Plugins) -> None:
-    await plugins.serve(kubelet, "a", "b", "c")
+async def test_list_returns_active_pods_with_their_devices(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "a", "b", "c")
     await plugins.serve(kubelet, "x", name="other.sock", resource=OTHER)
     game = Pod("game", [Container("first", {R: 2, OTHER: 1}), Container("second", {R: 1})])
     await kubelet.admit(game)
@@ -40,12 +41,10 @@ async def test_list_and_get_return_active_pods_with_their_devices(kubelet: Kubel
     async with asking(kubelet) as stub:
         (listed,) = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
         assert (listed.namespace, listed.name, containers(listed)) == ("games", "game", expected)
-        got = await stub.Get(pb.GetPodResourcesRequest(pod_namespace="games", pod_name="game"))
-        assert got.pod_resources == listed
-        for namespace, name in (("default", "game"), ("games", "none")):
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Get(pb.GetPodResourcesRequest(pod_namespace=namespace, pod_name=name))
-            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        plugin.send([*healthy("a", "b"), pb_plugin.Device(ID="c", health="Unhealthy")])
+        await kubelet.wait_for(lambda k: k.resource(R).allocatable == 2)
+        allocatable = (await stub.GetAllocatableResources(pb.AllocatableResourcesRequest())).devices
+        assert sorted(device for each in allocatable for device in each.device_ids) == ["a", "b", "x"]
         await kubelet.finish(game)
         assert not (await stub.List(pb.ListPodResourcesRequest())).pod_resources
         await kubelet.stop()

@@ -18,14 +18,6 @@ def test_pod_uid_is_derived_from_the_name() -> None:
     assert Pod("a", [], uid="x").uid == "x"
 
 
-def test_pod_finds_containers_and_init_containers_by_name() -> None:
-    pod = Pod("p", [Container("main")], [Container("init")])
-    assert pod.container("main").name == "main"
-    assert pod.container("init").name == "init"
-    with pytest.raises(KeyError):
-        pod.container("other")
-
-
 @pytest.mark.parametrize(("code", "text"), [("CANCELLED", "Canceled"), ("OK", "OK"), ("NOT_FOUND", "NotFound")])
 def test_rpc_error_is_formatted_as_by_grpc_go(code: str, text: str) -> None:
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), grpc.aio.Metadata(), None, None)
