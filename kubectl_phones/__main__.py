@@ -61,13 +61,13 @@ def _run(options: argparse.Namespace) -> int:
     return PROBLEMS if has_problems(found) else 0 if found.complete else FAILED
 
 
-def _show(found: Fleet, output: str) -> None:
+def _show(found: Fleet, output: str | None) -> None:
     """Print the document: as JSON, or as tables, which fit a terminal's width."""
     if output == "json":
         print(json.dumps(found, default=vars))
         return
     terminal, width = sys.stdout.isatty(), shutil.get_terminal_size().columns
-    for line in text.lines(found, wide=output == "wide"):
+    for line in text.lines(found):
         print(f"{line[: width - 1]}…" if terminal and len(line) > width else line)
 
 
@@ -77,10 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--unhealthy", action="store_true", help="show only nodes and phones with a problem")
     add("--node", dest="nodes", action="append", default=[], type=_name, help="show only this node; may be repeated")
     add("-n", "--namespace", metavar="NAME", default="", help="show only pods of this namespace")
-    add("-l", "--selector", metavar="LABELS", default="", help="show only pods with these labels, as in kubectl")
     help_text = "show only this resource; may be repeated; default: all of aosp.io"
     add("--resource", dest="resources", metavar="NAME", action="append", default=[], type=_name, help=help_text)
-    add("-o", "--output", choices=["wide", "json"], default="", help="wide: more columns; json: the document, see docs")
+    add("-o", "--output", choices=["json"], help="the document, see docs")
     add("--check", action="store_true", help="end with exit code 1 if there is a problem")
     add("--context", metavar="NAME", help="context of the kubeconfig")
     add("--kubeconfig", metavar="FILE", help="path of the kubeconfig")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kubectl_phones import objects
 from kubectl_phones.kubectl import Kubectl, KubectlError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kubectl_phones.objects import Claim, Node, Object, Pod
+from kubectl_phones.objects import Claim, Node, Object, Pod
 
 NAME: Final = "aosp-device-plugin"
 """The name in the label of the plugin's DaemonSet and pods, and the source of its Events."""
@@ -27,14 +24,12 @@ class Selection(NamedTuple):
     resources: Sequence[str] = ()
     nodes: Sequence[str] = ()
     namespace: str = ""
-    selector: str = ""
-    """A label selector of pods, which the API server has evaluated."""
     unhealthy: bool = False
 
     @property
     def subset(self) -> bool:
         """Whether only some pods are read."""
-        return bool(self.namespace or self.selector)
+        return bool(self.namespace)
 
 
 @dataclass(frozen=True)
@@ -87,13 +82,12 @@ def _wanted(selection: Selection) -> dict[str, _Wanted]:
     one = selection.nodes[0] if len(selection.nodes) == 1 else ""
     on_node = {"fieldSelector": f"spec.nodeName={one}"} if one else {}
     named = {"fieldSelector": f"metadata.name={one}"} if one else {}
-    pods = on_node | ({"labelSelector": selection.selector} if selection.selector else {})
     label, source = {"labelSelector": f"app.kubernetes.io/name={NAME}"}, {"fieldSelector": f"source={NAME}"}
     sets, events = "/apis/apps/v1/daemonsets", "/api/v1/namespaces/default/events"
     classes = f"{_DRA}/deviceclasses"
     return {
         "nodes": _Wanted("nodes", "/api/v1/nodes", named, objects.node),
-        "pods": _Wanted("phones of pods", f"/api/v1{space}/pods", pods, objects.phone_pod),
+        "pods": _Wanted("phones of pods", f"/api/v1{space}/pods", on_node, objects.phone_pod),
         "plugin_pods": _Wanted("plugins", "/api/v1/pods", label, objects.plugin_pod),
         "daemon_sets": _Wanted("nodes that never had a plugin", sets, label, dict),
         "slices": _Wanted("phones of DRA", f"{_DRA}/resourceslices", on_node, dict),

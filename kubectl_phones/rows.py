@@ -4,7 +4,7 @@ import collections
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kubectl_phones.devices import Device, Devices, Place
+from kubectl_phones.devices import Devices, Place
 from kubectl_phones.gather import Cluster
 from kubectl_phones.objects import Node, Object, Pod, joined
 from kubectl_phones.report import NodeRow, PhoneRow, PhoneState, PluginState
@@ -92,7 +92,8 @@ def phone_rows(cluster: Cluster, devices: Devices, names: Collection[str], *, su
         for (node, resource), found in devices.by_place.items():
             for device in found.values():
                 if device.reason and not device.used:
-                    yield _device_row(node, resource, device)
+                    state = PodState("unhealthy", device.reason, device.since, problem=True)
+                    yield _phone_row(resource, node, None, (device.id,), 1, state)
 
 
 def _pod_row(pod: Pod, resource: str, state: PodState, devices: Devices) -> PhoneRow | None:
@@ -104,19 +105,7 @@ def _pod_row(pod: Pod, resource: str, state: PodState, devices: Devices) -> Phon
         return None
     if not state.problem:
         state = _unhealthy(pod, resource, ids, devices) or state
-    return PhoneRow(
-        resource=resource,
-        node=pod.node,
-        namespace=pod.namespace,
-        pod=pod.name,
-        count=max(limit, len(ids) + requested),
-        devices=ids,
-        state=state.state,
-        reason=state.reason,
-        problem=state.problem,
-        created=pod.created,
-        since=state.since,
-    )
+    return _phone_row(resource, pod.node, pod, ids, max(limit, len(ids) + requested), state)
 
 
 def _unhealthy(pod: Pod, resource: str, ids: Collection[str], devices: Devices) -> PodState | None:
@@ -133,19 +122,22 @@ def _unhealthy(pod: Pod, resource: str, ids: Collection[str], devices: Devices) 
     return PodState("unhealthy", "; ".join(dict.fromkeys(reasons)), since, problem=True)
 
 
-def _device_row(node: str, resource: str, device: Device) -> PhoneRow:
+def _phone_row(
+    resource: str, node: str, pod: Pod | None, devices: tuple[str, ...], count: int, state: PodState
+) -> PhoneRow:
+    """Return the row of a pod, or of a device without one."""
     return PhoneRow(
         resource=resource,
         node=node,
-        namespace="",
-        pod="",
-        count=1,
-        devices=(device.id,),
-        state="unhealthy",
-        reason=device.reason,
-        problem=True,
-        created=None,
-        since=device.since,
+        namespace=pod.namespace if pod else "",
+        pod=pod.name if pod else "",
+        count=count,
+        devices=devices,
+        state=state.state,
+        reason=state.reason,
+        problem=state.problem,
+        created=pod.created if pod else None,
+        since=state.since,
     )
 
 

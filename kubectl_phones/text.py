@@ -5,21 +5,19 @@ from typing import Final
 
 from kubectl_phones.report import Fleet, NodeRow, PhoneRow, Problem
 
-GAP: Final = "  "
-
 _NUMBERS: Final = frozenset({"PHONES", "ALLOCATABLE", "USED", "UNHEALTHY"})
 """Columns that are aligned to the right."""
 _UNITS: Final = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60))
 
 
-def lines(found: Fleet, *, wide: bool) -> Iterator[str]:
+def lines(found: Fleet) -> Iterator[str]:
     """Yield the lines."""
     yield _totals(found)
     if found.complete and not found.problems:
         yield "No node has a problem."
     yield from _table([_problem(each, found.time) for each in found.problems])
-    yield from _table([_node(row, found.time, wide=wide) for row in found.nodes])
-    yield from _table([_phone(row, found.time, wide=wide) for row in found.phones])
+    yield from _table([_node(row, found.time) for row in found.nodes])
+    yield from _table([_phone(row, found.time) for row in found.phones])
 
 
 def _totals(found: Fleet) -> str:
@@ -37,8 +35,8 @@ def _problem(problem: Problem, now: float) -> dict[str, str]:
     return {"NODE": problem.node or "-", "PROBLEM": problem.kind, "AGE": age, "DETAIL": problem.detail}
 
 
-def _node(row: NodeRow, now: float, *, wide: bool) -> dict[str, str]:
-    cells = {
+def _node(row: NodeRow, now: float) -> dict[str, str]:
+    return {
         "NODE": row.node if row.ready else f"{row.node} (not ready)",
         "PHONES": f"{row.phones:,}",
         "ALLOCATABLE": f"{row.allocatable:,}",
@@ -48,13 +46,10 @@ def _node(row: NodeRow, now: float, *, wide: bool) -> dict[str, str]:
         "AGE": _age(now, row.since),
         "RESOURCE": row.resource or "-",
     }
-    if wide:
-        cells |= {"API": row.api or "-", "PLUGIN POD": row.plugin_pod or "-"}
-    return cells
 
 
-def _phone(row: PhoneRow, now: float, *, wide: bool) -> dict[str, str]:
-    cells = {
+def _phone(row: PhoneRow, now: float) -> dict[str, str]:
+    return {
         "NAMESPACE": row.namespace or "-",
         "POD": row.pod or "-",
         "NODE": row.node or "-",
@@ -62,10 +57,8 @@ def _phone(row: PhoneRow, now: float, *, wide: bool) -> dict[str, str]:
         "STATE": row.state,
         "AGE": _age(now, row.since if row.created is None else row.created),
         "RESOURCE": row.resource,
+        "REASON": row.reason,
     }
-    if wide:
-        cells["SINCE"] = _age(now, row.since)
-    return cells | {"REASON": row.reason}
 
 
 def _age(now: float, since: float | None) -> str:
@@ -89,7 +82,7 @@ def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
             cell.rjust(width) if title in _NUMBERS else cell.ljust(width)
             for title, cell, width in zip(titles, row, widths, strict=True)
         ]
-        yield GAP.join(aligned).rstrip()
+        yield "  ".join(aligned).rstrip()
 
 
 def printable(text: str) -> str:

@@ -62,15 +62,10 @@ def daemon_set(selector: dict[str, str] | None = None, **spec: Any) -> Object:
     return {"spec": {"template": {"spec": {"nodeSelector": selector or {}, **spec}}}}
 
 
-def device(name: str, **fields: Any) -> Object:
-    """Return a device of a slice."""
-    return {"name": name, **fields}
-
-
 def slice_of(*devices: str | Object, node: str = "n1", generation: int = 1) -> Object:
     """Return a ResourceSlice of a node."""
     pool = {"name": f"{node}/00000", "generation": generation}
-    own = [each if isinstance(each, dict) else device(each) for each in devices]
+    own = [each if isinstance(each, dict) else {"name": each} for each in devices]
     return {"spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": own}}
 
 

@@ -15,7 +15,6 @@ from kubectl_phones.tests.clusters import (
     cluster,
     condition,
     daemon_set,
-    device,
     event,
     node,
     plugin_pod,
@@ -85,8 +84,13 @@ def test_a_capacity_of_0_remains_after_the_plugin_was_removed_and_is_no_problem(
 
 
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
-UNSCHEDULED = [condition("PodScheduled", "False", age=60, reason="Unschedulable", message="0/1 nodes are available")]
-AFFINITY = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}
+UNSCHEDULABLE = condition("PodScheduled", "False", age=10, reason="Unschedulable", message="0/3 nodes are available")
+TERMS = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}
+AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}}
+NOT_SCHEDULED = {
+    "spec": {"nodeName": "", "affinity": AFFINITY},
+    "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]},
+}
 
 
 @pytest.mark.parametrize(
@@ -96,16 +100,7 @@ AFFINITY = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "ope
         ({"status": {"containerStatuses": [{"ready": False, "state": BACK_OFF}]}}, "CrashLoopBackOff: back-off 40s"),
         ({"status": {"phase": "Failed", "reason": "Evicted", "message": "disk"}}, "Evicted: disk"),
         ({"metadata": {"deletionTimestamp": time(5)}}, "its pod is terminating"),
-        (
-            {
-                "spec": {
-                    "nodeName": "",
-                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": AFFINITY}},
-                },
-                "status": {"phase": "Pending", "conditions": UNSCHEDULED},
-            },
-            "0/1 nodes are available",
-        ),
+        (NOT_SCHEDULED, "0/3 nodes are available"),
     ],
 )
 def test_a_plugin_that_is_not_ready_is_reported_with_what_its_pod_says(fields: dict[str, Any], detail: str) -> None:
@@ -185,16 +180,11 @@ def test_an_event_of_an_earlier_process_of_the_plugin_is_no_problem() -> None:
 
 # Pods
 
-UNSCHEDULABLE = condition(
-    "PodScheduled",
-    "False",
-    age=10,
-    reason="Unschedulable",
-    message="0/3 nodes are available: 3 Insufficient aosp.io/phone.",
-)
 GATED = condition("PodScheduled", "False", age=10, reason="SchedulingGated")
 CREATING = [{"ready": False, "state": {"waiting": {"reason": "ContainerCreating"}}}]
 CRASHING = [{"ready": False, "state": {"waiting": {}}}, {"ready": False, "state": BACK_OFF}]
+PENDING = {"phase": "Pending", "conditions": [], "containerStatuses": CREATING}
+FAILING = {"conditions": [], "containerStatuses": CRASHING}
 NEW = {"creationTimestamp": time(5)}
 
 
@@ -208,24 +198,9 @@ NEW = {"creationTimestamp": time(5)}
         ({"status": {"phase": "Failed", "reason": "A", "message": "b"}}, "failed", "A: b", True),
         ({"metadata": {"deletionTimestamp": time(5)}}, "terminating", "", False),
         ({"metadata": {"deletionTimestamp": time(400)}}, "terminating", "should have ended 400 s ago", True),
-        (
-            {"metadata": NEW, "status": {"phase": "Pending", "conditions": [], "containerStatuses": CREATING}},
-            "starting",
-            "ContainerCreating",
-            False,
-        ),
-        (
-            {"status": {"phase": "Pending", "conditions": [], "containerStatuses": CREATING}},
-            "starting",
-            "ContainerCreating",
-            True,
-        ),
-        (
-            {"status": {"conditions": [], "containerStatuses": CRASHING}},
-            "failing",
-            "CrashLoopBackOff: back-off 40s",
-            True,
-        ),
+        ({"metadata": NEW, "status": PENDING}, "starting", "ContainerCreating", False),
+        ({"status": PENDING}, "starting", "ContainerCreating", True),
+        ({"status": FAILING}, "failing", "CrashLoopBackOff: back-off 40s", True),
         ({"status": {"conditions": [condition(status="False", age=10, message="m")]}}, "not-ready", "m", False),
         ({"status": {"conditions": [condition(status="False", age=301, reason="r")]}}, "not-ready", "r", True),
     ],
@@ -241,11 +216,6 @@ def test_a_pod_that_does_not_run_has_state_and_reason(
 
 def test_a_failed_pod_has_no_phone_any_more() -> None:
     assert fleet(cluster(pods=[pod(status={"phase": "Failed"})])).nodes[0].used == 0
-
-
-def test_pods_without_phones_have_no_rows() -> None:
-    container = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    assert fleet(cluster(pods=[pod(spec={"containers": [container]})])).phones == ()
 
 
 @pytest.mark.parametrize(("health", "state"), [("Healthy", "running"), ("Unhealthy", "unhealthy")])
@@ -295,7 +265,7 @@ def test_an_extended_resource_claim_counts_once() -> None:
 
 
 def test_a_tainted_device_is_unhealthy_and_its_taint_is_the_reason() -> None:
-    devices = (device("phone0", taints=[TAINT]), "phone1")
+    devices = ({"name": "phone0", "taints": [TAINT]}, "phone1")
     found = fleet(dra(slices=[slice_of(*devices)], pods=[claiming()], claims=[claim("c", "phone0", "p1")]))
     assert only(found) == ("unhealthy", "1 of 2 phones: 1 missing", NOW - 30)
     assert (found.nodes[0].allocatable, found.nodes[0].unhealthy) == (1, 1)
@@ -304,12 +274,12 @@ def test_a_tainted_device_is_unhealthy_and_its_taint_is_the_reason() -> None:
 
 
 def test_a_device_that_no_pod_has_can_be_unhealthy() -> None:
-    (row,) = fleet(dra(slices=[slice_of(device("phone0", taints=[TAINT]))])).phones
+    (row,) = fleet(dra(slices=[slice_of({"name": "phone0", "taints": [TAINT]})])).phones
     assert (row.pod, row.devices, row.state, row.problem) == ("", ("phone0",), "unhealthy", True)
 
 
 def test_a_device_id_differs_from_the_name_in_the_slice() -> None:
-    named = device("aosp-binder7", attributes={"id": {"string": "aosp_binder7"}})
+    named = {"name": "aosp-binder7", "attributes": {"id": {"string": "aosp_binder7"}}}
     found = fleet(dra(slices=[slice_of(named)], pods=[claiming()], claims=[claim("c", "aosp-binder7", "p1")]))
     assert found.phones[0].devices == ("aosp_binder7",)
 
@@ -395,8 +365,7 @@ def test_of_a_namespace_only_its_nodes_are_shown_and_their_use_is_unknown() -> N
 
 
 def test_problems_come_first() -> None:
-    crashing = {"conditions": [], "containerStatuses": CRASHING}
-    found = fleet(two_nodes(pods=[pod("p1"), pod("p2", status=crashing)]))
+    found = fleet(two_nodes(pods=[pod("p1"), pod("p2", status=FAILING)]))
     assert [row.node for row in found.nodes] == ["n2", "n1"]
     assert [row.pod for row in found.phones] == ["p2", "p1"]
 

@@ -62,14 +62,6 @@ def test_only_pods_of_a_daemon_set_are_plugins() -> None:
     assert objects.plugin_pod(plugin_pod()) is not None
 
 
-def test_a_plugin_that_is_not_scheduled_belongs_to_the_node_that_its_affinity_names() -> None:
-    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n7"]}]}]
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    found = objects.plugin_pod(plugin_pod(spec={"nodeName": "", "affinity": affinity}))
-    assert found is not None
-    assert found.node == "n7"
-
-
 @pytest.mark.parametrize(
     ("text", "count"),
     [("0", 0), ("120", 120), ("1k", 1000), ("2Ki", 2048), ("3M", 3_000_000), ("12e3", 12_000), ("1500m", 0), ("", 0)],

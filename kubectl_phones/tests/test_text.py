@@ -6,16 +6,16 @@ from typing import Any
 
 from kubectl_phones.fleet import fleet
 from kubectl_phones.gather import Selection
-from kubectl_phones.tests.clusters import claim, cluster, device, node, plugin_pod, pod, slice_of, time
+from kubectl_phones.tests.clusters import claim, cluster, node, plugin_pod, pod, slice_of, time
 from kubectl_phones.text import lines
 
 MESSAGE = "back-off 5m0s restarting failed container=android pod=redroid"
 CRASHING = {"ready": False, "state": {"waiting": {"reason": "CrashLoopBackOff", "message": MESSAGE}}}
 
 
-def text_of(given: Any, *, wide: bool = False, **selected: Any) -> list[str]:
+def text_of(given: Any, **selected: Any) -> list[str]:
     """Return the lines of a cluster."""
-    return list(lines(fleet(given, Selection(**selected)), wide=wide))
+    return list(lines(fleet(given, Selection(**selected))))
 
 
 def broken() -> Any:
@@ -51,21 +51,6 @@ def test_columns_are_aligned_and_whole() -> None:
 def test_phones_of_pods_are_counted_if_nodes_cannot_be_read() -> None:
     text = text_of(cluster(nodes=None, pods=[pod(phones=3)]))
     assert text[0] == "3 phones of pods; the nodes are unknown"
-
-
-def test_wide_has_more_columns_and_the_time_of_the_state() -> None:
-    text = text_of(broken(), wide=True)
-    (nodes,) = (line for line in text if line.startswith("NODE") and "PHONES" in line)
-    (phones,) = (line for line in text if line.startswith("NAMESPACE"))
-    assert nodes.split()[7:] == ["RESOURCE", "API", "PLUGIN", "POD"]
-    assert phones.split()[-3:] == ["RESOURCE", "SINCE", "REASON"]
-
-
-def test_free_devices_are_counted_but_not_listed() -> None:
-    taint = {"key": "phone.aosp.io/unhealthy", "value": "missing", "timeAdded": time(70)}
-    slices = [slice_of("phone0", device("phone1", taints=[taint]))]
-    text = text_of(cluster(nodes=[node(capacity=None)], slices=slices))
-    assert text[-1].split() == ["-", "-", "n1", "phone1", "unhealthy", "70s", "aosp.io/phone", "missing"]
 
 
 def test_a_pod_with_several_phones_has_one_row() -> None:
