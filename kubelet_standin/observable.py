@@ -63,6 +63,11 @@ class Observable(abc.ABC, Generic[Run]):
             finally:
                 self._emit(f"{self._noun}-stopped")
 
+    async def restart(self) -> None:
+        """Stop and start again."""
+        await self.stop()
+        await self.start()
+
     @property
     def running(self) -> bool:
         """Whether it is started."""

@@ -148,7 +148,7 @@ async def publishing(
     client_type: type[ApiClient] = ApiClient,
 ) -> AsyncIterator[Publishing]:
     """Run a publisher; with ``devices``, its slices are confirmed. Its error is raised on exit."""
-    if server.objects.find(NODE_PATH) is None:
+    if not server.objects.list(NODE_PATH):
         server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
     async with contextlib.aclosing(client_type(StaticCredentials(server.url))) as client:
         running = Publishing(server, client, timings)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from kubelet_standin.apiserver import statuses
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kubelet_standin.apiserver.kinds import Location
+from kubelet_standin.apiserver.kinds import Location
+from kubelet_standin.apiserver.statuses import StatusError
 
 Rule = tuple[str, str]
 """Verb and plural name, with the subresource if there is one; ``*`` stands for any."""
@@ -63,6 +61,6 @@ class Access:
         """Raise StatusError unless a request with this header is allowed: with 401, or with 403."""
         user = ANYBODY if self._users is None else self._users.get(header)
         if user is None:
-            raise statuses.unauthorized()
+            raise StatusError(401, "Unauthorized", "Unauthorized")
         if not any((verb, name) in user.rules for verb in ("*", request.verb) for name in ("*", request.resource)):
             raise statuses.forbidden(request.verb, request.location, user.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -12,13 +13,11 @@ from kubelet_standin.apiserver.access import Received
 from kubelet_standin.apiserver.faults import JSON, Cut, break_connection, status_answer
 from kubelet_standin.apiserver.kinds import Kind, Location, locate, selector
 from kubelet_standin.apiserver.statuses import StatusError
+from kubelet_standin.apiserver.store import Store
 from kubelet_standin.apiserver.watches import Watch, WatchOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from kubelet_standin.apiserver.server import ApiServer
-    from kubelet_standin.apiserver.store import Store
 
 WATCH_SECONDS = 1800.0
 """The duration of a watch without timeoutSeconds; kube-apiserver's is random, 30 to 60 minutes."""
@@ -87,7 +86,7 @@ class Handler:
                 preconditions = _object(body).get("preconditions") or {} if body else {}
                 return 200, store.delete(location, preconditions)
             case _:
-                raise statuses.method_not_allowed()
+                raise StatusError(405, "MethodNotAllowed", "the server does not allow this method on the resource")
 
     def _patch(self, location: Location, content_type: str, body: bytes) -> dict[str, Any]:
         store = self._server.store

@@ -95,7 +95,7 @@ def locate(path: str) -> Location | None:
 
 
 def selector(text: str, location: Location) -> Callable[[Object], bool]:
-    """Return whether an object is in the collection and matches a field selector such as ``spec.nodeName=a,b!=c``.
+    """Return whether an object is in the collection and matches a field selector such as ``spec.nodeName=a``.
 
     Raises StatusError with 400 for a field that cannot be selected.
     """
@@ -106,21 +106,18 @@ def selector(text: str, location: Location) -> Callable[[Object], bool]:
         metadata = candidate["metadata"]
         if (namespace and metadata.get("namespace", "") != namespace) or (name and metadata["name"] != name):
             return False
-        return all((_field(candidate, path) == value) is equal for path, equal, value in terms)
+        return all(_field(candidate, path) == value for path, value in terms)
 
     return matches
 
 
-def _term(text: str, kind: Kind) -> tuple[tuple[str, ...], bool, str]:
-    name, sign, value = text.partition("!=")
-    equal = not sign
-    if equal:
-        name, sign, value = text.partition("==" if "==" in text else "=")
+def _term(text: str, kind: Kind) -> tuple[tuple[str, ...], str]:
+    name, sign, value = text.partition("=")
     if not sign:
         raise statuses.bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
     if name not in kind.selectable:
         raise statuses.bad_request(f"field label not supported: {name}")
-    return tuple(name.split(".")), equal, value
+    return tuple(name.split(".")), value
 
 
 def _field(candidate: Object, path: tuple[str, ...]) -> str:

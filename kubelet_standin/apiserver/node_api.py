@@ -9,13 +9,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kubelet_standin.apiserver.objects import Objects
+from kubelet_standin.apiserver.server import ApiServer
 from kubelet_standin.dra.claims import DraClaim
-
-if TYPE_CHECKING:
-    from kubelet_standin.apiserver.objects import Objects
-    from kubelet_standin.apiserver.server import ApiServer
 
 API = "/apis/resource.k8s.io/v1"
 

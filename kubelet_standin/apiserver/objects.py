@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kubelet_standin.apiserver.kinds import Location, locate, selector
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kubelet_standin.apiserver.store import Store
+from kubelet_standin.apiserver.store import Store
 
 Object = dict[str, Any]
 
@@ -23,11 +20,6 @@ class Objects:
     def get(self, path: str) -> Object:
         """Return an object. This and the following methods raise StatusError as the API does."""
         return self._store.get(self._locate(path))
-
-    def find(self, path: str) -> Object | None:
-        """Return an object, or None if it does not exist."""
-        location = self._locate(path)
-        return next(iter(self._store.list(location.kind, selector("", location))), None)
 
     def list(self, path: str, field_selector: str = "") -> Sequence[Object]:
         """Return the objects of a collection."""

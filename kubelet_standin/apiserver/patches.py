@@ -7,6 +7,7 @@ import json
 from typing import Any, Final
 
 from kubelet_standin.apiserver import statuses
+from kubelet_standin.apiserver.statuses import StatusError
 
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -17,7 +18,7 @@ Object = dict[str, Any]
 def apply(content_type: str, body: bytes, old: Object) -> Object:
     """Return the patched object. Raises StatusError: 415, 400 for a body that is no patch, 422 if it does not apply."""
     if content_type not in {JSON_PATCH, MERGE_PATCH}:
-        raise statuses.unsupported_media_type(content_type, (JSON_PATCH, MERGE_PATCH))
+        raise StatusError(415, "UnsupportedMediaType", f"{content_type} is not {JSON_PATCH} or {MERGE_PATCH}")
     try:
         patch = json.loads(body)
     except ValueError as error:

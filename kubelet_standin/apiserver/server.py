@@ -6,25 +6,21 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Iterator
+from types import TracebackType
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
 from kubelet_standin.apiserver import certificates
-from kubelet_standin.apiserver.access import Access
+from kubelet_standin.apiserver.access import Access, Received
 from kubelet_standin.apiserver.faults import Faults
 from kubelet_standin.apiserver.handler import Handler
 from kubelet_standin.apiserver.kinds import KINDS
 from kubelet_standin.apiserver.objects import Objects
 from kubelet_standin.apiserver.store import Store
+from kubelet_standin.apiserver.watches import Watch
 from kubelet_standin.observable import Observable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from types import TracebackType
-
-    from kubelet_standin.apiserver.access import Received
-    from kubelet_standin.apiserver.watches import Watch
 
 NEWEST: Final = 37
 """The newest minor version whose behaviour is known."""
@@ -86,7 +82,8 @@ class ApiServer(Observable[web.AppRunner]):
             self._directory.cleanup()
 
     async def _start(self) -> web.AppRunner:
-        """Listen; after the first start, at the same port."""
+        """Listen; after the first start, at the same port. As a kube-apiserver's cache, the history is lost."""
+        self.store.compact()
         context = None
         if self._tls:
             if self._certificates is None:
@@ -104,12 +101,6 @@ class ApiServer(Observable[web.AppRunner]):
     async def _stop(self, run: web.AppRunner) -> None:
         self.drop_connections(run)
         await run.cleanup()
-
-    async def restart(self) -> None:
-        """Stop and start again. As a kube-apiserver's cache, the history is lost: an earlier revision gets 410."""
-        await self.stop()
-        self.store.compact()
-        await self.start()
 
     async def replace_certificates(self) -> None:
         """Create another authority and certificate, which the next start uses."""

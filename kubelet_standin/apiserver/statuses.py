@@ -37,11 +37,6 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
-def unauthorized() -> StatusError:
-    """401."""
-    return StatusError(401, "Unauthorized", "Unauthorized")
-
-
 def forbidden(verb: str, location: Location, user: str) -> StatusError:
     """403."""
     kind = location.kind
@@ -59,17 +54,6 @@ def not_found(kind: Kind, name: str) -> StatusError:
     return StatusError(404, "NotFound", f'{kind.qualified} "{name}" not found')
 
 
-def method_not_allowed() -> StatusError:
-    """405."""
-    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-
-
-def unsupported_media_type(given: str, accepted: Sequence[str]) -> StatusError:
-    """415."""
-    message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
-    return StatusError(415, "UnsupportedMediaType", f"{message}, not {given}")
-
-
 def unprocessable(message: str) -> StatusError:
     """422 for a JSON patch that cannot be applied."""
     text = f"the server rejected our request due to an error in our request: {message}"
@@ -85,11 +69,6 @@ def conflict(kind: Kind, name: str, problem: str) -> StatusError:
     """409, because the object has changed or is another one."""
     message = f'Operation cannot be fulfilled on {kind.qualified} "{name}": {problem}'
     return StatusError(409, "Conflict", message)
-
-
-def expired(message: str) -> StatusError:
-    """410."""
-    return StatusError(410, "Expired", message)
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[str]) -> StatusError:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import time
 import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from kubelet_standin.apiserver import statuses, validation
 from kubelet_standin.apiserver.kinds import Kind, Location
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
 
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]  # API group, plural, namespace, name
@@ -66,7 +64,6 @@ class Store:
         self._clock = now
         self._uid = uid
         self._objects: dict[Key, Object] = {}
-        self._processed: dict[Kind, int] = {}
 
     def get(self, location: Location) -> Object:
         """Return an object; 404 if it does not exist."""
@@ -74,7 +71,6 @@ class Store:
 
     def list(self, kind: Kind, matches: Callable[[Object], bool]) -> list[Object]:
         """Return the objects of a kind that match, ordered by namespace and name."""
-        self._processed[kind] = self.revision
         keys = sorted(key for key in self._objects if key[:2] == (kind.group, kind.plural))
         return [copy.deepcopy(self._objects[key]) for key in keys if matches(self._objects[key])]
 
@@ -88,8 +84,7 @@ class Store:
             raise statuses.StatusError(500, "InternalError", message)
         for name in _SERVER_FIELDS:
             metadata.pop(name, None)
-        manager = {"manager": "stand-in", "operation": "Update", "apiVersion": kind.api_version, "time": self._now()}
-        metadata |= {"uid": self._uid(), "creationTimestamp": self._now(), "managedFields": [manager]}
+        metadata |= {"uid": self._uid(), "creationTimestamp": self._now()}
         if kind.namespaced:
             metadata["namespace"] = location.namespace
         if kind.plural == "resourceslices" or "spec" in new:
@@ -107,10 +102,7 @@ class Store:
         new = _checked(location, body)
         metadata, before = new["metadata"], old["metadata"]
         if metadata.get("uid") not in {None, "", before["uid"]}:
-            problem = (
-                f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {before['uid']}"
-            )
-            raise statuses.conflict(location.kind, location.name, problem)
+            raise statuses.conflict(location.kind, location.name, _precondition("UID", metadata["uid"], before["uid"]))
         if metadata.pop("resourceVersion", "") not in {"", before["resourceVersion"]}:
             problem = "the object has been modified; please apply your changes to the latest version and try again"
             raise statuses.conflict(location.kind, location.name, problem)
@@ -147,13 +139,6 @@ class Store:
         self.compacted = self.revision
         self.history.clear()
 
-    def processed(self, kind: Kind) -> int:
-        """Return the revision of a kind's bookmarks: that of its last change, or of its last list if that is later.
-
-        A watch has only those that are later than its beginning, as with kube-apiserver's watch cache.
-        """
-        return self._processed.get(kind, 0)
-
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -170,7 +155,7 @@ class Store:
     def _admit(self, kind: Kind, new: Object, old: Object | None) -> None:
         """Set defaults, drop fields and validate, in the order of kube-apiserver."""
         name = new["metadata"].get("name", "")
-        causes = validation.object_name_causes(name)
+        causes = [*validation.name_causes("metadata.name", name, validation.MAX_SUBDOMAIN, validation.SUBDOMAIN)]
         if kind.plural == "resourceslices":
             for device in new.setdefault("spec", {}).get("devices") or []:
                 for taint in device.get("taints") or []:
@@ -196,7 +181,6 @@ class Store:
             del self._objects[key]
         else:
             self._objects[key] = copy.deepcopy(new)
-        self._processed[kind] = self.revision
         self.history.append(Change(self.revision, change, kind, copy.deepcopy(new), old))
         self._changed()
 

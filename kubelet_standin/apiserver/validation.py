@@ -7,10 +7,8 @@ staging/src/k8s.io/api/resource/v1/types.go.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 MAX_DEVICES = 128
 MAX_ATTRIBUTES = 32
@@ -20,10 +18,10 @@ MAX_LABEL = 63
 MAX_SUBDOMAIN = 253
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
-_POOL = re.compile(rf"{_SUBDOMAIN.pattern}(/{_SUBDOMAIN.pattern})*")
+SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_POOL = re.compile(rf"{SUBDOMAIN.pattern}(/{SUBDOMAIN.pattern})*")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LABEL_NAME = re.compile(rf"({_SUBDOMAIN.pattern}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+_LABEL_NAME = re.compile(rf"({SUBDOMAIN.pattern}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 _NUMBER = r"(0|[1-9]\d*)"
 _PRERELEASE = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
 _SEMVER = re.compile(
@@ -69,14 +67,14 @@ def slice_causes(new: dict[str, Any], old: dict[str, Any] | None, limit: Limits)
 
 def _spec(spec: dict[str, Any]) -> Iterator[str]:
     pool = spec.get("pool") or {}
-    yield from _name("spec.driver", spec.get("driver", ""), MAX_LABEL, _SUBDOMAIN)
-    yield from _name("spec.pool.name", pool.get("name", ""), MAX_SUBDOMAIN, _POOL)
+    yield from name_causes("spec.driver", spec.get("driver", ""), MAX_LABEL, SUBDOMAIN)
+    yield from name_causes("spec.pool.name", pool.get("name", ""), MAX_SUBDOMAIN, _POOL)
     if pool.get("resourceSliceCount", 0) <= 0 or pool.get("generation", 0) < 0:
         yield "spec.pool: Invalid value"
     if sum(bool(spec.get(scope)) for scope in _SCOPES) != 1:
         yield f"spec: Required value: exactly one of {', '.join(f'`{scope}`' for scope in _SCOPES)} is required"
     if spec.get("nodeName"):
-        yield from _name("spec.nodeName", spec["nodeName"], MAX_SUBDOMAIN, _SUBDOMAIN)
+        yield from name_causes("spec.nodeName", spec["nodeName"], MAX_SUBDOMAIN, SUBDOMAIN)
 
 
 def _devices(devices: list[dict[str, Any]], limit: Limits) -> Iterator[str]:
@@ -88,7 +86,7 @@ def _devices(devices: list[dict[str, Any]], limit: Limits) -> Iterator[str]:
     for number, device in enumerate(devices):
         path = f"spec.devices[{number}]"
         name = device.get("name", "")
-        yield from _name(f"{path}.name", name, MAX_LABEL, _LABEL)
+        yield from name_causes(f"{path}.name", name, MAX_LABEL, _LABEL)
         if name in names:
             yield f'{path}.name: Duplicate value: "{name}"'
         names.add(name)
@@ -105,8 +103,8 @@ def _attributes(path: str, device: dict[str, Any]) -> Iterator[str]:
     for name, value in attributes.items():
         domain, slash, identifier = name.rpartition("/")
         if slash:
-            yield from _name(f"{path}.attributes", domain, MAX_LABEL, _SUBDOMAIN)
-        yield from _name(f"{path}.attributes", identifier, MAX_IDENTIFIER, _IDENTIFIER)
+            yield from name_causes(f"{path}.attributes", domain, MAX_LABEL, SUBDOMAIN)
+        yield from name_causes(f"{path}.attributes", identifier, MAX_IDENTIFIER, _IDENTIFIER)
         if not _valid_value(value):
             yield f"{path}.attributes[{name}]: Invalid value"
 
@@ -126,15 +124,11 @@ def _valid_taint(taint: dict[str, Any]) -> bool:
     return _LABEL_NAME.fullmatch(taint.get("key", "")) is not None and taint.get("effect") in _EFFECTS
 
 
-def _name(path: str, name: str, most: int, pattern: re.Pattern[str]) -> Iterator[str]:
+def name_causes(path: str, name: str, most: int, pattern: re.Pattern[str]) -> Iterator[str]:
+    """Yield why a name is invalid."""
     if not name:
         yield f"{path}: Required value"
     elif len(name) > most:
         yield f"{path}: Too long: may not be more than {most} bytes"
     elif not pattern.fullmatch(name):
         yield f'{path}: Invalid value: "{name}": must match {pattern.pattern}'
-
-
-def object_name_causes(name: str) -> list[str]:
-    """Return why an object cannot have this name."""
-    return list(_name("metadata.name", name, MAX_SUBDOMAIN, _SUBDOMAIN))

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, NamedTuple
 
-from kubelet_standin.apiserver import statuses
+from kubelet_standin.apiserver.kinds import Kind
 from kubelet_standin.apiserver.statuses import StatusError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from kubelet_standin.apiserver.kinds import Kind
-    from kubelet_standin.apiserver.store import Change, Store
+from kubelet_standin.apiserver.store import Change, Store
 
 Object = dict[str, Any]
 
@@ -53,7 +49,7 @@ class Watch:
         self._silent = silent
         self._interval = bookmark_interval
         self._seen = options.revision or 0
-        self._start = max(self._seen, store.processed(options.kind))
+        self._start = max(self._seen, store.revision)
         self.ended = False
         """Set to end it as at its time limit; the server must notify it."""
 
@@ -81,8 +77,8 @@ class Watch:
             if loop.time() >= bookmark and self._options.bookmarks:
                 following = min(loop.time() + self._interval, end - BEFORE_END)
                 bookmark = following if following > bookmark else end
-                if (version := self._store.processed(self._options.kind)) > self._start:
-                    await send(self._bookmark(version))
+                if self._store.revision > self._start:
+                    await send(self._bookmark(self._store.revision))
             if loop.time() >= end:
                 return
             with contextlib.suppress(TimeoutError):
@@ -92,7 +88,7 @@ class Watch:
     def _changes(self) -> Iterator[bytes]:
         """Yield the events that have not been sent. Raises StatusError if the history no longer has them."""
         if self._seen < self._store.compacted:
-            raise statuses.expired(f"too old resource version: {self._seen} ({self._store.compacted})")
+            raise StatusError(410, "Expired", f"too old resource version: {self._seen} ({self._store.compacted})")
         for change in list(self._store.history):
             if change.revision > self._seen:
                 self._seen = change.revision
