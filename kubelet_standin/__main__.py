@@ -13,20 +13,10 @@ DESCRIPTION = """\
 Run a stand-in kubelet, to test device plugins.
 
 A device plugin in any language registers at DIR/kubelet.sock. DIR is created if it does not exist. Each event is
-printed as a line. The kubelet runs until quit, Ctrl-C or SIGTERM.
+printed as a JSON object in a line. The kubelet runs until quit, Ctrl-C or SIGTERM.
 
-Commands are read from standard input, also from scripts:
-
-admit POD RESOURCE=COUNT ...   Admit a pod with one container (Allocate).
-run POD                        Start its container (PreStartContainer).
-remove POD                     End a pod; its devices become free.
-restart [lose-checkpoint]      Restart the kubelet, with or without its memory.
-stop, start                    Stop the kubelet as if it was killed; start it.
-devices RESOURCE               Show the health of each device.
-wait RESOURCE COUNT [SECONDS]  Wait until so many devices are allocatable.
-break FAULT [VALUE], repair    Inject a fault; remove all faults.
-drop [RESOURCE]                Cancel the ListAndWatch streams.
-quit                           Stop the kubelet and exit.
+Commands are read from standard input, also from scripts. The README lists them, and so does the
+answer to an unknown one.
 """
 
 
@@ -43,7 +33,6 @@ def main() -> int:
         help="the kubelet to behave like: 1.26 to 1.32, 1.33 to 1.36, or 1.37, which is the default",
     )
     parser.add_argument("--pod-resources", metavar="PATH", default="", help="serve the podresources API at this socket")
-    parser.add_argument("--json", action="store_true", help="print events as JSON objects")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     options = parser.parse_args()
 
@@ -52,7 +41,7 @@ def main() -> int:
     from kubelet_standin import KubeletVersion, console  # noqa: PLC0415 - the variable has to be set first
 
     version = KubeletVersion(int(options.kubelet.removeprefix("1.")))
-    run = console.run(options.directory, version, pod_resources=options.pod_resources, as_json=options.json)
+    run = console.run(options.directory, version, pod_resources=options.pod_resources)
     try:
         asyncio.run(run)
     except OSError as error:

@@ -1,6 +1,6 @@
 """The stand-in kubelet as a command: it prints a line for each event, and reads commands from standard input.
 
-An event line has the time, the event's name and its fields as ``key=value``, or is a JSON object with ``--json``.
+An event line is a JSON object with the time, the event's name and its fields.
 Commands are executed one after the other. Most cause events of the kubelet; ``wait`` and ``devices`` answer with an
 event of their own, and a command that fails with an ``error`` event. The kubelet keeps running at the end of the input;
 ``quit``, SIGINT or SIGTERM stop it.
@@ -35,24 +35,16 @@ _CONTAINER = "main"
 """The name of the container of each pod."""
 
 
-def format_event(event: Event, now: datetime.datetime, *, as_json: bool) -> str:
-    """Return an event as a line. As text, collections are in JSON, and empty collections are omitted."""
-    fields: dict[str, Any] = {}
+def format_event(event: Event, now: datetime.datetime) -> str:
+    """Return an event as a JSON object in one line."""
+    line: dict[str, Any] = {"time": now.isoformat(timespec="milliseconds"), "event": event.name}
     for name, value in event.fields.items():
         if isinstance(value, ContainerAllocation):
             allocation = dataclasses.asdict(value)
-            fields |= {"container": allocation.pop("name"), **allocation}
+            line |= {"container": allocation.pop("name"), **allocation}
         else:
-            fields[name] = value
-    if as_json:
-        return json.dumps({"time": now.isoformat(timespec="milliseconds"), "event": event.name, **fields})
-    pairs = [f"{name}={_text(value)}" for name, value in fields.items() if value not in ({}, ())]
-    return " ".join([now.time().isoformat("milliseconds"), event.name, *pairs])
-
-
-def _text(value: object) -> str:
-    """Return a value as text: a string without quotes if it is one word."""
-    return value if isinstance(value, str) and value.split() == [value] else json.dumps(value)
+            line[name] = value
+    return json.dumps(line)
 
 
 class Console:
@@ -177,7 +169,7 @@ def _require_no_listener(directory: str) -> None:
             raise OSError(errno.EADDRINUSE, "a kubelet already listens", path)
 
 
-async def run(directory: str, version: KubeletVersion, *, pod_resources: str = "", as_json: bool) -> None:
+async def run(directory: str, version: KubeletVersion, *, pod_resources: str = "") -> None:
     """Run a kubelet in ``directory`` until ``quit`` or a signal. Raises OSError.
 
     ``pod_resources`` is the path of a socket for the podresources API; empty for none.
@@ -189,7 +181,7 @@ async def run(directory: str, version: KubeletVersion, *, pod_resources: str = "
 
     def emit(event: Event) -> None:
         try:
-            print(format_event(event, datetime.datetime.now().astimezone(), as_json=as_json), flush=True)  # noqa: T201
+            print(format_event(event, datetime.datetime.now().astimezone()), flush=True)  # noqa: T201
         except BrokenPipeError:
             # The interpreter flushes standard output once more when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

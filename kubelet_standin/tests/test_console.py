@@ -14,24 +14,16 @@ import pytest
 
 from kubelet_standin import ContainerAllocation, Event, Faults, Kubelet, Mount, console
 from kubelet_standin.api import podresources_pb2, podresources_pb2_grpc
-from kubelet_standin.tests.stub import (
-    OTHER,
-    PATIENCE,
-    PRE_STARTS,
-    Plugins,
-    R,
-    fail,
-    register_ignoring_errors,
-)
+from kubelet_standin.tests.stub import OTHER, PATIENCE, PRE_STARTS, Plugins, R, fail, register, register_error
 
 COMMAND = [sys.executable, "-m", "kubelet_standin"]
 
 
 class Process:
-    """``kubelet-standin --json`` as a process."""
+    """``kubelet-standin`` as a process."""
 
     def __init__(self, directory: str, *flags: str, **options: Any) -> None:
-        self.command = [*COMMAND, directory, "--json", *flags]
+        self.command = [*COMMAND, directory, *flags]
         self.options = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE} | options
 
     async def __aenter__(self) -> Self:
@@ -70,21 +62,21 @@ async def test_process_prints_events_and_executes_commands(
     async with Process(kubelet_dir) as process:
         plugin = await plugins.start("a", "b")
         client = Kubelet(kubelet_dir)  # not started: only its path is used
-        await register_ignoring_errors(client, plugin.name)
+        await register(client, plugin.name)
         assert (await process.event("plugin-registered"))["endpoint"] == plugin.name
         process.send(f"wait {R} 2", f"admit game {R}=1")
         allocation = await process.event("container-allocated")
         assert (allocation["pod"], allocation["device_ids"]) == ("game", {R: plugin.allocated[0]})
         assert process.process.stdin is not None
         process.process.stdin.close()
-        await register_ignoring_errors(client, plugin.name)  # connected already
+        await register_error(client, plugin.name)  # connected already
         await process.event("plugin-refused")
         process.process.send_signal(number)
         await process.event("kubelet-stopped")
 
 
 def test_process_executes_a_script(kubelet_dir: str, tmp_path: Path) -> None:
-    """Standard input is a file, and standard output is text. ``quit`` ends the process."""
+    """Standard input is a file. ``quit`` ends the process."""
     script = tmp_path / "script"
     script.write_text("# a comment\n\nrestart\nquit\n")
     with script.open() as stdin:
@@ -97,9 +89,9 @@ def test_process_executes_a_script(kubelet_dir: str, tmp_path: Path) -> None:
             timeout=50,
         )
     assert (done.returncode, done.stderr) == (0, "")
-    started = f"kubelet-started directory={kubelet_dir} version=1.36"
-    lines = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
-    assert lines == [started, "kubelet-stopped", started, "kubelet-stopped"]
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["kubelet-started", "kubelet-stopped"] * 2
+    assert (events[0]["directory"], events[0]["version"]) == (kubelet_dir, "1.36")
 
 
 async def test_process_serves_podresources_at_a_socket(kubelet_dir: str) -> None:
@@ -225,17 +217,9 @@ ALLOCATION = ContainerAllocation(
 EVENT = Event("container-allocated", {"pod": "a pod", "allocation": ALLOCATION})
 
 
-def test_text_line_shows_what_a_container_gets() -> None:
-    """A value that is not one word is quoted, and collections are in JSON unless they are empty."""
-    assert console.format_event(EVENT, NOW, as_json=False) == (
-        f'03:04:05.006 container-allocated pod="a pod" container=main device_ids={{"{R}": ["a", "b"]}} '
-        'envs={"GPU": "a b"} mounts=[{"container_path": "/c", "host_path": "/h", "read_only": true}]'
-    )
-
-
-def test_json_line_shows_what_a_container_gets() -> None:
+def test_line_shows_what_a_container_gets() -> None:
     """The fields of the allocation are at the top level, its name as that of the container."""
-    line = json.loads(console.format_event(EVENT, NOW, as_json=True))
+    line = json.loads(console.format_event(EVENT, NOW))
     names = {"time", "event", "pod", "container", *vars(ALLOCATION)} - {"name"}
     assert (line["time"], line["container"], line.keys()) == ("2026-01-02T03:04:05.006+00:00", "main", names)
     assert (line["device_ids"], line["cdi_devices"]) == ({R: ["a", "b"]}, [])
