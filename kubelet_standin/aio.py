@@ -3,20 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
-async def background_task(work: Coroutine[None, None, T]) -> AsyncIterator[asyncio.Task[T]]:
+async def background_task(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
     """Run ``work`` as a task inside the context, and cancel it at the end.
 
-    An error of the task is only raised if the caller awaits the task.
+    An error of the task is not raised.
     """
     task = asyncio.create_task(work)
     try:
-        yield task
+        yield
     finally:
         task.cancel()
         await asyncio.wait({task})

@@ -40,23 +40,12 @@ if TYPE_CHECKING:
     from kubelet_standin import DraKubelet, Kubelet, KubeletVersion, PodResources
     from kubelet_standin.apiserver import ApiServer
 
-_asynchronous: Any = None
+# Without pytest-asyncio, pytest says that an asynchronous test requires a plugin.
+_fixture: Callable[[Callable[..., Any]], Any] = pytest.fixture
 with contextlib.suppress(ImportError):
     import pytest_asyncio
 
-    _asynchronous = pytest_asyncio.fixture
-
-
-def _fixture(function: Callable[..., Any]) -> Any:
-    """Return an asynchronous fixture; without pytest-asyncio, one that fails."""
-    if _asynchronous is not None:
-        return _asynchronous(function)
-    name = function.__name__
-
-    def unavailable() -> None:
-        pytest.fail(f"the {name} fixture requires pytest-asyncio: pip install pytest-asyncio", pytrace=False)
-
-    return pytest.fixture(name=name)(unavailable)
+    _fixture = pytest_asyncio.fixture
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,23 +3,12 @@
 from kubelet_standin.deviceplugin.faults import Faults
 from kubelet_standin.deviceplugin.kubelet import Kubelet
 from kubelet_standin.deviceplugin.podresources import PodResources
-from kubelet_standin.deviceplugin.pods import (
-    AdmissionError,
-    AdmittedPod,
-    Container,
-    ContainerAllocation,
-    DeviceSpec,
-    Mount,
-    Pod,
-)
-from kubelet_standin.deviceplugin.registration import Registration
-from kubelet_standin.deviceplugin.resources import ResourceView
+from kubelet_standin.deviceplugin.pods import AdmissionError, Container, ContainerAllocation, DeviceSpec, Mount, Pod
 from kubelet_standin.events import Event
 from kubelet_standin.versions import KubeletVersion
 
 __all__ = [
     "AdmissionError",
-    "AdmittedPod",
     "Container",
     "ContainerAllocation",
     "DeviceSpec",
@@ -30,6 +19,4 @@ __all__ = [
     "Mount",
     "Pod",
     "PodResources",
-    "Registration",
-    "ResourceView",
 ]

@@ -9,7 +9,7 @@
 GetAllocatableResources returns the healthy devices. A stopped kubelet answers UNAVAILABLE, as gRPC does for the socket
 that a killed kubelet leaves behind.
 
-Not modelled: Get, pods without devices, CPUs, memory, DRA, and the kubelet's rate limit.
+Not modelled: pods without devices, CPUs, memory, DRA, and the kubelet's rate limit.
 """
 
 import os
@@ -71,6 +71,14 @@ class PodResources(rpc.PodResourcesListerServicer):
                 if health == HEALTHY:
                     response.devices.add(resource_name=resource, device_ids=[device])
         return response
+
+    async def Get(self, request: pb.GetPodResourcesRequest, context: Any) -> pb.GetPodResourcesResponse:  # noqa: N802
+        """Return one pod; NOT_FOUND if it has no devices."""
+        await self._start(context)
+        pod = self._pods().get((request.pod_namespace, request.pod_name))
+        if pod is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"pod {request.pod_name} in {request.pod_namespace}")
+        return pb.GetPodResourcesResponse(pod_resources=pod)
 
     async def _start(self, context: Any) -> None:
         """Count a request; fail it if the kubelet is stopped."""

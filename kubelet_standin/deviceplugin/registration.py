@@ -21,11 +21,12 @@ ACCEPTED: Final = "ok"
 CANCELLED: Final = "cancelled"
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_NAME: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_QUOTA_PREFIX: Final = "requests."
-_MAX_DOMAIN_LENGTH: Final = 253
-_MAX_NAME_LENGTH: Final = 63
+_RESOURCE: Final = re.compile(
+    r"(?!requests\.|.*kubernetes\.io/)(?=[^/]{1,244}/[^/]{1,63}$)"
+    rf"{_LABEL}(\.{_LABEL})*/([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+)
+"""A name in a domain outside kubernetes.io that is still a qualified name after a quota has put ``requests.`` in front,
+which leaves 244 characters for the domain (pkg/apis/core/v1/helper/helpers.go ``IsExtendedResourceName``)."""
 
 
 @dataclass
@@ -39,24 +40,6 @@ class Registration:
     """``pending``, ``ok``, ``cancelled`` (the caller gave up or the kubelet stopped), or the error text."""
 
 
-def is_extended_resource_name(name: str) -> bool:
-    """Return whether a kubelet accepts a resource of this name, such as ``example.com/gpu``.
-
-    pkg/apis/core/v1/helper/helpers.go ``IsExtendedResourceName``: a name in a domain outside kubernetes.io that is
-    still a qualified name after a quota has put ``requests.`` in front, which leaves 244 characters for the domain.
-    """
-    domain, slash, rest = name.partition("/")
-    return (
-        bool(slash)
-        and "kubernetes.io/" not in name
-        and not name.startswith(_QUOTA_PREFIX)
-        and len(_QUOTA_PREFIX + domain) <= _MAX_DOMAIN_LENGTH
-        and _DOMAIN.fullmatch(domain) is not None
-        and len(rest) <= _MAX_NAME_LENGTH
-        and _NAME.fullmatch(rest) is not None
-    )
-
-
 def registration_error(version: str, resource_name: str) -> str | None:
     """Return the kubelet's error text for an invalid request, or None for a valid one.
 
@@ -67,7 +50,7 @@ def registration_error(version: str, resource_name: str) -> str | None:
             f'requested API version "{version}" is not supported by kubelet. '
             f'Supported version is ["{SUPPORTED_VERSION}"]'
         )
-    if not is_extended_resource_name(resource_name):
+    if not _RESOURCE.fullmatch(resource_name):
         return f'the ResourceName "{resource_name}" is invalid'
     return None
 

@@ -24,25 +24,8 @@ checkpoint's file, feature gates but ResourceHealthStatus, ``SkipNodeOperations`
 ``seed`` determines everything that is random. ``wait_for`` does not poll.
 """
 
-from kubelet_standin.dra.claims import ClaimDevice, ClaimsError, DraClaim, DraPod
-from kubelet_standin.dra.drivers import DriverView
-from kubelet_standin.dra.health import HealthView
+from kubelet_standin.dra.claims import ClaimsError, DraClaim, DraPod
 from kubelet_standin.dra.kubelet import DraKubelet
-from kubelet_standin.dra.settings import DraFaults, DraRegistration, DraTimings
-from kubelet_standin.events import Event
-from kubelet_standin.versions import KubeletVersion
+from kubelet_standin.dra.settings import DraTimings
 
-__all__ = [
-    "ClaimDevice",
-    "ClaimsError",
-    "DraClaim",
-    "DraFaults",
-    "DraKubelet",
-    "DraPod",
-    "DraRegistration",
-    "DraTimings",
-    "DriverView",
-    "Event",
-    "HealthView",
-    "KubeletVersion",
-]
+__all__ = ["ClaimsError", "DraClaim", "DraKubelet", "DraPod", "DraTimings"]

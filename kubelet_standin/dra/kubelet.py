@@ -9,15 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kubelet_standin.dra.claims import (
-    ClaimDevice,
-    ClaimInfo,
-    ClaimsError,
-    DraManager,
-    DraPod,
-    Fetch,
-    devices_of,
-)
+from kubelet_standin.dra.claims import ClaimDevice, ClaimInfo, ClaimsError, DraManager, DraPod, Fetch, devices_of
 from kubelet_standin.dra.drivers import Drivers, DriverView, Setup, Wipe
 from kubelet_standin.dra.health import HealthCache, HealthView
 from kubelet_standin.dra.registration import PluginManager
@@ -67,8 +59,6 @@ class DraKubelet(Observable[_Run]):
         self.version = version
         self.faults = DraFaults()
         self.timings = timings or DraTimings()
-        self.calls = 0
-        """Number of calls of NodePrepareResources and NodeUnprepareResources."""
         self._watch_health = version.watches_health if watch_health is None else watch_health
         self._wipe = wipe
         self._fetch = fetch
@@ -96,13 +86,6 @@ class DraKubelet(Observable[_Run]):
         run.registering.cancel()
         await asyncio.wait([run.registering])
         await run.drivers.close()
-
-    async def restart(self, *, keep_checkpoint: bool = True) -> None:
-        """Stop and start again. The checkpoint does not say which claims are prepared: ``prepare`` calls again."""
-        await self.stop()
-        if not keep_checkpoint:
-            self._infos = {}
-        await self.start()
 
     @property
     def registrations(self) -> Sequence[DraRegistration]:
@@ -167,7 +150,3 @@ class DraKubelet(Observable[_Run]):
         lines.append(f"  claims: {len(self.known_claims)}, prepared: {sorted(self.prepared)}")
         lines.append(f"  registrations: {len(self._registrations)}, last: {self._registrations[-1:]}")
         return "\n".join(lines)
-
-    def _emit(self, name: str, /, **fields: object) -> None:
-        self.calls += name == "driver-called"
-        super()._emit(name, **fields)

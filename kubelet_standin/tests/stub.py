@@ -1,7 +1,6 @@
 """A stub plugin for the tests of the stand-in kubelet, and functions to register it."""
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -190,12 +189,6 @@ async def register(
     local = [("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost")]
     async with grpc.aio.insecure_channel(socket_address(kubelet.socket_path), options=local) as channel:
         await rpc.RegistrationStub(channel).Register(request, timeout=timeout)
-
-
-async def register_ignoring_errors(kubelet: Kubelet, endpoint: str) -> None:
-    """Call Register; the call may fail."""
-    with contextlib.suppress(grpc.aio.AioRpcError):
-        await register(kubelet, endpoint)
 
 
 async def register_error(kubelet: Kubelet, endpoint: str, **arguments: Any) -> tuple[grpc.StatusCode, str]:

@@ -12,8 +12,7 @@ NODES = "/api/v1/nodes"
 RESOURCE_API = "/apis/resource.k8s.io/v1"
 NODE = {"kind": "Node", "apiVersion": "v1"}
 CLAIMS = f"{RESOURCE_API}/namespaces/default/resourceclaims"
-METADATA = {"name": "a", "namespace": "b"}
-CLAIM = {"kind": "ResourceClaim", "apiVersion": "resource.k8s.io/v1", "metadata": METADATA}
+CLAIM = {"kind": "ResourceClaim", "apiVersion": "resource.k8s.io/v1", "metadata": {"name": "a", "namespace": "b"}}
 
 
 def node(name: str = "worker", **fields: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -13,18 +14,13 @@ from kubelet_standin.deviceplugin import directory as disk
 from kubelet_standin.deviceplugin.checkpoint import FILE_NAME, Checkpoint
 
 
-def touch(path: str) -> None:
-    with open(path, "wb"):
-        pass
-
-
 @pytest.fixture
 def files(kubelet_dir: str) -> set[str]:
     """Create one directory entry of each kind, and return their names."""
     os.mkdir(f"{kubelet_dir}/directory")
-    touch(f"{kubelet_dir}/file")
-    touch(f"{kubelet_dir}/directory/inside")
-    touch(f"{kubelet_dir}/{FILE_NAME}")
+    Path(f"{kubelet_dir}/file").touch()
+    Path(f"{kubelet_dir}/directory/inside").touch()
+    Path(f"{kubelet_dir}/{FILE_NAME}").touch()
     os.symlink("directory/inside", f"{kubelet_dir}/link")
     os.symlink("nowhere", f"{kubelet_dir}/dangling")
     os.symlink("directory", f"{kubelet_dir}/link-to-directory")
@@ -91,6 +87,6 @@ def test_unreadable_checkpoint_is_empty(kubelet_dir: str, caplog: pytest.LogCapt
     path = f"{kubelet_dir}/{FILE_NAME}"
     assert disk.read_checkpoint(path) == Checkpoint()
     assert not caplog.records
-    touch(path)
+    Path(path).touch()
     assert disk.read_checkpoint(path) == Checkpoint()
     assert "Device allocation info may NOT be up-to-date" in caplog.text

@@ -41,6 +41,7 @@ class Plugin(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
         self.answer: pb.NodePrepareResourcesResponse | None = None
         self.requests: list[tuple[str, list[str]]] = []
         self.health_calls = 0
+        self.called = asyncio.Semaphore(0)
         self.held = asyncio.Event()
         self.held.set()
 
@@ -76,6 +77,7 @@ class Plugin(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
         """Return a device for each claim, or ``answer``."""
         claims = pb.NodePrepareResourcesRequest.FromString(request).claims
         self.requests.append(("prepare", [claim.name for claim in claims]))
+        self.called.release()
         await self.held.wait()
         device = pb.Device(pool_name="p", device_name="d", cdi_device_ids=["c"], request_names=["r"])
         result = pb.NodePrepareResourceResponse(devices=[device])
@@ -125,38 +127,33 @@ async def refused(kubelet: DraKubelet, text: str) -> None:
 
 async def test_watcher_reports_sockets_as_inotify_does(kubelet_dir: str) -> None:
     """Those that exist, are created or moved to the directory tree, and are deleted; but no other files."""
-    seen: asyncio.Queue[str] = asyncio.Queue()
+    seen: list[str] = []
     os.mkdir(f"{kubelet_dir}/below")
     with contextlib.ExitStack() as stack:
 
         def bind(name: str) -> None:
             stack.enter_context(socket.socket(socket.AF_UNIX)).bind(f"{kubelet_dir}/{name}")
 
-        def move(name: str, new_name: str) -> None:
-            os.rename(f"{kubelet_dir}/{name}", f"{kubelet_dir}/{new_name}")
-
-        async def next_is(event: str) -> None:
-            assert (await asyncio.wait_for(seen.get(), PATIENCE)).replace(f"{kubelet_dir}/", "") == event
+        def reported() -> list[str]:
+            watcher.process(os.read(watcher.descriptor, 65536))
+            found = [text.replace(f"{kubelet_dir}/", "") for text in seen]
+            seen.clear()
+            return found
 
         bind("first")
         bind("below/second")
-        watcher = RegistryWatcher(
-            kubelet_dir, lambda path: seen.put_nowait(f"+{path}"), lambda path: seen.put_nowait(f"-{path}")
-        )
+        watcher = RegistryWatcher(kubelet_dir, lambda it: seen.append(f"+{it}"), lambda it: seen.append(f"-{it}"))
         stack.callback(watcher.close)
-        await next_is("+below/second")
-        await next_is("+first")
         bind(".hidden")
-        move(".hidden", "shown")
-        await next_is("+shown")
+        os.rename(f"{kubelet_dir}/.hidden", f"{kubelet_dir}/shown")
+        assert reported() == ["+below/second", "+first", "+shown"]
         os.mkdir(f"{kubelet_dir}/directory.sock")
-        move("first", ".gone")
+        os.rename(f"{kubelet_dir}/first", f"{kubelet_dir}/.gone")
         bind("below/third")
-        await next_is("+below/third")
-        for name in ("shown", "below/third"):
-            os.unlink(f"{kubelet_dir}/{name}")
-            await next_is(f"-{name}")
-        assert seen.empty()
+        assert reported() == ["+below/third"]
+        os.unlink(f"{kubelet_dir}/shown")
+        os.unlink(f"{kubelet_dir}/below/third")
+        assert reported() == ["-shown", "-below/third"]
 
 
 async def test_watcher_survives_lost_events_and_removed_directories(kubelet_dir: str) -> None:
@@ -313,7 +310,8 @@ async def test_calls_of_pods_that_share_a_claim_overlap(
         async with asyncio.TaskGroup() as pods:
             pods.create_task(kubelet.prepare(a_pod("a")))
             pods.create_task(kubelet.prepare(a_pod("b")))
-            await kubelet.wait_for(lambda k: k.calls == 2, PATIENCE)
+            for _ in range(2):
+                await plugin.called.acquire()
             plugin.held.set()
         assert len(plugin.requests) == 2
         assert kubelet.prepared == {"uid-claim"}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from kubelet_standin import Container, Event, Kubelet, Pod
+from kubelet_standin import AdmissionError, Container, Event, Kubelet, Pod
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.deviceplugin.checkpoint import Checkpoint, decode
 from kubelet_standin.deviceplugin.endpoint import Endpoint
@@ -91,11 +91,10 @@ async def test_start_that_fails_leaves_no_connection(
     async with Kubelet(kubelet_dir) as kubelet:
         await plugins.serve(kubelet, "a")
     closed: list[str] = []
-    original = Endpoint.close
 
     async def close(endpoint: Endpoint) -> None:
         closed.append(endpoint.resource)
-        await original(endpoint)
+        await endpoint._channel.close(None)
 
     monkeypatch.setattr(Endpoint, "close", close)
     os.unlink(kubelet.socket_path)
@@ -141,16 +140,19 @@ async def test_resource_is_known_without_devices_after_a_restart(kubelet: Kubele
 async def test_checkpoint_that_cannot_be_written_is_logged(
     kubelet: Kubelet, plugins: Plugins, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The device list is used nevertheless, and the next one is written if that is possible."""
+    """The device list is used nevertheless, and the next one is written if that is possible. A pod is rejected."""
     plugin = await plugins.serve(kubelet, "a")
     os.rename(kubelet.directory, f"{kubelet.directory}.away")
     plugin.send(healthy("a", "b"))
     await kubelet.wait_for(has(2, 2))
     assert "Writing checkpoint encountered" in caplog.text
+    with pytest.raises(AdmissionError, match="No such file or directory"):
+        await kubelet.admit(Pod("p", [Container("main", {R: 1})]))
     os.rename(f"{kubelet.directory}.away", kubelet.directory)
     plugin.send(healthy("a", "b", "c"))
     await kubelet.wait_for(has(3, 3))
-    assert saved(kubelet) == Checkpoint((), {R: ("a", "b", "c")})
+    assert saved(kubelet).registered == {R: ("a", "b", "c")}
+    await kubelet.admit(Pod("q", [Container("main", {R: 3})]))
 
 
 # -- Register -------------------------------------------------------------------------------------------------------
@@ -376,17 +378,12 @@ async def test_events_are_reported_in_order(kubelet_dir: str, plugins: Plugins, 
         await kubelet.wait_for(has(2, 0))
         clock.now += 301
         assert kubelet.resources == ()
-    changed = {"resource": R, "capacity": 2, "allocatable": 2, "unhealthy": 0}
-    socket_name = {"resource": R, "endpoint": plugin.name}
-    names = "pod-admitted container-allocated container-started pod-removed"
-    assert events[:4] + events[8:] == [
-        ("kubelet-started", {"directory": kubelet_dir, "version": "1.37"}),
-        ("plugin-registered", socket_name),
-        ("stream-opened", socket_name),
-        ("devices-changed", changed),
-        ("stream-ended", socket_name | {"reason": "EOF"}),
-        ("devices-changed", changed | {"allocatable": 0, "unhealthy": 2}),
-        ("resource-forgotten", {"resource": R}),
-        ("kubelet-stopped", {}),
+    names = [
+        *("kubelet-started", "plugin-registered", "stream-opened", "devices-changed"),
+        *("pod-admitted", "container-allocated", "container-started", "pod-removed"),
+        *("stream-ended", "devices-changed", "resource-forgotten", "kubelet-stopped"),
     ]
-    assert [event.name for event in events[4:8]] == names.split()
+    assert [event.name for event in events] == names
+    assert events[0].fields == {"directory": kubelet_dir, "version": "1.37"}
+    assert events[8].fields == {"resource": R, "endpoint": plugin.name, "reason": "EOF"}
+    assert events[9].fields == {"resource": R, "capacity": 2, "allocatable": 0, "unhealthy": 2}

@@ -1,4 +1,4 @@
-"""The podresources API of the stand-in kubelet: List has the pods with their devices."""
+"""The podresources API of the stand-in kubelet: List and Get have the pods with their devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def containers(pod: pb.PodResources) -> dict[str, dict[str, list[str]]]:
     return {each.name: {it.resource_name: sorted(it.device_ids) for it in each.devices} for each in pod.containers}
 
 
-async def test_list_returns_active_pods_with_their_devices(kubelet: Kubelet, plugins: Plugins) -> None:
+async def test_list_and_get_return_active_pods_with_their_devices(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = await plugins.serve(kubelet, "a", "b", "c")
     await plugins.serve(kubelet, "x", name="other.sock", resource=OTHER)
     game = Pod("game", [Container("first", {R: 2, OTHER: 1}), Container("second", {R: 1})])
@@ -41,6 +41,10 @@ async def test_list_returns_active_pods_with_their_devices(kubelet: Kubelet, plu
     async with asking(kubelet) as stub:
         (listed,) = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
         assert (listed.namespace, listed.name, containers(listed)) == ("games", "game", expected)
+        got = await stub.Get(pb.GetPodResourcesRequest(pod_namespace="games", pod_name="game"))
+        assert got.pod_resources == listed
+        with pytest.raises(grpc.aio.AioRpcError, match="NOT_FOUND"):
+            await stub.Get(pb.GetPodResourcesRequest(pod_namespace="default", pod_name="game"))
         plugin.send([*healthy("a", "b"), pb_plugin.Device(ID="c", health="Unhealthy")])
         await kubelet.wait_for(lambda k: k.resource(R).allocatable == 2)
         allocatable = (await stub.GetAllocatableResources(pb.AllocatableResourcesRequest())).devices
@@ -48,9 +52,8 @@ async def test_list_returns_active_pods_with_their_devices(kubelet: Kubelet, plu
         await kubelet.finish(game)
         assert not (await stub.List(pb.ListPodResourcesRequest())).pod_resources
         await kubelet.stop()
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
             await stub.List(pb.ListPodResourcesRequest())
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_an_init_container_is_listed_if_it_is_a_sidecar(kubelet: Kubelet, plugins: Plugins) -> None:

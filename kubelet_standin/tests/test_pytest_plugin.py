@@ -74,14 +74,6 @@ def test_fixtures_run_with_pytest_asyncio(tmp_path: Path) -> None:
     assert "5 passed" in output, output
 
 
-def test_kubelet_fixture_without_pytest_asyncio_says_so(tmp_path: Path) -> None:
-    """The other fixtures do not require it."""
-    (tmp_path / "pytest_asyncio.py").write_text("raise ImportError")
-    output = run(tmp_path, TESTS, "-k", "directory or arguments", "-W", "ignore")
-    assert "1 passed" in output, output
-    assert "the kubelet fixture requires pytest-asyncio: pip install pytest-asyncio" in output
-
-
 def test_first_test_of_the_readme_passes(tmp_path: Path) -> None:
     """It has 15 lines at most. The plugin that it starts is any program."""
     section = README.read_text(encoding="utf-8").partition("## A first test\n")[2].partition("\n## ")[0]

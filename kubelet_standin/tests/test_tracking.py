@@ -45,14 +45,6 @@ def test_bug_loses_no_devices_of_a_plugin_that_is_not_connected_yet() -> None:
     assert tracker.on_end(old) == EndEffect(close=new, lost=False)
 
 
-def test_new_kubelet_promotes_the_most_recent_remaining_plugin() -> None:
-    tracker = Tracker[TrackedPlugin]()
-    connect(tracker, "a")
-    second, third = connect(tracker, "b"), connect(tracker, "c")
-    assert tracker.on_end(third) == EndEffect(close=third, lost=False)
-    assert tracker.current == {"r/r": second}
-
-
 def test_new_kubelet_refuses_a_connected_path() -> None:
     """Another resource may use the path, and so may a plugin after the first one has ended."""
     tracker = Tracker[TrackedPlugin]()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import ModuleType
 
 import grpc
 import pytest
 
 import kubelet_standin
-from kubelet_standin import Container, Faults, Pod, deviceplugin, dra
+from kubelet_standin import Container, Pod, deviceplugin, dra
 from kubelet_standin.deviceplugin.endpoint import go_error
 
 
@@ -22,19 +21,6 @@ def test_pod_uid_is_derived_from_the_name() -> None:
 def test_rpc_error_is_formatted_as_by_grpc_go(code: str, text: str) -> None:
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), grpc.aio.Metadata(), None, None)
     assert go_error(error) == f"rpc error: code = {text} desc = "
-
-
-async def test_release_register_continues_hanging_calls() -> None:
-    """Later calls do not hang, and a cancelled call causes no error."""
-    faults = Faults(hang_register=True)
-    cancelled, hanging = (asyncio.create_task(faults.delay_register()) for _ in range(2))
-    await asyncio.wait([cancelled, hanging], timeout=0)
-    cancelled.cancel()
-    await asyncio.wait([cancelled])
-    assert not hanging.done()
-    faults.release_register()
-    await hanging
-    await faults.delay_register()
 
 
 @pytest.mark.parametrize("module", [deviceplugin, dra])
