@@ -98,7 +98,8 @@ async def test_process_serves_podresources_at_a_socket(kubelet_dir: str) -> None
     async with Process(kubelet_dir, "--pod-resources", f"{kubelet_dir}/pods.sock") as process:
         async with grpc.aio.insecure_channel(f"unix:{kubelet_dir}/pods.sock") as channel:
             stub = podresources_pb2_grpc.PodResourcesListerStub(channel)
-            assert not (await stub.List(podresources_pb2.ListPodResourcesRequest())).pod_resources
+            request = podresources_pb2.ListPodResourcesRequest()
+            assert not (await stub.List(request, wait_for_ready=True)).pod_resources
         process.send("quit")
 
 
