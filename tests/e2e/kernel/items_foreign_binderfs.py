@@ -89,7 +89,7 @@ async def used_up(world: World) -> None:
         taken = (await taker.stdout.readline()).decode().strip()
         message = await _refused(world, "late")
         sys.stdout.write(f"{taken}\n{message}\n")
-        found = await _output(re.findall("on the host: (grep .* tail -3)", message)[0])
+        found = await _output(re.findall("on the host, by: (grep .* tail -3)", message)[0])
         running.release()
         await running.end()
     finally:
