@@ -60,6 +60,7 @@ async def _registration(kubelet: Kubelet, plugin: PluginProcess, phones: int) ->
             await asyncio.wait((happens, exits), return_when=asyncio.FIRST_COMPLETED)
             if not happens.done():
                 raise TimeoutError(f"the plugin exited with {exits.result()}")
+            happens.result()
     registration = kubelet.registrations[-1]
     view = kubelet.resource(RESOURCE)
     names = list(view.devices)
