@@ -201,8 +201,8 @@ class Config(Struct, frozen=True, kw_only=True):
     listen: Annotated[values.Address, Key("10.0.0.7:9478", flag=True)] = "127.0.0.1:9478"
     """HTTP address of /metrics, /healthz and /readyz. If empty, they are off."""
     status_listen: Annotated[values.AddressOrNull, Key("127.0.0.1:9479", flag=True)] = None
-    """HTTP address of the page and /status, which name pods and show command lines. If null, the address of listen if
-    it is a loopback address, else 127.0.0.1 with the port of listen; off if listen is empty. If empty, they are off."""
+    """HTTP address of the page and /status, which name pods. If null, the address of listen if it is a loopback
+    address, else 127.0.0.1 with the port of listen; off if listen is empty. If empty, they are off."""
     allowed_hosts: Annotated[values.HostNames, Key("[phones.example.com, aosp-plugin.kube-system.svc]")] = ()
     """Host names, other than localhost and those of the two addresses, under which clients reach the HTTP addresses:
     those of a Service, an Ingress or a Prometheus target. Requests with another name in their Host header are answered

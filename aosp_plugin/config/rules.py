@@ -65,7 +65,7 @@ def validate_addresses(config: Config, at: Mapping[str, str]) -> None:
         raise ConfigError(
             f"{sources}: the page and /status cannot have the address "
             f"{joined_address(status)} beside {joined_address(address)} (listen): set status_listen to another port; "
-            "to '' for no page; or to the address of listen, if all its clients may see pod names and command lines"
+            "to '' for no page; or to the address of listen, if all its clients may see the names of pods"
         )
 
 

@@ -177,7 +177,7 @@ async def test_readiness_says_that_no_device_is_healthy(
 async def test_page_and_status_are_not_at_the_address_of_metrics_and_probes(
     device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    """Other pods reach the latter: names of pods and command lines of processes are not answered to them."""
+    """Other pods reach the latter: names of pods are not answered to them."""
     public, private = free_port(), free_port()
     flags = ("--listen", f"127.0.0.1:{public}", "--status-listen", f"127.0.0.1:{private}")
     async with Kubelet(kubelet_dir), ServeHere(device_directory, kubelet_dir, *flags):
