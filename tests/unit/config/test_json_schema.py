@@ -32,16 +32,11 @@ resources:
 
 REJECTED = [
     *("[]", "verify: file", "version: v2", "version: v1\nverfy: file"),
-    *(
-        f"version: v1\nresources: {text}"
-        for text in ("[]", "[5]", "[{verfy: file}]", "[{log_level: debug}]", "[{resources: [{}]}]", "[{version: v1}]")
-    ),
+    *(f"version: v1\nresources: {text}" for text in ("[]", "[5]", "[{verfy: file}]", "[{log_level: debug}]")),
     *(f"version: v1\nsets: {text}" for text in ("{size: 3, sice: 3}", "{size: 3, names: [binder]}", "{stride: 3}")),
-    "version: v1\nphones: {count: 3, directory: run}",
     "version: v1\nshared_devices: [{path: /dev/fuse, requird: true}]",
     "version: v1\nshared_devices: [{required: true}]",
-    "version: v1\nspread_devices: [{per_device: 3}]",
-    *(f"version: v1\nslice_devices: [{text}]" for text in ("/dev/loop*", "{path: /dev/loop, count: 40}")),
+    "version: v1\nslice_devices: [/dev/loop*]",
 ]
 
 

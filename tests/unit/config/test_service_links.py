@@ -49,19 +49,16 @@ LINKS = {name: service_links(name, *service) for name, service in SERVICES.items
 ALL_LINKS = {name: value for links in LINKS.values() for name, value in links.items()}
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_links_of_a_service_are_ignored(service: str) -> None:
+def test_links_of_services_are_ignored() -> None:
     own = {"AOSP_PLUGIN_LOG_LEVEL": "warning"}
-    assert load({}, POD | own | LINKS[service], None) == load({}, own, None)
+    for links in LINKS.values():
+        assert load({}, POD | own | links, None) == load({}, own, None)
 
 
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        ("serve --verify=x", 2, "flag --verify: "),
-        ("provision --verify=x", 2, "flag --verify: "),
-        ("provision --remove --verify=x", 2, "flag --verify: "),
-        ("provisioner --verify=x", 2, "flag --verify: "),
+        *((f"{command} --verify=x", 2, "flag --verify: ") for command in ("serve", "provision", "provisioner")),
         ("config", 0, "version: v1"),
         ("check", 1, "aosp.io/binder: checks failed"),
         ("status", 1, "listen is empty"),
@@ -75,10 +72,11 @@ def test_a_command_runs_in_a_pod_beside_services(command: str, code: int, said: 
     assert said in result[1] + result[2]
 
 
-@pytest.mark.parametrize("name", ["AOSP_PLUGIN_LISTEM", "AOSP_PLUGIN_PORTS", "AOSP_PLUGIN_SERVICE_NAME"])
-def test_a_variable_that_is_no_link_of_a_service_is_an_error(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"^variable {name}: unknown variable; "):
-        load({}, {name: "80", **ALL_LINKS}, None)
+def test_a_variable_that_is_no_link_of_a_service_is_an_error() -> None:
+    """Without its Service, AOSP_PLUGIN_PORT is what users write for AOSP_PLUGIN_LISTEN, as the chart has ``port``."""
+    for name, others in (("LISTEM", ALL_LINKS), ("PORTS", ALL_LINKS), ("SERVICE_NAME", ALL_LINKS), ("PORT", {})):
+        with pytest.raises(ConfigError, match=f"^variable AOSP_PLUGIN_{name}: unknown variable; "):
+            load({}, {f"AOSP_PLUGIN_{name}": "80", **others}, None)
 
 
 def test_no_key_has_a_variable_that_a_service_can_have() -> None:
@@ -88,9 +86,3 @@ def test_no_key_has_a_variable_that_a_service_can_have() -> None:
         service = {"AOSP_PLUGIN" + name[len("AOSP_PLUGIN") : end] for end in range(len("AOSP_PLUGIN"), len(name))}
         links = {link for prefix in service for link in service_links(prefix, "10.0.0.1", [("a", "TCP", 1)])}
         assert name not in links, key
-
-
-def test_port_without_a_service_is_a_misspelled_variable() -> None:
-    """Users write it for AOSP_PLUGIN_LISTEN, as the chart has ``port``."""
-    with pytest.raises(ConfigError, match=r"^variable AOSP_PLUGIN_PORT: unknown variable"):
-        load({}, POD | {"AOSP_PLUGIN_PORT": "80"}, None)

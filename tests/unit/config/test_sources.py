@@ -68,19 +68,16 @@ def test_precedence_is_flag_variable_file_default(file: Path, tmp_path: Path) ->
 
 
 def test_invalid_value_is_an_error_even_if_it_is_overridden(file: Path) -> None:
-    path = write(file, "version: v1\nverify: deep\n")
     with pytest.raises(ConfigError, match="verify: 'deep' is not allowed"):
-        load({"verify": "char"}, {}, path)
+        load({"verify": "char"}, {}, write(file, "version: v1\nverify: deep\n"))
 
 
 def test_unknown_key_suggests_a_similar_one(file: Path) -> None:
     """Keys that are not text are unknown, too."""
     for key, hint in (
         ("resource-name", "did you mean resource_name?"),
-        ("resourceName", "did you mean resource_name?"),
         ("resource", "did you mean resources?"),
         ("1", f"the keys are {', '.join(sorted([*KEYS, 'resources']))}"),
-        ("null", "the keys are allowed_hosts, "),
         ("2024-01-01", "the keys are allowed_hosts, "),
     ):
         assert error_of(file, f"version: v1\n{key}: a.io/b\n").startswith(f"{key}: unknown key; {hint}")
@@ -105,13 +102,8 @@ def test_invalid_file_is_one_line(file: Path) -> None:
         ("", "a mapping of keys to values is required, with version: v1"),
         ("- verify\n", "a mapping of keys to values is required"),
         ("verify: file\n", "version: required key is missing; allowed: v1"),
-        ("version: v2\n", "version: 'v2' is not supported; allowed: v1"),
         ("version: null\n", "version: null is not supported; allowed: v1"),
         ("version: !!python/object:os.system v1\n", " is not valid YAML: "),
-        ("version: v1\nverify: \x07\n", " is not valid YAML: "),
-        ("version: v1\nverify: " + "[" * 5000, " is not valid YAML: "),
-        ("version: v1\nmissing_device_ttl: 2024-13-45", " is not valid YAML: "),
-        ("version: v1\nmissing_device_ttl: 0x_", " is not valid YAML: "),
     ):
         assert error_of(file, text).startswith(error)
     assert "line 2" in error_of(file, "version: [v1\n")
@@ -134,51 +126,42 @@ def test_values_of_the_chart_are_not_a_configuration_file(file: Path) -> None:
             load({}, {}, write(file, text))
 
 
-def test_printed_resources_are_a_list_with_all_keys(file: Path, tmp_path: Path) -> None:
-    """The keys of the process come first. The printed configuration loads as the same configuration."""
-    path = write(
-        file,
-        "version: v1\nverify: file\nsets: {size: 3}\nnuma: {0-9: 1}\nresources:\n"
-        "- {resource_name: a.io/x, sets: null, phones: {count: 5, directory: /srv/p}}\n"
-        "- {device_prefix: 'y', sets: {names: [binder]}, recreate: on-start, device_list: [cdi-cri]}\n",
-    )
-    current, effective = load({"isolation": "strict"}, {"AOSP_PLUGIN_PATH_ENV": "/bin"}, path)
-    printed = as_yaml(effective)
-    lines = printed.splitlines()
-    start = lines.index("resources:")
-    assert start == len(PROCESS_KEYS)
-    assert len(lines) == start + 1 + 2 * len(RESOURCE_KEYS)
-    assert lines[start + 1] == f'  - resource_name: "a.io/x"  # file {path}: resources[0].resource_name'
-    assert lines[start + 2] == '    api: "device-plugin"  # default'
-    second = lines[start + 1 + len(RESOURCE_KEYS) :]
-    assert '    isolation: "strict"  # flag --isolation' in second
-    assert '    path_env: "/bin"  # variable AOSP_PLUGIN_PATH_ENV' in second
-    assert f'    numa: {{"0-9":1}}  # file {path}: numa' in second
-    assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == current
-
-
-def test_printed_configuration_loads_as_the_same(tmp_path: Path) -> None:
+def test_printed_configuration_has_the_source_of_each_value_and_loads_as_the_same(file: Path, tmp_path: Path) -> None:
     """A list of one resource stays a list; a line break in the name of the file stays in the comment."""
-    for name, text in (
-        ("list-of-one", "resources: [{phones: {count: 5}}]"),
-        ("a\nverify: b", "verify: file"),
-        ("quotes", "missing_device_ttl: 0.0000001\nshared_mounts: []\npath_env: 'a\"b\\c: #d'"),
+    several = """\
+sets: {size: 3}
+numa: {0-9: 1}
+resources:
+- {resource_name: a.io/x, sets: null, phones: {count: 5, directory: /srv/p}}
+- {device_prefix: y, sets: {names: [binder]}, recreate: on-start, device_list: [cdi-cri]}
+"""
+    for name, text, resources in (
+        ("several", several, 2),
+        ("list-of-one", "resources: [{phones: {count: 5}}]", 1),
+        ("a\nverify: b", "missing_device_ttl: 0.0000001\nshared_mounts: []\npath_env: 'a\"b\\c: #d'", 0),
     ):
-        current, effective = load({"verify": "probe"}, {}, write(tmp_path / name, f"version: v1\n{text}\n"))
+        path = write(tmp_path / name, f"version: v1\n{text}\n")
+        current, effective = load({"isolation": "strict"}, {}, path)
         printed = as_yaml(effective)
-        assert printed.count("  - ") == text.count("resources")
-        assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == current
+        assert load({}, {}, write(file, printed))[0] == current
+        assert printed.count("  - ") == resources
+        lines = printed.splitlines()
+        if resources:
+            assert lines.index("resources:") == len(PROCESS_KEYS)
+            assert len(lines) == len(PROCESS_KEYS) + 1 + resources * len(RESOURCE_KEYS)
+            assert '    isolation: "strict"  # flag --isolation' in lines
+        if name == "several":
+            assert f'  - resource_name: "a.io/x"  # file {path}: resources[0].resource_name' in lines
+            assert f'    numa: {{"0-9":1}}  # file {path}: numa' in lines
 
 
 def test_duplicate_key_is_an_error(file: Path) -> None:
     """At any level. YAML libraries take the last one, which may undo a security setting."""
     for text, name, line in (
         ("verify: binder\nlisten: ''\nverify: char", "verify", 4),
-        ("verify: binder\n'verify': binder", "verify", 3),
         ("resources:\n- verify: binder\n  verify: char", "verify", 4),
         ("sets:\n  size: 3\n  ? size\n  : 4", "size", 4),
         ("resources: [{<<: {verify: binder}, <<: {verify: char}}]", "<<", 2),
-        ("version: v1", "version", 2),
     ):
         error = error_of(file, f"version: v1\n{text}\n")
         assert error.startswith(f" is not valid YAML: {name}: duplicate key "), error
@@ -189,9 +172,7 @@ def test_number_that_yaml_does_not_read_as_decimal_is_an_error(file: Path) -> No
     """YAML 1.1 takes 0120 for 80, and 1:30 for 90."""
     for text, number in (
         ("phones: {count: 0120}", "0120"),
-        ("numa: {017: 0}", "017"),
         ("missing_device_ttl: 1:30", "1:30"),
-        ("missing_device_ttl: 1:30.5", "1:30.5"),
     ):
         error = error_of(file, f"version: v1\n{text}\n")
         assert error.startswith(f" is not valid YAML: {number}: write the number in decimal "), error
@@ -218,18 +199,14 @@ HOSTILE = [
     f"missing_device_ttl: 1{':1' * 200}.0",
     'listen: "\\UFFFFFFFF"',
     'listen: "\\uD800"',
-    '"a\\nb": 1',
     f"? {'x' * 10_000}\n: 1",
     "resources: &a [*a]",
     "&a sets: {*a : 1}",
-    f"0x{'f' * 5000}: 1",
-    f"replicas: {'9' * 5000}",
     f"numa: {{0x{'f' * 5000}: 1}}",
+    f"replicas: {'9' * 5000}",
+    "verify: " + "[" * 5000,
     "device_dir: " + "x" * 100_000,
-    "shared_mounts: [" + "x, " * 1000 + "]",
     f"resources:\n- &l0 [x]\n{LAUGHS}",
-    "resources: [!!binary aGVsbG8=]",
-    "resources: [2024-01-01, 2024-01-01T00:00:00Z]",
     *("? [a, b]\n: c", "<<: [1]"),
 ]
 
@@ -237,15 +214,15 @@ HOSTILE = [
 MERGED = "\n".join(f"- &m{i} {{<<: [*m{i - 1}, *m{i - 2}], device_prefix: p{i}}}" for i in range(2, 40))
 
 
+WIDE = dict.fromkeys((f"key{i}" for i in range(100)), 1)
+
+
 def test_large_file_is_an_error(file: Path) -> None:
     """Its checks would take minutes, and more memory than the container has."""
     for text, error in (
         (f"# {'x' * 300_000}", "it has more than 256 KiB"),
         (f"resources:\n- &m0 {{verify: char}}\n- &m1 {{<<: *m0}}\n{MERGED}", "more than 10,000 keys are merged by <<"),
-        (
-            f"spread_devices: [{', '.join(f'/dev/x{i}' for i in range(257))}]",
-            "a list has 257 items; allowed: at most 256",
-        ),
+        (f"resources:\n- &m0 {WIDE}\n" + "- {<<: *m0}\n" * 200, "more than 10,000 keys are merged by <<"),
         (f"resources: [{'{}, ' * 257}]", "a list has 257 items; allowed: at most 256"),
     ):
         assert error in error_of(file, f"version: v1\n{text}\n")
