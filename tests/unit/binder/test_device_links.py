@@ -1,12 +1,12 @@
 """Links to binder devices by their numbers, in a directory in place of /dev/char. The devices are never opened."""
 
+import contextlib
 import logging
 import os
 import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -57,24 +57,12 @@ FOREIGN = {"1:3": "../null", "195:0": "/dev/nvidia0"}
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (None, "/run/binderfs/one"),
-        ("/run/binderfs/one", "/run/binderfs/one"),
-        ("/run/binderfs/removed", "/run/binderfs/one"),
-        ("/run/binderfs/two", "/run/binderfs/one"),
-        ("../same", "../same"),
-        ("/dev/same", "/dev/same"),
-        ("/dev/nvidia-uvm", "/run/binderfs/one"),
-        ("/former/binderfs/two", "/run/binderfs/one"),
-    ],
-    ids=[
-        "no link",
-        "right",
-        "of a removed device",
-        "of another device",
-        "of udev",
-        "of another program",
-        "of a former driver with the major number",
-        "of a former directory",
+        pytest.param(None, "/run/binderfs/one", id="no link"),
+        pytest.param("/run/binderfs/one", "/run/binderfs/one", id="right"),
+        pytest.param("/run/binderfs/removed", "/run/binderfs/one", id="of a removed device"),
+        pytest.param("/run/binderfs/two", "/run/binderfs/one", id="of another device"),
+        pytest.param("../same", "../same", id="of udev"),
+        pytest.param("/dev/nvidia-uvm", "/run/binderfs/one", id="of a former driver with the major number"),
     ],
 )
 def test_link_is_right_if_it_leads_to_a_device_of_its_number(root: Path, before: str | None, after: str) -> None:
@@ -86,41 +74,28 @@ def test_link_is_right_if_it_leads_to_a_device_of_its_number(root: Path, before:
     assert targets(root) == {**FOREIGN, name: after, other: "/run/binderfs/two"}
 
 
-def test_link_that_leads_to_no_device_of_its_number_is_removed(root: Path) -> None:
+def test_link_below_the_directory_that_leads_to_no_device_of_its_number_is_removed(root: Path) -> None:
     """The other resource of a binderfs has links, too."""
     add(root, "other", 1)
-    for minor, name in ((1, "other"), (2, "removed"), (3, "other")):
-        (root / CHAR / f"{MAJOR}:{minor}").symlink_to(f"/run/binderfs/{name}")
+    for minor, target in ((1, "binderfs/other"), (2, "binderfs/removed"), (3, "binderfs/other"), (9, "other/gone")):
+        (root / CHAR / f"{MAJOR}:{minor}").symlink_to(f"/run/{target}")
     repair(root, {})
-    assert targets(root) == {**FOREIGN, f"{MAJOR}:1": "/run/binderfs/other"}
+    assert targets(root) == {**FOREIGN, f"{MAJOR}:1": "/run/binderfs/other", f"{MAJOR}:9": "/run/other/gone"}
 
 
-def test_repair_leaves_the_links_below_other_directories_alone(root: Path) -> None:
-    (root / CHAR / f"{MAJOR}:8").symlink_to("/run/binderfs/gone")
-    (root / CHAR / f"{MAJOR}:9").symlink_to("/run/other/gone")
-    DeviceLinks(Host(str(root))).repair({}, ["/run/other"])
-    assert targets(root) == {**FOREIGN, f"{MAJOR}:8": "/run/binderfs/gone"}
-
-
-def test_link_of_a_single_device_costs_no_look_at_the_others(root: Path) -> None:
-    """One phone of a thousand is replaced; the next repair removes what is wrong now."""
-    name = add(root, "one", 1)
+def test_single_devices_that_come_or_go_cost_no_look_at_the_others(root: Path) -> None:
+    """One phone of a thousand is replaced, or removed as at the end of its claim; the next repair reads all links."""
+    removed, kept = add(root, "one", 1), add(root, "two", 2)
+    wrong = {f"{MAJOR}:8": "/run/binderfs/gone"}
     (root / CHAR / f"{MAJOR}:8").symlink_to("/run/binderfs/gone")
     links = DeviceLinks(Host(str(root)))
-    links.repair({name: "/run/binderfs/one"})
-    assert targets(root) == {**FOREIGN, name: "/run/binderfs/one", f"{MAJOR}:8": "/run/binderfs/gone"}
-    links.repair({name: "/run/binderfs/one"}, [BINDERFS])
-    assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
-
-
-def test_links_of_devices_that_are_gone_cost_no_look_at_the_others(root: Path) -> None:
-    """One phone of a thousand is removed, as at the end of each claim."""
-    removed, kept = add(root, "one", 1), add(root, "two", 2)
-    repair(root, devices(root))
-    (root / CHAR / f"{MAJOR}:8").symlink_to("/run/binderfs/gone")
+    links.repair(devices(root))
+    assert targets(root) == {**FOREIGN, **wrong, removed: "/run/binderfs/one", kept: "/run/binderfs/two"}
     (root / "run/binderfs/one").unlink()
-    DeviceLinks(Host(str(root))).remove([removed, kept])
-    assert targets(root) == {**FOREIGN, kept: "/run/binderfs/two", f"{MAJOR}:8": "/run/binderfs/gone"}
+    links.remove([removed, kept])
+    assert targets(root) == {**FOREIGN, **wrong, kept: "/run/binderfs/two"}
+    links.repair(devices(root), [BINDERFS])
+    assert targets(root) == {**FOREIGN, kept: "/run/binderfs/two"}
 
 
 def test_link_of_a_device_that_came_and_went_is_removed(root: Path) -> None:
@@ -155,31 +130,28 @@ def test_directory_behind_a_link_is_the_one_that_the_links_lead_to(root: Path) -
     assert targets(root) == FOREIGN
 
 
-@pytest.fixture
-def read_only(root: Path) -> Iterator[Path]:
-    """Yield the same, with the host's /dev read-only, as the pod of deploy/base has it."""
-    subprocess.run(["mount", "--bind", root / "dev", root / "dev"], check=True)  # noqa: S603, S607 - fixed commands
-    subprocess.run(["mount", "-o", "remount,bind,ro", root / "dev"], check=True)  # noqa: S603, S607 - fixed commands
-    yield root
-    subprocess.run(["umount", root / "dev"], check=True)  # noqa: S603, S607 - fixed commands
+@contextlib.contextmanager
+def read_only(directory: str) -> Iterator[None]:
+    """Make a directory read-only."""
+    for arguments in (["--bind", directory], ["-o", "remount,bind,ro"]):
+        subprocess.run(["mount", *arguments, directory], check=True)  # noqa: S603, S607 - fixed commands
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", directory], check=True)  # noqa: S603, S607 - fixed commands
 
 
-def test_links_that_cannot_be_written_are_logged_once(read_only: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_links_that_cannot_be_written_are_logged_once_and_repaired_later(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host's /dev may be read-only, as the pod of deploy/base has it."""
     device_links._log.cache_clear()
-    add(read_only, "one", 1)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            repair(read_only, devices(read_only))
-    assert [record.__dict__["error"] for record in caplog.records] == ["Read-only file system"]
-    assert targets(read_only) == FOREIGN
-
-
-def test_wrong_link_that_could_not_be_replaced_is_replaced_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = add(root, "one", 1)
     (root / CHAR / name).symlink_to("/run/binderfs/removed")
-    links = DeviceLinks(Host(str(root)))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", Mock(side_effect=OSError(30, "Read-only file system")))
-        links.repair(devices(root), [BINDERFS])
+    links, dev = DeviceLinks(Host(str(root))), str(root / "dev")
+    with caplog.at_level(logging.WARNING), read_only(dev):
+        for _ in range(3):
+            links.repair(devices(root), [BINDERFS])
+    assert [record.__dict__["error"] for record in caplog.records] == ["Read-only file system"]
     links.repair(devices(root), [BINDERFS])
     assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}

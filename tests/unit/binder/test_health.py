@@ -52,20 +52,18 @@ def test_set_is_unhealthy_because_of_its_members() -> None:
         assert aggregate(set_id, list(members.items())) == problem
 
 
-def test_missing_requirements_are_named() -> None:
-    assert requirement_missing([]) is None
-    assert requirement_missing(["/dev/fuse", "/dev/x"]) == (
-        Reason.REQUIREMENT_MISSING,
-        "requirement-missing: /dev/fuse, /dev/x",
-    )
-
-
 def test_first_problem_is_the_one_with_the_highest_precedence() -> None:
     """A binder device's own problem comes before another device, and that before the CDI spec, which lacks both."""
-    requirement = requirement_missing(["/dev/fuse"])
+    requirement = requirement_missing(["/dev/fuse", "/dev/x"])
+    assert requirement == (Reason.REQUIREMENT_MISSING, "requirement-missing: /dev/fuse, /dev/x")
     own, spec = HealthProblem(Reason.MISSING, "missing"), HealthProblem(Reason.NOT_IN_CDI_SPEC, "not-in-cdi-spec")
     assert first(own, requirement) == first(requirement, own) == own
-    assert first(spec, requirement) == first(requirement, spec) == first(None, requirement) == requirement
+    assert (
+        first(spec, requirement)
+        == first(requirement, spec)
+        == first(requirement_missing([]), requirement)
+        == requirement
+    )
     assert first(None, None) is None
 
 

@@ -10,11 +10,9 @@ from aosp_plugin.binder.devices.preference import NumaMap, Range, parse_numa
 
 
 def test_parse_rejects_reversed_and_overlapping_ranges() -> None:
-    for ranges in ({"0-10": 0, "10-20": 1}, {"5-6": 0, "0-100": 0}, {"7": 0, "07": 0}):
-        with pytest.raises(ValueError, match="overlap"):
+    for ranges, problem in (({"0-10": 0, "10-20": 1}, "overlap"), ({"7": 0, "07": 0}, "overlap"), ({"9-8": 0}, "ends")):
+        with pytest.raises(ValueError, match=problem):
             parse_numa(ranges)
-    with pytest.raises(ValueError, match="ends before it begins"):
-        parse_numa({"9-8": 0})
 
 
 def test_last_number_of_a_name_selects_the_numa_node() -> None:

@@ -1,6 +1,7 @@
 """The binderfs mounts of phones: mounted, found, completed, replaced and removed, with real mounts of a tmpfs."""
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.host_errors import BinderfsError
+from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from tests.tmpfs_binderfs import Mounts
 
@@ -30,14 +32,18 @@ def provisioner(directory: Mounts, host: Host | None = None) -> PhoneProvisioner
     return PhoneProvisioner(str(directory.path), host or Host())
 
 
+def require_complete(directory: Mounts, *phones: str) -> None:
+    """Require that each phone has its binder devices with their mode."""
+    for phone in phones:
+        assert sorted(binderfs.device_names(f"{directory.path}/{phone}")) == TRIPLE
+        assert {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE} == {0o666}
+    assert directory.mounted() == dict.fromkeys(phones, 1)
+
+
 def test_phone_has_three_binder_devices_whatever_the_kernel_creates(directory: Mounts) -> None:
     directory.kernel_devices = ("anbox-binder", "binder")
     assert provisioner(directory).provision(["phone0", "phone1"]) == ["phone0", "phone1"]
-    for phone in ("phone0", "phone1"):
-        assert sorted(binderfs.device_names(f"{directory.path}/{phone}")) == TRIPLE
-        modes = {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE}
-        assert modes == {0o666}
-    assert directory.mounted() == {"phone0": 1, "phone1": 1}
+    require_complete(directory, "phone0", "phone1")
 
 
 def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_are_restored(directory: Mounts) -> None:
@@ -51,10 +57,24 @@ def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_ar
         directory.make_read_only(phone)
     assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone0", "phone1"]
     assert keeper.error_text == ""
-    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
-    for phone in ("phone0", "phone1", "phone2"):
-        assert sorted(binderfs.device_names(f"{directory.path}/{phone}")) == TRIPLE
-        assert {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE} == {0o666}
+    require_complete(directory, "phone0", "phone1", "phone2")
+
+
+def test_phone_is_not_replaced_because_the_process_has_no_descriptors_left(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its container would lose the binderfs of a healthy phone."""
+    keeper = provisioner(directory)
+    keeper.provision(["phone0"])
+    before = os.stat(directory.path / "phone0")
+
+    def exhausted(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(phone_mount, "fill", exhausted)
+    assert keeper.provision(["phone0"]) == []
+    assert "Too many open files" in keeper.error_text
+    assert os.path.samestat(os.stat(directory.path / "phone0"), before)
 
 
 def test_directory_that_another_process_removes_meanwhile_is_no_phone(
@@ -184,25 +204,15 @@ def test_links_to_binder_devices_come_and_go_with_phones(directory: Mounts) -> N
 
 
 def test_links_to_binder_devices_are_restored(directory: Mounts) -> None:
-    """After a lost link, after a process that was killed between unmount and removal, and for a mount of the host."""
+    """After a lost link, and after a process that was killed between unmount and removal."""
     directory.number_devices()
-    provisioner(directory).provision(["phone0", "phone1", "phone2"])
+    provisioner(directory).provision(["phone0", "phone1"])
     for link in directory.expected_links("phone0"):
         (directory.links / link).unlink()
     directory.unmount("phone1")
-    directory.unmount("phone2")
-    keeper = provisioner(directory)
-    keeper.provision(["phone0", "phone1"])
-    assert directory.linked() == directory.expected_links("phone0", "phone1")
-    directory.unmount("phone0")
-    directory.unmount("phone1")
-    keeper.provision([])
-    assert directory.linked() == {}
-
-
-def test_what_a_survey_finds_is_immutable(directory: Mounts) -> None:
-    """It is read in other threads, and replaced by a single assignment."""
     keeper = provisioner(directory)
     keeper.provision(["phone0"])
-    keeper.survey()
-    assert isinstance(keeper.other_api, frozenset)
+    assert directory.linked() == directory.expected_links("phone0")
+    directory.unmount("phone0")
+    keeper.provision([])
+    assert directory.linked() == {}

@@ -54,7 +54,7 @@ class Tracker:
         ([(0.0, FILE), (10 * TTL, FILE)], NOT_A_DEVICE),
         ([(0.0, FILE), (1.0, REMOUNTED)], HEALTHY),  # it was never healthy, so no container got the former file
         ([(0.0, PRESENT), (5.0, REMOUNTED), (4.9 + TTL, REMOUNTED)], REPLACED),
-        ([(0.0, PRESENT), (5.0, REMOUNTED), (5.0 + TTL, REMOUNTED)], HEALTHY),
+        ([(0.0, PRESENT), (5.0, REMOUNTED), (9.0, REMOUNTED), (5.0 + TTL, REMOUNTED)], HEALTHY),
         ([(0.0, PRESENT), (1.0, REMOUNTED), (2.0, PRESENT)], HEALTHY),  # a mount that covered it was removed
         ([(0.0, PRESENT), (1.0, GONE), (2.0, REMOUNTED)], REPLACED),
         ([(0.0, PRESENT), (1.0, GONE), (1.0 + TTL, REMOUNTED)], HEALTHY),
