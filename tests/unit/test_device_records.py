@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.daemon.device_records import DIRECTORY, DeviceRecords
+from aosp_plugin.daemon.device_records import DIRECTORY, DeviceRecords, OtherRecord
 
 PHONE, OTHER = "aosp.io/phone", "example.com/handset"
+PHONE_0 = {"phone0": ["/run/phones/phone0"]}
 
 
 @pytest.fixture
@@ -26,13 +27,18 @@ def processes(tmp_path: Path) -> Iterator[list[DeviceRecords]]:
         ]
 
 
-def test_record_outlives_the_process_that_served_the_resource(processes: list[DeviceRecords]) -> None:
+def test_record_outlives_the_process_that_served_the_resource(processes: list[DeviceRecords], tmp_path: Path) -> None:
+    """Until it is removed. A process does not meet its own records."""
     first, second, _ = processes
-    first.write(PHONE, {"phone0": ["/run/phones/phone0"]}, None)
+    first.write(PHONE, PHONE_0, None)
+    assert first.others() == []
     ((record, is_served),) = second.others()
-    assert (record.resource, record.devices, is_served) == (PHONE, {"phone0": ["/run/phones/phone0"]}, True)
+    assert (record.resource, record.devices, is_served) == (PHONE, PHONE_0, True)
     first.close()
-    assert [(other.record, other.is_served) for other in second.others()] == [(record, False)]
+    assert second.others() == [OtherRecord(record, is_served=False)]
+    assert second.remove(record)
+    assert second.others() == []
+    assert [*(tmp_path / DIRECTORY).glob("*.json")] == []
 
 
 def test_records_are_unknown_while_the_directory_of_the_kubelet_is_missing(tmp_path: Path) -> None:
@@ -44,24 +50,16 @@ def test_records_are_unknown_while_the_directory_of_the_kubelet_is_missing(tmp_p
     assert records.others() == []
 
 
-def test_process_does_not_meet_its_own_records(processes: list[DeviceRecords]) -> None:
-    process = processes[0]
-    process.write(PHONE, {}, None)
-    process.write(OTHER, {}, None)
-    assert process.others() == []
-
-
 def test_paths_of_an_earlier_configuration_stay_until_the_device_is_free(processes: list[DeviceRecords]) -> None:
     """A set of three binder devices became three devices; the pod still has all three."""
     first, second, _ = processes
-    first.write(PHONE, {"b0": ["/dev/b0", "/dev/b1"], "b2": ["/dev/b2", "/dev/b3"]}, None)
+    former = {"b0": ["/dev/b0", "/dev/b1"], "b2": ["/dev/b2", "/dev/b3"]}
+    first.write(PHONE, former, None)
     first.close()
-    second.write(PHONE, {"b0": ["/dev/b0"], "b1": ["/dev/b1"]}, None)
-    assert second.own[PHONE].devices == {"b0": ["/dev/b0", "/dev/b1"], "b1": ["/dev/b1"], "b2": ["/dev/b2", "/dev/b3"]}
-    second.write(PHONE, {"b0": ["/dev/b0"], "b1": ["/dev/b1"]}, {"b0"})
-    assert second.own[PHONE].devices == {"b0": ["/dev/b0", "/dev/b1"], "b1": ["/dev/b1"]}
-    second.write(PHONE, {"b0": ["/dev/b0"], "b1": ["/dev/b1"]}, set())
-    assert second.own[PHONE].devices == {"b0": ["/dev/b0"], "b1": ["/dev/b1"]}
+    devices = {"b0": ["/dev/b0"], "b1": ["/dev/b1"]}
+    for used, kept in ((None, former), ({"b0"}, {"b0": former["b0"]}), (set[str](), {})):
+        second.write(PHONE, devices, used)
+        assert second.own[PHONE].devices == {**devices, **kept}
 
 
 def test_process_of_a_rolling_update_continues_the_turn_of_the_one_before(processes: list[DeviceRecords]) -> None:
@@ -77,53 +75,42 @@ def test_process_of_a_rolling_update_continues_the_turn_of_the_one_before(proces
     assert first.own[PHONE].since > third.own[OTHER].since
 
 
-def test_record_is_removed(processes: list[DeviceRecords], tmp_path: Path) -> None:
-    first, second, _ = processes
-    first.write(PHONE, {"phone0": ["/run/phones/phone0"]}, None)
-    first.close()
-    ((record, _),) = second.others()
-    assert second.remove(record)
-    assert second.others() == []
-    assert [*(tmp_path / DIRECTORY).glob("*.json")] == []
-
-
 def test_record_of_a_resource_that_is_served_by_now_is_not_removed(processes: list[DeviceRecords]) -> None:
-    """Another process began to serve it after the record was read."""
+    """Another process began to serve it, before or after the record was read."""
     first, second, third = processes
-    first.write(PHONE, {"phone0": ["/run/phones/phone0"]}, None)
+    first.write(PHONE, PHONE_0, None)
     first.close()
-    ((record, is_served),) = second.others()
-    assert not is_served
-    third.write(PHONE, {"phone0": ["/run/phones/phone0"]}, None)
-    assert not second.remove(record)
-    assert [other.is_served for other in second.others()] == [True]
+    before = second.others()
+    third.write(PHONE, PHONE_0, None)
+    after = second.others()
+    assert [other.is_served for other in (*before, *after)] == [False, True]
+    assert not any(second.remove(other.record) for other in (*before, *after))
+    assert second.others() == after
 
 
 def test_removed_directory_is_written_again(processes: list[DeviceRecords], tmp_path: Path) -> None:
-    first, second, _ = processes
-    first.write(PHONE, {"phone0": ["/run/phones/phone0"]}, None)
-    since = first.own[PHONE].since
+    first, second, third = processes
+    third.write(PHONE, {}, None)
+    first.write(PHONE, PHONE_0, None)
+    third.close()
+    before = first.own[PHONE]
     shutil.rmtree(tmp_path / DIRECTORY)
-    first.write(PHONE, {"phone0": ["/run/phones/phone0"]}, set())
-    ((record, is_served),) = second.others()
-    assert (record.devices, record.since, is_served) == ({"phone0": ["/run/phones/phone0"]}, since, True)
+    first.write(PHONE, PHONE_0, set())
+    assert second.others() == [OtherRecord(before, is_served=True)]
+    assert before.cdi_dirs == ["/cdi0", "/cdi2"]
+
+
+RECORD = b'{"resource": "%s", "since": 1, "devices": {}, "cdi_dirs": [], "main": ""}'
 
 
 @pytest.mark.parametrize(
     "content",
-    [
-        *(b"", b"{", b"[]", b'{"resource": 1}', b'{"resource": "\xff"}', b"\xff"),
-        b'{"x":' + 100_000 * b"[",
-        *(
-            b'{"resource": "%s", "since": 1, "devices": {}, "cdi_dirs": [], "main": ""}' % name
-            for name in (b"a\\u0000", b"a/b")
-        ),
-    ],
-    ids=["empty", "cut", "list", "type", "encoding", "no text", "depth", "no file", "other resource"],
+    [b"", b"{", b"[]", b'{"resource": 1}', b"\xff", b'{"x":' + 100_000 * b"[", RECORD % b"a\\u0000", RECORD % b"a/b"],
+    ids=["empty", "cut", "list", "type", "encoding", "depth", "no file", "other resource"],
 )
 def test_damaged_record_is_none(processes: list[DeviceRecords], tmp_path: Path, content: bytes) -> None:
     first, second, _ = processes
-    first.write(PHONE, {"phone0": ["/run/phones/phone0"]}, None)
+    first.write(PHONE, PHONE_0, None)
     first.close()
     (path,) = (tmp_path / DIRECTORY).glob("*.json")
     path.write_bytes(content)
@@ -134,10 +121,10 @@ def test_damaged_record_is_none(processes: list[DeviceRecords], tmp_path: Path, 
 
 def test_record_that_does_not_change_is_not_written_again(processes: list[DeviceRecords], tmp_path: Path) -> None:
     process = processes[0]
-    process.write(PHONE, {"phone0": ["/run/phones/phone0"]}, None)
+    process.write(PHONE, PHONE_0, None)
     (path,) = (tmp_path / DIRECTORY).glob("*.json")
     before = path.stat().st_ino
-    process.write(PHONE, {"phone0": ["/run/phones/phone0"]}, set())
+    process.write(PHONE, PHONE_0, set())
     assert path.stat().st_ino == before
 
 
