@@ -2,11 +2,9 @@
 
 ``make matrix`` runs them. README.md in this directory says how to add a cell:
 
-    cell          one combination, and the command that tries it
-    columns       the columns, one module each: kernels, architectures, kubelets, runtimes, distributions
-    output        what a command prints: items, versions
-    runner        runs a cell's command; keeps log and result in the cache
-    results       results.json, which the page is made from
-    page          docs/compatibility.md: the tables, page.template around them
-    explanations  what explanations.toml says about failed items
+    cells    the combinations, which are in cells.toml, and the commands that try them
+    output   what a command prints: items, versions
+    runner   runs a cell's command; keeps log and result in the cache
+    results  results.json, which the page is made from
+    page     docs/compatibility.md: the tables, page.template around them
 """

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.common import cache
 from tests.e2e.common.report import say
-from tests.matrix import columns, page, results, runner
-from tests.matrix.cell import State
+from tests.matrix import page, results, runner
+from tests.matrix.cells import State, columns
+from tests.matrix.cells import cells as all_cells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tests.matrix.cell import Cell
+    from tests.matrix.cells import Cell
 
 _LOG_LINES = 60
 """Lines of a failed command's log that ``one`` prints."""
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGABRT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, lambda received, _: sys.exit(128 + received))
-    cells = dict(columns.cells())
+    cells = all_cells()
     if options.command == "list":
         return _list(cells)
     if options.command == "render":
@@ -48,7 +49,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     choices = ("run", "list", "render", "one")
     texts = "run cells (default); list them; write results.json and the page from the cache; run a cheap one by date"
     parser.add_argument("command", nargs="?", default="run", choices=choices, help=texts)
-    parser.add_argument("--column", action="append", default=[], choices=columns.NAMES, help="only this column")
+    parser.add_argument("--column", action="append", default=[], choices=[*columns()], help="only this column")
     parser.add_argument("--cell", action="append", default=[], metavar="COLUMN/NAME", help="only this cell")
     parser.add_argument("--again", action="store_true", help="run cells that have a current result, too")
     today = datetime.datetime.now(datetime.UTC).date()
@@ -69,7 +70,7 @@ def _list(cells: Mapping[str, Cell]) -> int:
     """Print each cell with its state in results.json."""
     known = results.published()
     for name, cell in cells.items():
-        say(f"{name:34} {page.state(cell, known.get(name)):18} {' '.join(cell.command)}")
+        say(f"{name:34} {page.state(cell, known.get(name)):18} {cell.command}")
     return 0
 
 
@@ -77,7 +78,7 @@ def _render(cells: Mapping[str, Cell]) -> int:
     """Write results.json and the page, which another process may be doing, too."""
     with cache.exclusive("matrix-page"):
         results.publish(cells, runner.belongs)
-        page.PAGE.write_text(page.render(columns.load(), results.published()), encoding="utf-8")
+        page.PAGE.write_text(page.render(columns(), results.published()), encoding="utf-8")
     return 0
 
 
@@ -90,7 +91,7 @@ def _run(selected: Mapping[str, Cell], cells: Mapping[str, Cell], *, again: bool
             say(f"{name}: {page.state(cell, None)}, without a command")
             continue
         if again or not runner.is_current(result):
-            say(f"# {name}: python -m {' '.join(cell.command)}")
+            say(f"# {name}: python -m {cell.command}")
             result = runner.run(name, cell)
             _render(cells)
         assert result is not None
@@ -111,7 +112,7 @@ def _one(cells: Mapping[str, Cell], date: datetime.date) -> int:
     if name is None:
         say("# no cell is cheap")
         return 0
-    say(f"# {name}: python -m {' '.join(cells[name].command)}")
+    say(f"# {name}: python -m {cells[name].command}")
     result = runner.run(name, cells[name])
     if result.state != State.PASSED:  # also a cell that skipped everything: a cheap one requires what the others do
         say(runner.last_lines(name, _LOG_LINES))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.matrix import explanations
-from tests.matrix.cell import State
+from tests.matrix.cells import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tests.matrix.cell import Cell
+    from tests.matrix.cells import Cell
     from tests.matrix.results import Result
 
 TEMPLATE: Final = Path(__file__).with_name("page.template")
@@ -66,7 +65,6 @@ def _notes(cell: Cell, result: Result | None) -> str:
 
 def _details(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) -> Iterator[str]:
     """Yield the failed items of each cell with their explanations."""
-    known = explanations.load()
     for cell in cells:
         name = f"{column}/{cell.name}"
         result = results.get(name)
@@ -77,4 +75,10 @@ def _details(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) 
         yield ""
         for failure in result.failures:
             yield f"- failed: `{failure.replace('`', chr(39))}`"
-            yield f"  **{explanations.explain(failure, known.get(name, {})) or 'Not explained yet.'}**"
+            yield f"  **{explanation(cell, failure) or 'Not explained yet.'}**"
+
+
+def explanation(cell: Cell, failure: str) -> str | None:
+    """Return what a cell says about a failed item; the longest matching part counts."""
+    parts = [part for part in cell.failures if part in failure]
+    return cell.failures[max(parts, key=len)] if parts else None

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.common import cache
-from tests.matrix.cell import State
+from tests.matrix.cells import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.matrix.cell import Cell
+    from tests.matrix.cells import Cell
 
 FILE: Final = Path(__file__).with_name("results.json")
 
@@ -73,7 +73,7 @@ def cached(name: str, cell: Cell) -> Result | None:
     if not path.exists():
         return None
     result = Result.from_json(json.loads(path.read_text(encoding="utf-8")))
-    return result if result.command == list(cell.command) else None
+    return result if result.command == cell.command.split() else None
 
 
 def published() -> dict[str, Result]:
@@ -91,7 +91,7 @@ def publish(cells: Mapping[str, Cell], belongs: Callable[[Result], bool]) -> Non
     results = {
         name: result
         for name, result in published().items()
-        if name in cells and result.command == list(cells[name].command)
+        if name in cells and result.command == cells[name].command.split()
     }
     for name, cell in cells.items():
         new, old = cached(name, cell), results.get(name)

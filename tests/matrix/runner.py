@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.common import cache
 from tests.e2e.common.report import say
 from tests.matrix import results
-from tests.matrix.cell import State
+from tests.matrix.cells import State
 from tests.matrix.output import Output, fits, without_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.matrix.cell import Cell
+    from tests.matrix.cells import Cell
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _GRACE: Final = 60.0
@@ -67,7 +67,7 @@ def run(name: str, cell: Cell) -> results.Result:
             state=judge(cell, output, code),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             finished=round(time.time(), 1),
-            command=list(cell.command),
+            command=cell.command.split(),
             plugin=plugin,
             sources=before,
             seconds=round(time.time() - started),
@@ -102,7 +102,7 @@ def _execute(cell: Cell, log: Path, output: Output) -> int:
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     # A session of its own, so that a time limit ends what the command has started, too.
     process = subprocess.Popen(  # noqa: S603 - the commands are those of the cells
-        [sys.executable, "-m", *cell.command],
+        [sys.executable, "-m", *cell.command.split()],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
