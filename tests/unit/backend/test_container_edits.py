@@ -83,25 +83,17 @@ def test_shared_binderfs_is_that_of_the_first_member_with_a_directory() -> None:
 
 
 def test_strict_isolation_omits_shared_mounts_but_not_shared_devices() -> None:
-    result = edits(
-        in_binderfs(1),
-        shared=SharedFiles(frozenset({"/x"}), (("/dev/ashmem", "/dev/ashmem"),)),
-        isolation=Isolation.STRICT,
-        shared_mounts=(f"{OWN_BINDERFS}:/dev/binderfs", "/x"),
-    )
-    assert result.mounts == [Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=True)]
-    assert result.devices[1:] == [DeviceNode("/dev/ashmem", "/dev/ashmem", "rw")]
-
-
-def test_shared_paths_that_do_not_exist_are_omitted() -> None:
-    """The container would not start."""
-    result = edits(
-        plain(1),
-        shared=SharedFiles(frozenset({"/b"}), (("/dev/c", "/dev/in-c"),)),
-        shared_mounts=("/a:/in/a", "/b:/in/b"),
-    )
-    assert result.mounts == [Mount("/b", "/in/b", read_only=True)]
-    assert result.devices[1:] == [DeviceNode("/dev/c", "/dev/in-c")]
+    """Paths that do not exist are always omitted: the container would not start."""
+    own_mount, ashmem = Mount("/dev/aosp_binder1", "/dev/aosp_binder1"), ("/dev/ashmem", "/dev/in-c")
+    for isolation, mounts in ((Isolation.SHARED, [Mount("/x", "/in/x")]), (Isolation.STRICT, [])):
+        result = edits(
+            in_binderfs(1, ""),
+            shared=SharedFiles(frozenset({"/x"}), (ashmem,)),
+            isolation=isolation,
+            shared_mounts=(f"{OWN_BINDERFS}:/dev/binderfs", "/x:/in/x", "/absent:/in/absent"),
+        )
+        assert result.mounts == [own_mount, *mounts]
+        assert result.devices[1:] == [DeviceNode(*ashmem)]
 
 
 def test_environment_has_the_configured_variables() -> None:

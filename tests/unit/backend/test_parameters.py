@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -22,12 +22,12 @@ from hack import docs
 VISIBLE = "BINDER_VISIBLE_DEVICES"
 
 
-def of_class(**content: Any) -> ClaimParameters:
-    return ClaimParameters("class", {"apiVersion": API_VERSION, "kind": KIND, **content})
+def of_class(source: Literal["class", "claim"] = "class", **content: Any) -> ClaimParameters:
+    return ClaimParameters(source, {"apiVersion": API_VERSION, "kind": KIND, **content})
 
 
 def of_claim(**content: Any) -> ClaimParameters:
-    return ClaimParameters("claim", {"apiVersion": API_VERSION, "kind": KIND, **content})
+    return of_class("claim", **content)
 
 
 def error_of(*parameters: ClaimParameters) -> str:
@@ -41,26 +41,18 @@ def test_without_parameters_the_configuration_counts() -> None:
     assert effective_parameters([of_class(), of_claim()]) == Parameters()
 
 
-def test_claim_takes_precedence_over_class_key_by_key() -> None:
-    merged = effective_parameters(
-        [
-            of_class(
-                containerPaths=["/dev/a"],
-                environment={"A": "class", "B": "class"},
-                devices=["/dev/kvm", "/dev/fuse"],
-                allowedDevices=["/dev/snd/*", "/dev/fuse"],
-            ),
-            of_claim(environment={"B": "claim", "C": "claim"}, devices=["/dev/snd/timer", "/dev/fuse"]),
-        ]
-    )
+def test_later_parameters_take_precedence_key_by_key() -> None:
+    """Those of a claim over those of its class; of two claims, the later one."""
+    environment = {"A": "class", "B": "class"}
+    devices, allowed = ["/dev/kvm", "/dev/fuse"], ["/dev/snd/*", "/dev/fuse"]
+    by_class = of_class(containerPaths=["/dev/a"], environment=environment, devices=devices, allowedDevices=allowed)
+    by_claim = of_claim(environment={"B": "claim", "C": "claim"}, devices=["/dev/snd/timer", "/dev/fuse"])
+    merged = effective_parameters([by_class, by_claim])
     assert merged.container_paths == ("/dev/a",)
     assert merged.environment == {"A": "class", "B": "claim", "C": "claim"}
     assert merged.devices == ("/dev/kvm", "/dev/fuse", "/dev/snd/timer")
     assert merged.sources["containerPaths"].startswith("parameters of the DeviceClass")
     assert merged.sources["devices"] == "parameters of the ResourceClaim: devices"
-
-
-def test_later_parameters_take_precedence_over_earlier_ones() -> None:
     first, second = of_claim(containerPaths=["/dev/a"]), of_claim(containerPaths=[])
     assert effective_parameters([first, second]).container_paths == ()
     assert effective_parameters([second, first]).container_paths == ("/dev/a",)
@@ -72,25 +64,19 @@ LONG_PATH = "/dev/" + 251 * "x"
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"containerPaths": "/dev/a"}, "containerPaths: '/dev/a' is not allowed; allowed: a list of up to 64"),
     *(
-        ({"containerPaths": [path]}, f"containerPaths: [{path!r}] is not allowed")
-        for path in ("binder", "/dev/../etc/passwd", "/dev//x", "/dev/x\n")
+        ({"containerPaths": paths}, "is not allowed; allowed: a list of up to 64 absolute paths")
+        for paths in (["binder"], ["/dev/../etc"], ["/dev/x\n"], ["/x"] * 2, [LONG_PATH], [f"/{n}" for n in range(65)])
     ),
-    ({"containerPaths": ["/dev/x", "/dev/x"]}, "containerPaths: ['/dev/x', '/dev/x'] is not allowed"),
-    ({"containerPaths": [LONG_PATH]}, "is not allowed; allowed: a list of up to 64 absolute paths"),
-    ({"containerPaths": [f"/dev/{number}" for number in range(65)]}, "is not allowed; allowed: a list of up to 64"),
     ({"containerPaths": ["/proc/x"]}, "containerPaths: the container path '/proc/x' is not allowed: the container "),
-    ({"environment": ["A=1"]}, "environment: ['A=1'] is not allowed; allowed: a mapping of up to 64 names"),
     *(
-        ({"environment": variables}, f"environment: {variables} is not allowed")
-        for variables in ({"A": 1}, {"A B": "1"}, {"": "1"}, {"A": "1\n2"})
+        ({"environment": variables}, "is not allowed; allowed: a mapping of up to 64 names")
+        for variables in (["A=1"], {"A": 1}, {"A B": "1"}, {"": "1"}, {"A": "1\n2"}, {"A": "x" * 4097})
     ),
-    ({"environment": {"A": "x" * 4097}}, "is not allowed; allowed: a mapping"),
     ({"environment": {VISIBLE: "all"}}, f"environment: the variable {VISIBLE} is not allowed: the plugin sets it"),
     ({"devices": ["/dev/snd/*"]}, "devices: ['/dev/snd/*'] is not allowed; allowed: a list of up to 64 absolute "),
     ({"devices": ["/dev/null"]}, "devices: the container path '/dev/null' is not allowed: the container runtime or"),
     ({"allowedDevices": ["/dev/**"]}, "allowedDevices: ['/dev/**'] is not allowed; allowed: a list of up to 64"),
     ({"container_paths": []}, "container_paths: unknown key; did you mean containerPaths?"),
-    ({"image": "x"}, "image: unknown key; the keys are allowedDevices, containerPaths, devices, environment"),
 ]
 
 
@@ -141,12 +127,9 @@ def test_a_wildcard_does_not_leave_its_part_of_the_path() -> None:
 
 
 def test_a_claim_cannot_allow_devices() -> None:
+    """Nor is one that comes first checked against no patterns."""
     error = "parameters of the ResourceClaim: allowedDevices: only a DeviceClass can set it"
     assert error_of(of_claim(allowedDevices=["/dev/*"], devices=["/dev/mem"])) == error
-
-
-def test_order_of_the_parameters_does_not_let_a_claim_allow_devices() -> None:
-    """A claim that came first would be checked against no patterns."""
     assert "is not allowed" in error_of(of_claim(devices=["/dev/mem"]), of_class(allowedDevices=["/dev/mem"]))
 
 

@@ -84,7 +84,6 @@ def test_number_of_a_device_is_the_last_one_in_its_id() -> None:
         (Numbered("n", 3, None, 1), "n8", 2),
         (Numbered("n", 1, None, 1), "n1", 1),
         (Named(["binder", "hwbinder"]), "phone7/hwbinder", 7),
-        (Named(["b1", "b2"]), "phone/b2", 0),
         (PhoneLayout(), "phone12/vndbinder", 12),
     ]
     for layout, name, number in cases:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,29 +25,16 @@ class Node:
         backend: Any = SimpleNamespace(api=None)
         self.server: Any = SimpleNamespace(resource_name=RESOURCE, inventory=Inventory())
         pod_resources: Any = SimpleNamespace(latest=Allocations("not answered"), answered=asyncio.Event())
-        self.observation = Observation(
-            {RESOURCE: backend},
-            lambda _: FoundDevices(),
-            pod_resources,
-            Conditions(),
-            polling=bool,
-            clock=self.clock,
-        )
         self.pod_resources = pod_resources
+        self.observation = Observation(
+            {RESOURCE: backend}, lambda _: FoundDevices(), pod_resources, Conditions(), polling=bool, clock=self.clock
+        )
 
-    def answer(self, *ids: str) -> None:
-        """Let the kubelet answer that a pod has these devices."""
-        self.pod_resources.latest = Allocations(owners={RESOURCE: dict.fromkeys(ids, (PHONE,))})
+    async def answer(self, *ids: str, problem: str = "") -> None:
+        """Let the kubelet answer that a pod has these devices, or not, and wait until that was read."""
+        self.pod_resources.latest = Allocations(problem, {RESOURCE: dict.fromkeys(ids, (PHONE,))})
         self.pod_resources.answered.set()
-
-    def fail(self) -> None:
-        """Let the kubelet answer no more."""
-        self.pod_resources.latest = Allocations("no answer")
-        self.pod_resources.answered.set()
-
-    def recording(self) -> contextlib.AbstractAsyncContextManager[asyncio.Task[None]]:
-        """Record inside the context."""
-        return background_task(self.observation.run([self.server]))
+        await until(lambda: not self.pod_resources.answered.is_set())
 
     def ages(self) -> dict[str, float]:
         """Return when each device was allocated, as a request for the status gets it."""
@@ -56,30 +42,12 @@ class Node:
 
 
 async def test_an_allocation_has_its_age_although_nobody_has_asked_for_the_status() -> None:
+    """Pods have what they had while the kubelet does not answer."""
     node = Node()
-    async with node.recording():
-        await until(lambda: not node.pod_resources.answered.is_set())
-        node.clock.now = 200.0
-        node.answer("phone0")
-        await until(lambda: not node.pod_resources.answered.is_set())
-        node.clock.now = 3800.0
-        assert node.ages() == {"phone0": 200.0}
-
-
-async def test_pods_have_what_they_had_while_the_kubelet_does_not_answer() -> None:
-    node = Node()
-    node.answer("phone0")
-    async with node.recording():
-        await until(lambda: not node.pod_resources.answered.is_set())
-        node.clock.now = 200.0
-        node.fail()
-        await until(lambda: not node.pod_resources.answered.is_set())
-        node.answer("phone0")
-        await until(lambda: not node.pod_resources.answered.is_set())
+    async with background_task(node.observation.run([node.server])):
+        assert node.ages() == {}
+        await node.answer("phone0")
+        for now, problem in ((200.0, "no answer"), (3800.0, "")):
+            node.clock.now = now
+            await node.answer("phone0", problem=problem)
         assert node.ages() == {"phone0": 100.0}
-
-
-def test_a_request_for_the_status_records_nothing() -> None:
-    node = Node()
-    node.answer("phone0")
-    assert node.ages() == {}

@@ -14,7 +14,7 @@ import pytest
 
 from aosp_plugin.backend.catalog import RESTRICTED
 from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.framework.conditions import NOT_REGISTERED, TRUNCATED, Condition, Kind
+from aosp_plugin.framework.conditions import NOT_REGISTERED, TRUNCATED, Condition
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
@@ -38,18 +38,9 @@ def resource(
     return msgspec.structs.replace(resource_report(status, Allocations("", {RESOURCE: owners or {}})), **fields)
 
 
-def found(*resources: ResourceReport) -> list[tuple[str, str]]:
-    """Return severity and kind of each problem of resources without a condition."""
-    return [(str(it.severity), it.kind) for it in problems([(each, ()) for each in resources], ())]
-
-
 def only(report: ResourceReport, *conditions: Condition) -> Problem:
     (problem,) = problems([(report, conditions)], ())
     return problem
-
-
-def test_healthy_node_has_no_problem() -> None:
-    assert found(resource()) == []
 
 
 @pytest.mark.parametrize("names", [*itertools.combinations(kinds(), 2)], ids=" and ".join)
@@ -63,23 +54,32 @@ def test_each_condition_is_a_problem_of_its_own(names: tuple[str, str]) -> None:
     }
 
 
-@pytest.mark.parametrize("kind", [TRUNCATED, RESTRICTED], ids=lambda kind: kind.name)
-def test_a_condition_of_devices_is_the_problem_that_names_them(kind: Kind) -> None:
-    limit = 20 if kind is TRUNCATED else 99
-    restricted = {"n2": ["n2"]} if kind is RESTRICTED else {}
-    status = resource_status(Snapshot(1, [Device("n1"), Device("n2")], limit=limit), restricted=restricted)
-    problem = only(resource_report(status, Allocations()), Condition(kind, "n2", since=10.0))
-    assert (problem.kind, problem.devices) == (kind.name, ("n2",))
+def test_a_condition_of_devices_is_the_problem_that_names_them() -> None:
+    """With their pods: restricted ones are healthy, and processes in them get EACCES."""
+    for kind, limit in ((TRUNCATED, 20), (RESTRICTED, 99)):
+        restricted = {"n2": ["n2"]} if kind is RESTRICTED else {}
+        status = resource_status(Snapshot(1, [Device("n1"), Device("n2")], limit=limit), restricted=restricted)
+        report = resource_report(status, Allocations("", {RESOURCE: {"n2": (PHONE,)}}))
+        problem = only(report, Condition(kind, "n2", since=10.0))
+        assert (problem.severity, problem.kind, problem.devices) == ("warning", kind.name, ("n2",))
+        assert problem.pods == ("games/phone-1",)
 
 
 def test_urgent_problems_come_first() -> None:
-    devices = (Device("n1", "surplus"), Device("n2", "missing"), Device("n3"))
-    shown = problems([(resource(*devices), [Condition(NOT_REGISTERED, "no kubelet.sock")])], ())
-    assert [(it.severity, it.kind) for it in shown] == [
-        ("error", "not-registered"),
-        ("warning", "missing"),
-        ("notice", "surplus"),
+    """Without a healthy device, those of devices are errors. A healthy node has none."""
+    missing, surplus = Device("n2", "missing"), Device("n1", "surplus")
+    cases: list[tuple[tuple[Device, ...], list[Condition], list[tuple[str, str]]]] = [
+        ((), [], []),
+        ((missing,), [], [("error", "missing")]),
+        (
+            (surplus, missing, Device("n3")),
+            [Condition(NOT_REGISTERED, "no kubelet.sock")],
+            [("error", "not-registered"), ("warning", "missing"), ("notice", "surplus")],
+        ),
     ]
+    for devices, conditions, expected in cases:
+        shown = problems([(resource(*devices), conditions)], ())
+        assert [(str(it.severity), it.kind) for it in shown] == expected
 
 
 def test_devices_are_one_problem_for_each_reason() -> None:
@@ -94,19 +94,6 @@ def test_devices_are_one_problem_for_each_reason() -> None:
     assert (problem.count, problem.devices) == (12, tuple(ids[:10]))
     assert problem.pods == ("games/phone-1", *(f"shop/{device_id}" for device_id in ids[2:11]))
     assert problem.more_pods == 1
-
-
-def test_devices_that_some_users_cannot_open_are_a_warning() -> None:
-    """With their pods: those are healthy, and processes in them get EACCES."""
-    status = resource_status(Snapshot(1, [Device("n1"), Device("n2")]), restricted={"n2": ["n2"]})
-    problem = only(resource_report(status, Allocations("", {RESOURCE: {"n2": (PHONE,)}})))
-    assert (problem.severity, problem.kind, problem.devices) == ("warning", "restricted", ("n2",))
-    assert problem.pods == ("games/phone-1",)
-    assert "chmod 0666" in problem.action
-
-
-def test_node_without_a_healthy_device_is_an_error() -> None:
-    assert found(resource(Device("n1", "missing"))) == [("error", "missing")]
 
 
 def test_kinds_and_reasons_refer_to_headings_of_the_runbook() -> None:

@@ -48,12 +48,18 @@ def test_device_reports_the_first_state_that_applies() -> None:
     assert pods == [["phone-1"], ["phone-1", "phone-2"], ["phone-1"], []]
 
 
-def test_healthy_device_is_free_only_if_allocations_are_known() -> None:
+def test_healthy_device_is_free_only_if_allocations_of_its_resource_are_known() -> None:
+    """Two resources may have devices of the same name."""
     devices = [Device("n1"), Device("n2", "missing")]
-    assert states(reported(devices, allocations=Allocations("", {}))) == {"n1": "free", "n2": "unhealthy"}
-    resource = reported(devices, allocations=Allocations("no socket"))
-    assert states(resource) == {"n1": "unknown", "n2": "unhealthy"}
-    assert (resource.counts.unknown, resource.counts.free) == (1, 0)
+    for allocations, state in (
+        (Allocations("", {}), "free"),
+        (Allocations("", {"x.io/b": {"n1": (PHONE,)}}), "free"),
+        (Allocations("", {RESOURCE: {"n1": (PHONE,)}}), "allocated"),
+        (Allocations("no socket"), "unknown"),
+    ):
+        resource = reported(devices, allocations=allocations)
+        assert states(resource) == {"n1": state, "n2": "unhealthy"}
+        assert (resource.counts.unknown, resource.counts.free) == (state == "unknown", state == "free")
 
 
 def test_allocated_device_that_no_longer_exists_is_gone() -> None:
@@ -83,22 +89,9 @@ def test_device_beyond_the_message_limit_is_truncated() -> None:
 
 
 def test_ages_and_the_spread_devices_are_those_of_the_device() -> None:
-    since = {"n1": 3.0}
-    report = reported(
-        [Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")],
-        owners={"n1": (PHONE,)},
-        since=since,
-        spread_devices={"/dev/dri/renderD128": ["n1"]},
-    )
+    listed = Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")
+    report = reported([listed], since={"n1": 3.0}, spread_devices={"/dev/dri/renderD128": ["n1"]})
     (device,) = report.devices
     assert (report.registered, report.since) == (True, 1.0)
     assert (device.since, device.spread_devices) == (3.0, ("/dev/dri/renderD128",))
     assert (device.numa, device.detail) == ((0, 1), "not-binder: n1 is a disk")
-
-
-def test_owners_are_those_of_the_same_resource() -> None:
-    """Two resources may have devices of the same name."""
-    allocations, own = (Allocations("", {name: {"d": (PHONE,)}}) for name in ("x.io/b", RESOURCE))
-    devices = [Device("d")]
-    assert states(reported(devices, allocations=allocations)) == {"d": "free"}
-    assert states(reported(devices, allocations=own)) == {"d": "allocated"}

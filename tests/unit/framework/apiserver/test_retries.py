@@ -1,0 +1,65 @@
+"""Pauses between attempts, and requests that are repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+
+import pytest
+
+from aosp_plugin.framework.apiserver.client import retry
+from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError, NotFoundError, Request
+from aosp_plugin.framework.clock import Backoff
+
+REQUEST = Request("get", "/api/v1/nodes/a")
+
+
+def throttled(seconds: float) -> ApiError:
+    return ApiError(REQUEST, "429", status=429, retry_after=seconds)
+
+
+def test_the_pause_that_the_server_asks_for_is_the_least() -> None:
+    backoff = Backoff(random.Random(0), cap=30.0)  # noqa: S311 - repeatable
+    assert 5.0 <= backoff.pause(5.0) <= 6.0
+    assert all(later >= earlier * 0.99 for earlier, later in pairwise([backoff.pause() for _ in range(8)][::2]))
+    backoff.succeeded()
+    assert 0 < backoff.pause(0.0) <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("errors", "within", "made", "raised"),
+    [
+        pytest.param([ApiUnavailableError(REQUEST, "away"), throttled(0.0)], 20.0, 3, None, id="transient errors"),
+        pytest.param([NotFoundError(REQUEST, "404", status=404)], 20.0, 1, NotFoundError, id="another error"),
+        pytest.param([throttled(10.0)], 5.0, 1, ApiError, id="no time for another attempt"),
+    ],
+)
+async def test_a_transient_error_is_tried_again_while_there_is_time(
+    errors: list[ApiError], within: float, made: int, raised: type[ApiError] | None
+) -> None:
+    left, attempts, found = [*errors], 0, None
+
+    async def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        if left:
+            raise left.pop(0)
+
+    try:
+        await retry(attempt, within)
+    except ApiError as error:
+        found = type(error)
+    assert (attempts, found) == (made, raised)
+
+
+async def test_the_last_error_is_raised_when_an_attempt_hangs() -> None:
+    errors = [ApiUnavailableError(REQUEST, "away")]
+
+    async def attempt() -> None:
+        if errors:
+            raise errors.pop()
+        await asyncio.Event().wait()
+
+    with pytest.raises(ApiUnavailableError, match="away"):
+        await retry(attempt, 0.3)
