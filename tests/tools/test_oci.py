@@ -16,10 +16,17 @@ FILES = {
 }
 
 
-def spec(*, devices: tuple[DeviceSpec, ...] = (), mounts: tuple[Mount, ...] = ()) -> oci.Spec:
-    """Return the spec of a container with these devices and mounts."""
+def spec(devices: tuple[DeviceSpec, ...] = (), mounts: tuple[Mount, ...] = (), **options: Any) -> oci.Spec:
+    """Return the spec of a container with these devices and mounts; ``options`` are those of ``oci.spec``."""
     allocation = ContainerAllocation("phone", {}, {}, mounts, devices, {}, ())
-    return oci.spec(allocation, rootfs="/root", arguments=["/probe"], cgroup="/phone", read_file=FILES.__getitem__)
+    options = {
+        "rootfs": "/root",
+        "arguments": ["/probe"],
+        "cgroup": "/phone",
+        "read_file": FILES.__getitem__,
+        **options,
+    }
+    return oci.spec(allocation, **options)
 
 
 def test_device_is_copied_from_its_link_target_and_allowed_by_one_rule() -> None:
@@ -56,18 +63,12 @@ def test_mounts_follow_the_default_mounts_and_directories_come_first() -> None:
 
 def test_confinement_is_that_of_the_process_and_of_linux() -> None:
     """Without it, the kernel's own rules alone refuse what the items try."""
-    allocation = ContainerAllocation("phone", {}, {}, (), (), {}, ())
-    confinement = oci.Confinement({"defaultAction": "SCMP_ACT_ERRNO"}, "profile")
-    confined = oci.spec(allocation, rootfs="/root", arguments=["/probe"], cgroup="/phone", confinement=confinement)
-    assert confined["linux"]["seccomp"] == {"defaultAction": "SCMP_ACT_ERRNO"}
-    assert confined["process"]["apparmorProfile"] == "profile"
-    assert "seccomp" not in spec()["linux"]
-    assert "apparmorProfile" not in spec()["process"]
-
-
-def test_container_without_allocation_has_no_device_and_no_sys_admin() -> None:
     container = spec()
     assert "CAP_MKNOD" in container["process"]["capabilities"]["effective"]
     assert "CAP_SYS_ADMIN" not in container["process"]["capabilities"]["bounding"]
     assert container["linux"]["resources"]["devices"] == [{"allow": False, "access": "rwm"}]
     assert "user" not in [namespace["type"] for namespace in container["linux"]["namespaces"]]
+    assert not {"seccomp", "apparmorProfile"} & (container["linux"].keys() | container["process"].keys())
+    confined = spec(confinement=oci.Confinement({"defaultAction": "SCMP_ACT_ERRNO"}, "profile"))
+    assert confined["linux"]["seccomp"] == {"defaultAction": "SCMP_ACT_ERRNO"}
+    assert confined["process"]["apparmorProfile"] == "profile"

@@ -10,9 +10,8 @@ import stat
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -21,7 +20,7 @@ from aosp_plugin import __version__
 from hack import files
 from hack.image.build import ARCHITECTURES
 from hack.release import __main__ as command
-from hack.release import images, krew, packages, single_file, source
+from hack.release import images, krew, single_file, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
 from hack.release.links import absolute
@@ -48,29 +47,12 @@ CHANGELOG = """\
 
 - First.
 """
-VALUES = """\
-image:
-  # An image.
-  repository: ""
-
-  tag: ""
-  digest: ""
-prometheusRule:
-  runbook: ""
-other:
-  repository: x
-"""
 PROJECT = {
     "aosp_plugin/__init__.py": '__version__ = "0.2.0"\n',
     "CHANGELOG.md": CHANGELOG,
     "Dockerfile": f"# syntax\nARG BASE=docker.io/library/python:3.13@{DIGEST}\nFROM ${{BASE}}\n",
     "requirements.txt": "",
     "deploy/build-requirements.txt": "",
-    "deploy/chart/.helmignore": "/ci/\n",
-    "deploy/chart/Chart.yaml": "name: aosp-device-plugin\nversion: 0.2.0\nkeywords:\n  - k\nannotations:\n  a: b\n",
-    "deploy/chart/values.yaml": VALUES,
-    "deploy/chart/ci/test-values.yaml": "",
-    "deploy/chart/templates/pod.yaml": "kind: Pod\n",
 }
 
 
@@ -101,43 +83,24 @@ def output(tmp_path: Path) -> Path:
     return directory
 
 
-def packed(path: Path) -> dict[str, str]:
-    contents = {}
-    with tarfile.open(path) as archive:
-        for info in archive:
-            file = archive.extractfile(info)
-            assert file is not None
-            contents[info.name] = file.read().decode()
-    return contents
-
-
-def image_archive(path: Path, architecture: str) -> str:
-    """Write an image archive, and return the digest of its manifest."""
-
-    def blob(content: Any) -> tuple[str, bytes]:
-        data = files.compact_json(content)
-        return hashlib.sha256(data).hexdigest(), data
-
-    config, config_data = blob({"architecture": architecture, "os": "linux"})
-    manifest, manifest_data = blob({"config": {"digest": f"sha256:{config}"}, "layers": []})
-    entry = {
-        "mediaType": "m",
-        "digest": f"sha256:{manifest}",
-        "size": len(manifest_data),
-        "platform": {"architecture": architecture, "os": "linux"},
-    }
+def image_archive(path: Path, architecture: str) -> None:
+    """Write an image archive."""
+    platform = {"architecture": architecture, "os": "linux"}
+    config = files.compact_json(platform)
+    manifest = files.compact_json({"config": {"digest": f"sha256:{hashlib.sha256(config).hexdigest()}"}, "layers": []})
+    blobs = {hashlib.sha256(content).hexdigest(): content for content in (config, manifest)}
+    digest = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+    entry = {"mediaType": "m", "digest": digest, "size": len(manifest), "platform": platform}
     contents = {"index.json": files.compact_json({"manifests": [entry]}), "oci-layout": b"{}", "manifest.json": b"[]"}
-    contents |= {f"blobs/sha256/{config}": config_data, f"blobs/sha256/{manifest}": manifest_data}
-    path.write_bytes(files.tar(contents, 0))
-    return f"sha256:{manifest}"
+    path.write_bytes(files.tar(contents | {f"blobs/sha256/{name}": content for name, content in blobs.items()}, 0))
 
 
-def test_version_commit_and_time_are_those_of_the_checkout(root: Path) -> None:
+def test_version_and_commit_are_those_of_the_checkout_and_a_tag_names_the_version(root: Path) -> None:
     project = source.read(root)
-    assert project.version == "0.2.0"
-    assert len(project.revision) == 40
-    assert project.changed == ()
+    assert (project.version, len(project.revision), project.changed) == ("0.2.0", 40, ())
     source.check(project, tag="v0.2.0", allow_changes=False)
+    with pytest.raises(ReleaseError, match=r"the tag is v0\.3\.0, the version 0\.2\.0"):
+        source.check(project, tag="v0.3.0", allow_changes=False)
 
 
 def test_files_that_are_not_committed_are_an_error_unless_they_are_allowed(root: Path) -> None:
@@ -151,12 +114,7 @@ def test_files_that_are_not_committed_are_an_error_unless_they_are_allowed(root:
         source.check(project, tag="v0.2.0", allow_changes=True)
 
 
-def test_a_tag_names_the_version(root: Path) -> None:
-    with pytest.raises(ReleaseError, match=r"the tag is v0\.3\.0, the version 0\.2\.0"):
-        source.check(source.read(root), tag="v0.3.0", allow_changes=False)
-
-
-@pytest.mark.parametrize("heading", ["## 0.2.0", "## Unreleased", "## 0.2.0 - soon"])
+@pytest.mark.parametrize("heading", ["## Unreleased", "## 0.2.0 - soon"])
 def test_a_tagged_release_has_a_date_in_the_changelog(root: Path, heading: str) -> None:
     (root / "CHANGELOG.md").write_text(f"{heading}\n\n- Phones.\n", encoding="utf-8")
     git(root, "commit", "--quiet", "--all", "--message=Change")
@@ -165,11 +123,13 @@ def test_a_tagged_release_has_a_date_in_the_changelog(root: Path, heading: str) 
 
 
 def test_the_project_s_chart_can_be_packed(output: Path) -> None:
-    contents = packed(pack(source.read(source.ROOT), output, IMAGE, DIGEST, URL))
-    values = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])
+    with tarfile.open(pack(source.read(source.ROOT), output, IMAGE, DIGEST, URL)) as archive:
+        values, chart = (
+            yaml.safe_load(archive.extractfile(f"aosp-device-plugin/{name}.yaml") or b"")
+            for name in ("values", "Chart")
+        )
     assert (values["image"]["repository"], values["image"]["digest"]) == (IMAGE, DIGEST)
     assert values["prometheusRule"]["runbook"].startswith(f"{URL}/blob/v")
-    chart = yaml.safe_load(contents["aosp-device-plugin/Chart.yaml"])
     assert chart["home"] == URL
     (listed,) = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
     assert listed["image"] == f"{IMAGE}@{DIGEST}"
@@ -181,18 +141,15 @@ def test_the_layout_has_everything_that_the_index_names(tmp_path: Path) -> None:
     archives = [tmp_path / f"{arch}.tar" for arch in ARCHITECTURES]
     for path, arch in zip(archives, ARCHITECTURES, strict=True):
         image_archive(path, arch)
-    directory = tmp_path / "layout"
-    digest = images.write_layout(archives, directory)
-    blobs = {path.name: path.read_bytes() for path in (directory / "blobs/sha256").iterdir()}
-    assert all(hashlib.sha256(content).hexdigest() == name for name, content in blobs.items())
-    (entry,) = json.loads((directory / "index.json").read_bytes())["manifests"]
+    digest = images.write_layout(archives, tmp_path / "layout")
+    blobs = {f"sha256:{path.name}": path.read_bytes() for path in (tmp_path / "layout/blobs/sha256").iterdir()}
+    assert all(f"sha256:{hashlib.sha256(content).hexdigest()}" == name for name, content in blobs.items())
+    (entry,) = json.loads((tmp_path / "layout/index.json").read_bytes())["manifests"]
     assert entry["digest"] == digest
-    index = json.loads(blobs[entry["digest"].removeprefix("sha256:")])
+    index = json.loads(blobs[digest])
     assert [entry["platform"]["architecture"] for entry in index["manifests"]] == list(ARCHITECTURES)
-    for manifest in index["manifests"]:
-        config = json.loads(blobs[manifest["digest"].removeprefix("sha256:")])["config"]
-        assert config["digest"].removeprefix("sha256:") in blobs
-    assert len(blobs) == 5
+    configs = [json.loads(blobs[manifest["digest"]])["config"]["digest"] for manifest in index["manifests"]]
+    assert blobs.keys() == {digest, *configs, *(manifest["digest"] for manifest in index["manifests"])}
 
 
 COMMAND = """\
@@ -202,29 +159,26 @@ def main():
 """
 
 
-def run_single_file(tmp_path: Path, target: str) -> subprocess.CompletedProcess[str]:
-    """Run a single file with a wheel for a Python, with a umask as in the unit."""
+@pytest.mark.parametrize("python", [sys.implementation.cache_tag, "cpython-299"])
+def test_a_single_file_unpacks_itself_for_all_users_and_uses_no_package_of_the_host(
+    tmp_path: Path, python: str
+) -> None:
+    """It says which Pythons it is for, if it is for another one. The umask is that of the unit."""
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("aosp_plugin/__init__.py", "")
         archive.writestr("aosp_plugin/__main__.py", COMMAND)
-    path = tmp_path / "aosp-plugin"
-    path.write_bytes(single_file.program({target: {"plugin.whl": wheel.getvalue()}}, f"{tmp_path}/cache/1", 10**9))
-    return subprocess.run([sys.executable, path], umask=0o077, capture_output=True, text=True, check=False)  # noqa: S603
-
-
-def test_a_single_file_unpacks_itself_for_all_users_and_uses_no_package_of_the_host(tmp_path: Path) -> None:
-    done = run_single_file(tmp_path, f"{sys.implementation.cache_tag}-{os.uname().machine}")
+    path, wheels = tmp_path / "aosp-plugin", {f"{python}-{os.uname().machine}": {"plugin.whl": wheel.getvalue()}}
+    path.write_bytes(single_file.program(wheels, f"{tmp_path}/cache/1", 10**9))
+    done = subprocess.run([sys.executable, path], umask=0o077, capture_output=True, text=True, check=False)  # noqa: S603
+    if python == "cpython-299":
+        assert done.returncode == 1
+        assert f"runs with {python}-{os.uname().machine}, but this is cpython-3" in done.stderr
+        return
     (byte_code,) = tmp_path.glob("cache/1-*/*/aosp_plugin/__pycache__/__main__.*.pyc")
     assert done.stdout.split() == [str(byte_code.parents[1] / "__main__.py"), "None"], done.stderr
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (byte_code, *byte_code.parents[:4])}
     assert modes == {0o644, 0o755}
-
-
-def test_a_single_file_says_which_pythons_it_is_for(tmp_path: Path) -> None:
-    done = run_single_file(tmp_path, "cpython-299-x86_64")
-    assert done.returncode == 1
-    assert "runs with cpython-299-x86_64, but this is cpython-3" in done.stderr
 
 
 def test_krew_gets_a_program_that_runs_and_its_checksum(output: Path) -> None:
@@ -232,17 +186,10 @@ def test_krew_gets_a_program_that_runs_and_its_checksum(output: Path) -> None:
     (platform,) = yaml.safe_load((output / "phones.yaml").read_text())["spec"]["platforms"]
     archive = output / platform["uri"].rpartition("/")[2]
     assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
-    subprocess.run(["tar", "--extract", f"--file={archive}", f"--directory={output}"], check=True)  # noqa: S603, S607
+    with tarfile.open(archive) as packed:
+        packed.extractall(output, filter="data")
     printed = subprocess.check_output([output / platform["bin"], "--version"], text=True)  # noqa: S603
     assert printed == f"kubectl-phones {__version__}\n"
-
-
-@pytest.mark.parametrize("distribution", packages.DISTRIBUTIONS)
-def test_the_public_repository_is_added_to_the_metadata(distribution: str) -> None:
-    settings = (source.ROOT / distribution / "pyproject.toml").read_text(encoding="utf-8")
-    urls = tomllib.loads(packages.with_urls(settings, URL))["project"]["urls"]
-    assert urls["Source"] == URL
-    assert packages.with_urls(settings, "") == settings
 
 
 def test_relative_links_lead_to_the_files_of_the_tag() -> None:

@@ -31,24 +31,21 @@ for word in sys.argv:
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory with buildah that is the first one in PATH."""
     directory = tmp_path / "tools"
-    directory.mkdir()
+    for name, text in (
+        ("buildah", BUILDAH),
+        ("root/usr/lib/os-release", "ID=debian\nVERSION_ID=13\n"),
+        ("root/var/lib/dpkg/status.d/none.md5sums", ""),
+        ("layout/oci-layout", "{}"),
+    ):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    (directory / "buildah").chmod(0o755)
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
-    script(directory, BUILDAH)
-    (directory / "root/usr/lib").mkdir(parents=True)
-    (directory / "root/usr/lib/os-release").write_text("ID=debian\nVERSION_ID=13\n")
-    (directory / "root/var/lib/dpkg/status.d").mkdir(parents=True)
-    layer = blob(directory, b"layer")
-    config = blob(directory, b"{}")
+    layer, config = blob(directory, b"layer"), blob(directory, b"{}")
     manifest = blob(directory, json.dumps({"config": config, "layers": [layer]}).encode())
     entry = manifest | {"annotations": {"org.opencontainers.image.ref.name": __version__}}
     (directory / "layout/index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
-    (directory / "layout/oci-layout").write_text("{}")
     return directory
-
-
-def script(tools: Path, text: str) -> None:
-    (tools / "buildah").write_text(text)
-    (tools / "buildah").chmod(0o755)
 
 
 def blob(tools: Path, content: bytes) -> dict[str, Any]:
