@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tests.e2e.common import cache
 from tests.matrix.cells import State
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 FILE: Final = Path(__file__).with_name("results.json")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the command of a cell reported."""
 
     state: State
@@ -34,18 +33,9 @@ class Result:
     """A digest of the package."""
     seconds: int
     passed: int
-    failures: list[str] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields, without those that are empty."""
-        return {name: value for name, value in asdict(self).items() if value or name in {"passed", "seconds"}}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Result:
-        """Return the result with these fields."""
-        return cls(**{**fields, "state": State(fields["state"])})
+    failures: list[str] = []
+    skipped: dict[str, int] = {}
+    versions: dict[str, str] = {}
 
 
 def directory(name: str) -> Path:
@@ -63,7 +53,7 @@ def save(name: str, result: Result) -> None:
     """Keep the result of a cell in the cache."""
     path = directory(name) / "result.json"
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(result.to_json(), indent=1), encoding="utf-8")
+    temporary.write_bytes(msgspec.json.encode(result))
     temporary.replace(path)
 
 
@@ -72,14 +62,13 @@ def cached(name: str, cell: Cell) -> Result | None:
     path = _path(name) / "result.json"
     if not path.exists():
         return None
-    result = Result.from_json(json.loads(path.read_text(encoding="utf-8")))
+    result = msgspec.json.decode(path.read_bytes(), type=Result)
     return result if result.command == cell.command.split() else None
 
 
 def published() -> dict[str, Result]:
     """Return the results in results.json by the name of the cell."""
-    fields = json.loads(FILE.read_text(encoding="utf-8"))
-    return {name: Result.from_json(part) for name, part in fields.items()}
+    return msgspec.json.decode(FILE.read_bytes(), type=dict[str, Result])
 
 
 def publish(cells: Mapping[str, Cell], belongs: Callable[[Result], bool]) -> None:
@@ -97,8 +86,8 @@ def publish(cells: Mapping[str, Cell], belongs: Callable[[Result], bool]) -> Non
         new, old = cached(name, cell), results.get(name)
         if new and belongs(new) and (not old or _replaces(new, old)):
             results[name] = new
-    text = json.dumps({name: results[name].to_json() for name in sorted(results)}, indent=1, ensure_ascii=False)
-    FILE.write_text(f"{text}\n", encoding="utf-8")
+    text = msgspec.json.format(msgspec.json.encode({name: results[name] for name in sorted(results)}), indent=1)
+    FILE.write_bytes(text + b"\n")
 
 
 def _replaces(new: Result, old: Result) -> bool:

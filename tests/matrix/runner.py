@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,13 +18,13 @@ from tests.matrix.cells import State
 from tests.matrix.output import Output, fits, without_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.matrix.cells import Cell
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_GRACE: Final = 60.0
+_GRACE: Final = 60
 """Seconds between SIGTERM and SIGKILL."""
+_TIMED_OUT: Final = (124, -signal.SIGKILL)
+"""Exit codes of timeout(1)."""
 
 
 def sources() -> str:
@@ -99,55 +97,32 @@ def judge(cell: Cell, output: Output, code: int) -> State:
 
 def _execute(cell: Cell, log: Path, output: Output) -> int:
     """Run the command, write its lines to the log, print those of the report, and return the exit code."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    # A session of its own, so that a time limit ends what the command has started, too.
+    # timeout has a process group of its own, so that it ends what the command has started, too.
+    limit = ["timeout", f"--kill-after={_GRACE}", f"{cell.hours * 3600}"]
     process = subprocess.Popen(  # noqa: S603 - the commands are those of the cells
-        [sys.executable, "-m", *cell.command.split()],
+        [*limit, sys.executable, "-m", *cell.command.split()],
         cwd=ROOT,
-        env=environment,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,
     )
     assert process.stdout is not None
-    limited = _limited(process, cell.hours * 3600, output)
-    with log.open("w", encoding="utf-8") as file, process.stdout, limited:
-        for line in process.stdout:
-            file.write(line)
-            file.flush()
-            if output.read(line.rstrip("\n")):
-                say(line.rstrip("\n"))
-        return process.wait()
-
-
-@contextlib.contextmanager
-def _limited(process: subprocess.Popen[str], seconds: float, output: Output) -> Iterator[None]:
-    """End the process at its time limit, and on the way out if it still runs."""
-
-    def end() -> None:
-        output.failures.append(f"the command : ended at its time limit of {seconds / 3600:g} hours")
-        _terminate(process)
-
-    timer = threading.Timer(seconds, end)
-    timer.start()
     try:
-        yield
+        with log.open("w", encoding="utf-8") as file, process.stdout:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                if output.read(line.rstrip("\n")):
+                    say(line.rstrip("\n"))
     finally:
-        timer.cancel()
-        if process.poll() is None:
-            _terminate(process)
-
-
-def _terminate(process: subprocess.Popen[str]) -> None:
-    """End the process and all of its session, with SIGKILL if SIGTERM is not sufficient."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE)
-        os.killpg(process.pid, signal.SIGKILL)
+        process.terminate()
+    code = process.wait()
+    if code in _TIMED_OUT:
+        output.failures.append(f"the command : ended at its time limit of {cell.hours:g} hours")
+    return code
 
 
 def _plugin() -> str:
