@@ -56,10 +56,10 @@ class Trial:
             }
         )
         with open(self._log, "ab") as log:
+            # Python keeps compiled modules, as those of an installed package.
+            own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | environment
             started = time.perf_counter()
-            self._process = psutil.Popen(
-                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own_environment() | environment
-            )
+            self._process = psutil.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own)
         return started
 
     def exercise(self) -> str:
@@ -108,50 +108,31 @@ class DeviceDirectory:
     """A directory of stand-ins: character devices (1, 3) for root, files for other users."""
 
     def __init__(self, directory: str) -> None:
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(directory)
         self.directory = directory
         self.kind = "char" if os.geteuid() == 0 else "file"
 
-    def name(self, number: int) -> str:
-        """Return the name of a device."""
-        return f"{PREFIX}{number}"
-
-    def path(self, number: int) -> str:
-        """Return the path of a device."""
-        return os.path.join(self.directory, self.name(number))
-
     def make(self, number: int) -> float:
         """Create a device; return the time."""
-        make_device(self.path(number), self.kind)
+        path = os.path.join(self.directory, f"{PREFIX}{number}")
+        if self.kind == "char":
+            os.mknod(path, 0o20666, os.makedev(1, 3))
+        else:
+            os.mknod(path)
         return time.perf_counter()
 
     def remove(self, number: int) -> float:
         """Delete a device; return the time."""
-        os.unlink(self.path(number))
+        os.unlink(os.path.join(self.directory, f"{PREFIX}{number}"))
         return time.perf_counter()
 
     def fill(self, count: int) -> None:
         """Create and delete devices so that exactly ``count`` exist."""
-        existing = set(os.listdir(self.directory))
-        names = {f"{PREFIX}{number}" for number in range(count)}
-        for name in existing - names:
-            os.unlink(os.path.join(self.directory, name))
-        for name in names - existing:
-            make_device(os.path.join(self.directory, name), self.kind)
-
-
-def own_environment() -> dict[str, str]:
-    """Return the environment, in which Python keeps compiled modules as in an installed package."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
-
-def make_device(path: str, kind: str) -> None:
-    """Create a stand-in."""
-    if kind == "char":
-        os.mknod(path, 0o20666, os.makedev(1, 3))
-    else:
-        with open(path, "x", encoding="ascii"):
-            pass
+        existing = {int(name.removeprefix(PREFIX)) for name in os.listdir(self.directory)}
+        for number in existing - {*range(count)}:
+            self.remove(number)
+        for number in {*range(count)} - existing:
+            self.make(number)
 
 
 @contextlib.contextmanager
