@@ -47,7 +47,8 @@ async def test_an_allocation_has_its_age_although_nobody_has_asked_for_the_statu
     async with background_task(node.observation.run([node.server])):
         assert node.ages() == {}
         await node.answer("phone0")
-        for now, problem in ((200.0, "no answer"), (3800.0, "")):
-            node.clock.now = now
-            await node.answer("phone0", problem=problem)
+        node.clock.now = 200.0
+        await node.answer(problem="no answer")
+        node.clock.now = 3800.0
+        await node.answer("phone0")
         assert node.ages() == {"phone0": 100.0}
