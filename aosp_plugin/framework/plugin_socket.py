@@ -144,13 +144,14 @@ class DirectoryMonitor:
 
         await self.run("create a socket in", show)
 
-    async def remove(self, path: str) -> None:
+    async def remove(self, name: str) -> None:
         """Remove a socket when its directory answers, even if ``stop`` is set. What fails is logged."""
         try:
-            await self._worker.run(partial(os.unlink, path), label=LABEL)
+            await self._worker.run(partial(self._directory.remove, name), label=LABEL)
         except FileNotFoundError:
             pass
         except OSError as error:
+            path = os.path.join(self._directory.path, name)
             LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
 
     async def close(self) -> None:
@@ -206,18 +207,18 @@ async def serving_rpcs(
     finally:
         finish()
         remaining = stop.remaining
-        stopping = asyncio.create_task(_stop(server, [path, hidden], monitor, remaining / 4, started=started))
+        stopping = asyncio.create_task(_stop(server, [name, f".{name}"], monitor, remaining / 4, started=started))
         _STOPPING.add(stopping)
         stopping.add_done_callback(_STOPPING.discard)
         await asyncio.wait({stopping}, timeout=remaining / 2)  # the directory may hang
 
 
 async def _stop(
-    server: grpc.aio.Server, paths: Sequence[str], monitor: DirectoryMonitor, grace: float, *, started: bool
+    server: grpc.aio.Server, names: Sequence[str], monitor: DirectoryMonitor, grace: float, *, started: bool
 ) -> None:
     """Stop the server when its directory answers. gRPC removes a socket only if it has the name that gRPC gave it."""
-    for path in paths:
-        await monitor.remove(path)
+    for name in names:
+        await monitor.remove(name)
     if not started:
         await server.start()  # otherwise gRPC would keep the server
     await server.stop(grace)

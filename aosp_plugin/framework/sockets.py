@@ -162,11 +162,23 @@ class SocketDirectory:
 
         A socket that accepts connections belongs to a running plugin, as during a rolling update, and stays.
         """
-        stale = [name for name in self.socket_names() if listener(os.path.join(self.path, name)) is None]
+        stale = self.stale_sockets()
         for name in stale:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, name))
         return stale
+
+    def stale_sockets(self, own_endpoint: str = "") -> list[str]:
+        """Return the names of the plugin's sockets that no process listens on. Raises OSError.
+
+        No connection is made to ``own_endpoint``.
+        """
+        names = [name for name in self.socket_names() if name != own_endpoint]
+        return [name for name in names if listener(os.path.join(self.path, name)) is None]
+
+    def remove(self, name: str) -> None:
+        """Remove a socket of this process at the end of its server. Raises OSError."""
+        os.unlink(os.path.join(self.path, name))
 
     def socket_names(self) -> list[str]:
         """Return the names of the plugin's sockets, of this process and of others. Raises OSError.

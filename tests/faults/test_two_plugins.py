@@ -82,6 +82,26 @@ async def test_end_of_the_second_plugin(
             await admitted(node)
 
 
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+async def test_second_plugin_that_the_first_one_never_sees_running(
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: PodResources, end: signal.Signals
+) -> None:
+    """Its socket tells the first one, which does not run meanwhile."""
+    async with Plugin(node, pod_resources, device_directory) as first:
+        await first.registered()
+        await listed(node, 3)
+        first.signal(signal.SIGSTOP)
+        async with Plugin(node, pod_resources, device_directory) as second:
+            await second.registered()
+            second.signal(end)
+            await second.finish()
+        first.signal(signal.SIGCONT)
+        await node.wait_for(lambda k: k.resource(RESOURCE).streams_opened == 3)
+        await listed(node, 3)
+        await admitted(node)
+        await until(lambda: PluginDirectory(node.directory, RESOURCE).stale_sockets() == [])
+
+
 async def test_earlier_plugin_leaves_kubelet_and_host_to_one_with_another_configuration(
     node: Kubelet, pod_resources: PodResources, device_directory: DeviceDirectory, tmp_path: Path
 ) -> None:

@@ -4,7 +4,8 @@ Two plugins of one resource override each other, and the end of one may take the
 kubelet keeps one current plugin per resource, the last one that registered; when that one ends, it marks the devices
 unhealthy, although the stream of the remaining plugin stays open (pkg/kubelet/cm/devicemanager/plugin/v1beta1/
 handler.go ``runClient``; manager.go ``runEndpoint`` in 1.20). The remaining plugin therefore registers again. It does
-so even if it has already sent another list: the kubelet then counts the devices as healthy, but rejects each pod.
+so even if it has already sent another list: the kubelet then counts the devices as healthy, but rejects each pod. A
+plugin that ends leaves its socket for the earlier one, which may not have seen it run.
 
 A rolling update with maxSurge runs two plugins of a resource on purpose, perhaps with different configurations. The
 kubelet calls the plugin that registered later, but takes the list of whichever plugin sent one last. The earlier plugin
@@ -55,8 +56,8 @@ class OtherPlugins:
         """The registration that the last scan was made for."""
         self.found: tuple[OtherPlugin, ...] = ()
         self._has_followers = self.overridden = False
-        """Whether there are plugins that started later, and whether one of them has registered and taken over. It may
-        have registered just before its end."""
+        """Whether there are plugins that started later, or sockets of such plugins, and whether one of them has
+        registered and taken over. It may have registered just before its end."""
         self._silent = False
         """Whether the plugin sends no lists in its present registration, because a later plugin had taken over."""
 
@@ -73,9 +74,10 @@ class OtherPlugins:
     async def _scan(self) -> None:
         self._supervisor.directory_changed.clear()
         own_endpoint = self._supervisor.registered_endpoint
-        found = await self._supervisor.other_plugins()
-        if found is None:
+        answer = await self._supervisor.other_plugins()
+        if answer is None:
             return
+        found, stale = answer
         if own_endpoint != self._supervisor.registered_endpoint:  # they may be later than the former endpoint
             self._supervisor.directory_changed.set()
             return
@@ -87,7 +89,8 @@ class OtherPlugins:
         own_creation = creation_time(own_endpoint) if own_endpoint else math.inf
         followers = [other for other in (*found, *before) if other.created > own_creation]
         same, self._own_endpoint = own_endpoint == self._own_endpoint, own_endpoint
-        ended, self._has_followers = same and self._has_followers and not followers, bool(followers)
+        ended = same and self._has_followers and not followers
+        self._has_followers = bool(followers) or any(creation_time(name) > own_creation for name in stale)
         later = any(other.registered for other in followers)
         self.overridden = later
         self._report()

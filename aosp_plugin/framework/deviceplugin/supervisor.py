@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 
 import grpc
 
@@ -38,6 +37,16 @@ class PluginDirectory(sockets.SocketDirectory):
         """``resource_name`` is the resource of the plugin; the names of its sockets begin with ``prefix``."""
         super().__init__(path, file_stem(resource_name), prefix)
         self.kubelet_path = os.path.join(path, KUBELET_SOCKET)
+
+    def remove(self, name: str) -> None:
+        """Remove a socket of this process, but leave it to a plugin of the resource that started earlier.
+
+        Raises OSError. The kubelet drops the devices when the later plugin ends (see ``other_plugins``). If that one
+        lived between two scans of the earlier one, nothing but its socket shows it. The next registration removes it.
+        """
+        is_hidden = name.startswith(".")  # it never served
+        if is_hidden or all(other.created > sockets.creation_time(name) for other in self.other_plugins(name)):
+            super().remove(name)
 
 
 class Supervisor(Registration):
@@ -94,10 +103,17 @@ class Supervisor(Registration):
         if self._servicer is not None:
             self._servicer.silence()
 
-    async def other_plugins(self) -> tuple[sockets.OtherPlugin, ...] | None:
-        """Return the other plugins of the resource on this node; None if unknown, or ``stop`` is set first."""
+    async def other_plugins(self) -> tuple[tuple[sockets.OtherPlugin, ...], list[str]] | None:
+        """Return the other plugins of the resource on this node, and the names of the sockets of those that have ended.
+
+        None if unknown, or ``stop`` is set first.
+        """
+        own = self.registered_endpoint
+
+        def find() -> tuple[tuple[sockets.OtherPlugin, ...], list[str]]:
+            return self._directory.other_plugins(own), self._directory.stale_sockets(own)
+
         with contextlib.suppress(RegistrationFailedError):
-            find = partial(self._directory.other_plugins, self.registered_endpoint)
             return await self._monitor.run("read", find)
         return None
 

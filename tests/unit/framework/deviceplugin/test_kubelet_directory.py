@@ -141,6 +141,17 @@ def test_other_plugins_are_other_processes_that_listen(kubelet_dir: str) -> None
     assert str(OtherPlugin("a.sock", 1, 0, registered=True)) == "a.sock"
 
 
+@pytest.mark.parametrize(("other", "remaining"), [("7-10", [f"{STEM}-1-20.sock"]), ("7-30", [])])
+def test_socket_remains_for_an_earlier_plugin(kubelet_dir: str, other: str, remaining: list[str]) -> None:
+    name = f"{STEM}-1-20.sock"
+    stale(kubelet_dir, name, f".{name}")
+    directory = PluginDirectory(kubelet_dir, RESOURCE)
+    with other_process(LISTEN, f"{kubelet_dir}/{STEM}-{other}.sock"):
+        directory.remove(name)
+        directory.remove(f".{name}")
+        assert directory.stale_sockets() == remaining
+
+
 def test_socket_keeps_its_identity_until_it_is_replaced(tmp_path: Path) -> None:
     """A new mode, owner or hard link does not replace it. A restart of the kubelet does."""
     path = tmp_path / "kubelet.sock"

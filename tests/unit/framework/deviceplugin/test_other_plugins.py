@@ -33,7 +33,7 @@ class Scans:
     def reregister(self, loss: Loss) -> None:
         """Do nothing."""
 
-    async def other_plugins(self) -> tuple[OtherPlugin, ...] | None:
+    async def other_plugins(self) -> tuple[tuple[OtherPlugin, ...], list[str]] | None:
         """Return the next plugin that was there; None at a registration, which the scan notices afterwards."""
         if not self._scans:
             self.ended.set()
@@ -44,7 +44,7 @@ class Scans:
             self.registered_endpoint = own
             return None
         del self._scans[0]
-        return (other,)
+        return (other,), []
 
 
 @pytest.mark.parametrize(
