@@ -166,9 +166,9 @@ class ClaimKubelet:
             if name.startswith("claim_")
         ]
 
-    def has_damaged_record(self) -> bool:
-        """Return whether the record of a claim is damaged."""
-        return any(not self.host.files.lookup(path).data for path in self.records())
+    def damaged_records(self) -> list[str]:
+        """Return the paths of the damaged records of claims."""
+        return [path for path in self.records() if not self.host.files.lookup(path).data]
 
     def prepared(self) -> list[ClaimPod]:
         """Return the pods whose claims are prepared."""
@@ -185,6 +185,8 @@ class ClaimKubelet:
         found += [f"{pod.driver}: claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
         damaged = [pod for pod in self.pods.values() if pod.is_damaged and not pod.ends]
         found += [f"{pod.driver}: claim {pod.name} has no spec" for pod in damaged]
+        own = tuple(f"{STATE}/{driver}/" for driver in configured)
+        found += [f"the claim record {path} is damaged" for path in self.damaged_records() if path.startswith(own)]
         return found + [f"{pod.driver}: claim {pod.name} waits" for pod in self._waiting(configured)]
 
     def _waiting(self, configured: set[str]) -> list[ClaimPod]:

@@ -420,7 +420,7 @@ def driver_is_renamed(world: "World") -> None:
 @fault
 def cdi_directory_moves(world: "World") -> None:
     """The operator changes the directory of CDI specs."""
-    if not world.claims.has_damaged_record():
+    if not world.claims.damaged_records():
         world.settings.cdi = next(each for each in CDI_DIRECTORIES if each != world.settings.cdi)
         world.apply()
 

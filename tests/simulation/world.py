@@ -220,7 +220,7 @@ class World:
     def reconfigure(self, fits: Callable[[Pool], bool], change: Callable[[Pool], None]) -> None:
         """Change one of the resources that fit, and let the plugin use the new configuration."""
         pools = [pool for pool in self.settings.pools if fits(pool)]
-        if pools and not self.claims.has_damaged_record():  # an operator repairs first
+        if pools and not self.claims.damaged_records():  # an operator repairs first
             change(self.rng.choice(pools))
             self.apply()
 
