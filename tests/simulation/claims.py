@@ -185,8 +185,6 @@ class ClaimKubelet:
         found += [f"{pod.driver}: claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
         damaged = [pod for pod in self.pods.values() if pod.is_damaged and not pod.ends]
         found += [f"{pod.driver}: claim {pod.name} has no spec" for pod in damaged]
-        own = tuple(f"{STATE}/{driver}/" for driver in configured)
-        found += [f"the claim record {path} is damaged" for path in self.damaged_records() if path.startswith(own)]
         return found + [f"{pod.driver}: claim {pod.name} waits" for pod in self._waiting(configured)]
 
     def _waiting(self, configured: set[str]) -> list[ClaimPod]:
@@ -229,7 +227,9 @@ class ClaimKubelet:
             mounted -= containers.places_by_cdi(pod.names)
         known = {pod.claim.uid for pod in self.pods.values()}
         specs = {name for _, name in self.specs() if name.partition("-claim_")[2].removesuffix(".json") not in known}
-        return [f"left of an ended claim: {name}" for name in sorted(mounted | specs)]
+        own = tuple(f"{STATE}/{driver}/" for driver in self.configured())
+        damaged = {path for path in self.damaged_records() if path.startswith(own)}
+        return [f"left of an ended claim: {name}" for name in sorted(mounted | specs | damaged)]
 
     # -- registration
 

@@ -239,7 +239,7 @@ async def _recovered(world: World, result: Result, name: str) -> None:
             current = loop.time()
         elif loop.time() - current > UPDATE:
             world.host.violated(f"not updated for {UPDATE:.0f} s: {'; '.join(outdated)}")
-        if not signals:
+        if left or not signals:
             silent = loop.time()
         elif recovered is not None:
             _check_echo(world, result, loop.time() - max(recovered, silent), signals)
