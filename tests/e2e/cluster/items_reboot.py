@@ -1,7 +1,7 @@
 """Items: reboots and restarts of a node, with each way to run the plugin.
 
-They print the table in docs/runbook.md: the seconds until the phones run again, and the rejected pods. The node has
-systemd, and is a guest in QEMU; see :mod:`tests.e2e.cluster.systemd_guest`.
+They print the seconds until the phones run again, and the number of rejected pods. The node has systemd, and is a guest
+in QEMU; see :mod:`tests.e2e.cluster.systemd_guest`.
 """
 
 from __future__ import annotations
