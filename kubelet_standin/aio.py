@@ -16,6 +16,4 @@ async def background_task(work: Coroutine[None, None, None]) -> AsyncIterator[No
         yield
     finally:
         task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved, or asyncio would log it
+        await asyncio.gather(task, return_exceptions=True)  # asyncio would log an error that nobody retrieves
