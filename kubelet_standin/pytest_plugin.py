@@ -12,7 +12,7 @@ The README has a first test. Each of these fixtures is a started stand-in, which
     An :class:`~kubelet_standin.apiserver.ApiServer`; requires aiohttp.
 
 ``@pytest.mark.kubelet(grace_period=1, seed=7)`` passes arguments to the fixture of the same name. They are asynchronous
-and require pytest-asyncio. Two other fixtures do not:
+and require pytest-asyncio in its mode ``auto``. Two other fixtures do not:
 
 ``kubelet_dir``
     An empty directory whose path is short enough for unix sockets, unlike ``tmp_path``.

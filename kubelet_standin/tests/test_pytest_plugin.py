@@ -1,10 +1,12 @@
-"""The pytest fixtures, as pytest loads them for a user, and the first test of the README."""
+"""The pytest fixtures, as pytest loads them for a user, and the two tests of the README."""
 
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+import pytest
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 TESTS = """
@@ -41,9 +43,15 @@ from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.tests.stub import PRE_STARTS, Plugins, register
 
 async def main():
-    plugin = await Plugins(sys.argv[2]).start("gpu0", "gpu1", resource="example.com/gpu", options=PRE_STARTS)
-    answer = pb.ContainerAllocateResponse(envs={{"GPU": "0"}})
-    plugin.response = pb.AllocateResponse(container_responses=[answer])
+    plugin = await Plugins(sys.argv[2]).start("0", "1", resource="example.com/gpu", options=PRE_STARTS)
+
+    async def answer(context):
+        (gpu,) = plugin.allocated[-1]
+        device = pb.DeviceSpec(container_path="/dev/gpu", host_path="/dev/gpu" + gpu, permissions="rw")
+        container = pb.ContainerAllocateResponse(envs={{"GPU": gpu}}, devices=[device])
+        plugin.response = pb.AllocateResponse(container_responses=[container])
+
+    plugin.hooks["Allocate"] = answer
     await register(Kubelet(sys.argv[2]), plugin.name, resource=plugin.resource)
     await asyncio.Event().wait()
 
@@ -51,39 +59,68 @@ asyncio.run(main())
 """
 
 
-def run(directory: Path, tests: str, *arguments: str, path: str = "") -> str:
-    """Run pytest on a file with the plugin; return its output."""
-    (directory / "test_user.py").write_text(tests)
-    command = [sys.executable, "-m", "pytest", "-p", "kubelet_standin.pytest_plugin", "-o", "addopts=", "-q"]
+CONFIGURATION = "asyncio_mode = auto"
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """Return a directory with the user's plugin, and pytest's configuration that the README names."""
+    assert f"`{CONFIGURATION}`" in README.read_text(encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{CONFIGURATION}\n")
+    (tmp_path / "my-plugin").write_text(PLUGIN)
+    (tmp_path / "my-plugin").chmod(0o755)
+    return tmp_path
+
+
+def section(title: str) -> str:
+    """Return a section of the README."""
+    return README.read_text(encoding="utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def run(directory: Path, *command: str) -> str:
+    """Run a command in a directory whose programs it finds; return its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environment["PATH"] = f"{path}:{environment['PATH']}"
-    done = subprocess.run(  # noqa: S603 - our own command
-        [*command, "--strict-markers", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments],
+    done = subprocess.run(  # noqa: S603 - our own commands
+        command,
         cwd=directory,
-        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": f"{directory}:{environment['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
         timeout=50,
     )
-    return done.stdout + done.stderr
+    return f"{done.stdout}{done.stderr}exit code {done.returncode}"
 
 
-def test_fixtures_run_with_pytest_asyncio(tmp_path: Path) -> None:
-    output = run(tmp_path, TESTS, "-p", "pytest_asyncio.plugin", "--asyncio-mode=auto")
+def run_tests(directory: Path, tests: str) -> str:
+    """Run pytest on a file; return its output."""
+    (directory / "test_user.py").write_text(tests)
+    plugins = ["-p", "kubelet_standin.pytest_plugin", "-p", "pytest_asyncio.plugin"]
+    options = ["-q", "--strict-markers", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    return run(directory, sys.executable, "-m", "pytest", *plugins, *options)
+
+
+def test_fixtures_run_with_pytest_asyncio(programs: Path) -> None:
+    output = run_tests(programs, TESTS)
     assert "5 passed" in output, output
 
 
-def test_first_test_of_the_readme_passes(tmp_path: Path) -> None:
+def test_first_test_of_the_readme_passes(programs: Path) -> None:
     """It has 15 lines at most. The plugin that it starts is any program."""
-    section = README.read_text(encoding="utf-8").partition("## A first test\n")[2].partition("\n## ")[0]
-    first = textwrap.dedent(section[section.index("    import") : section.index("\nThe fixture")])
+    text = section("A first test")
+    first = textwrap.dedent(text[text.index("    import") : text.index("\nThe fixture")])
     assert len(first.strip().splitlines()) <= 15
-    program = tmp_path / "my-plugin"
-    program.write_text(PLUGIN)
-    program.chmod(0o755)
-    output = run(tmp_path, first, "-p", "pytest_asyncio.plugin", "--asyncio-mode=auto", path=str(tmp_path))
+    output = run_tests(programs, first)
     assert "1 passed" in output, output
+
+
+def test_shell_example_of_the_readme_passes(programs: Path, kubelet_dir: str) -> None:
+    text = section("The command, for plugins in any language")
+    example = textwrap.dedent(text[text.index("    mkfifo commands") :]).replace("/tmp/k", kubelet_dir)
+    (programs / "kubelet-standin").write_text(f'#!/bin/sh\nexec {sys.executable} -m kubelet_standin "$@"\n')
+    (programs / "kubelet-standin").chmod(0o755)
+    output = run(programs, "bash", "-c", f"{example.rstrip()}\nstatus=$?; kill %2; exit $status")
+    assert output.endswith("exit code 0"), output
 
 
 def test_plugin_imports_only_pytest() -> None:
