@@ -1,9 +1,8 @@
 """Which resource of this process offers a device of the host, so that no two do.
 
 Two resources may find the same device: by a prefix and a pattern that both match, or through a link, a hard link, a
-bind mount or a copy of a device number. The resource whose scan finds it usable first offers it, and all others
-withhold it. A reload to such a configuration is refused (``daemon.assembly.check_host``); a start is not, because a new
-link on the host must not take the phones of a node that reboots.
+bind mount or a copy of a device number. A device that is there at the start makes the configuration invalid. One that
+appears later is offered by the resource whose scan finds it usable first, and withheld by all others.
 
 A resource keeps a device that its scan has lost until the kubelet has answered, to a later question, that no pod has
 it.

@@ -115,7 +115,7 @@ class NodeService:
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Scan all resources, then start the servers and other work in ``tasks``, where their errors are raised.
 
-        Raises the errors that keep all devices from being served: PluginError, HostError and OSError, as a group.
+        Raises the errors that keep the devices from being served: PluginError, HostError and OSError, as a group.
         """
         logs.set_up(self.config.log_level, self.config.log_format)
         logging.getLogger().addHandler(self._log)
@@ -137,17 +137,15 @@ class NodeService:
         self._running = Running(tasks, self.servers, beside, self._run)
 
     async def _prepare(self) -> None:
-        """Scan all resources side by side. Raises their errors if all of them fail; a scan that hangs does not fail.
-
-        One that fails beside others is repeated: a directory that is missing after a reboot must not take their phones.
-        """
+        """Scan all resources side by side, and check that they share no device. A scan that hangs is no error."""
         with contextlib.suppress(WorkerTimeoutError):
             check = partial(assembly.check_phone_directories, self.config)
             await self._worker.run(check, DEFAULT.hang, label="check of the directories of phones")
         results = await asyncio.gather(*(server.prepare() for server in self.servers), return_exceptions=True)
         errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]
-        if len(errors) == len(self.servers):
+        if errors:
             raise ExceptionGroup("the configuration cannot be served", errors)
+        assembly.check_overlap({name: self._found(name) for name in self.resources})
         await self._allocation_watch.begin()
 
     async def _run(self, server: ResourceServer) -> None:

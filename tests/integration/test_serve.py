@@ -211,33 +211,15 @@ def test_error_at_startup_is_one_line(
     assert (found, "Traceback" in log) == (code, False)
 
 
-async def test_binder_device_of_two_resources_through_a_link_is_healthy_in_one(
+def test_binder_device_of_two_resources_through_a_link_is_an_error(
     device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str]
 ) -> None:
-    """All other devices of the node are served: somebody may have made the link long after the configuration."""
-    device_directory.add(4, 5)
-    (device_directory.directory / "sidecar_binder7").symlink_to("aosp_binder4")
-    names = ("aosp.io/phone", "aosp.io/sidecar")
+    device_directory.add(4)
+    link = device_directory.directory / "sidecar_binder7"
+    link.symlink_to("aosp_binder4")
     sidecar = "{resource_name: aosp.io/sidecar, device_prefix: sidecar_binder}"
-    flags = ("--config", write_config(f"resources: [{{resource_name: aosp.io/phone}}, {sidecar}]"))
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags):
-        await kubelet.wait_for(lambda k: [k.resource(name).capacity for name in names] == [2, 1])
-        assert sum(kubelet.resource(name).allocatable for name in names) == 2
-
-
-async def test_resource_whose_devices_cannot_be_read_leaves_the_others_served(
-    device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str], tmp_path: Path
-) -> None:
-    """As after a reboot without a mount. Its own devices are served as soon as they are there."""
-    device_directory.add(0, 1)
-    directories = {RESOURCE: device_directory.directory, "aosp.io/other": tmp_path / "others"}
-    resources = [f"{{resource_name: {name}, device_dir: {path}, verify: file}}" for name, path in directories.items()]
-    port = free_port()
-    file = write_config(f"kubelet_dir: {kubelet_dir}\nlisten: 127.0.0.1:{port}\nresources: [{', '.join(resources)}]")
-    process = Serve(device_directory, kubelet_dir, "--config", file, usual_flags=False)
-    async with Kubelet(kubelet_dir) as kubelet, process:
-        await listed(kubelet, 2)
-        assert (await answered(port, "/readyz", "aosp.io/other: device scan failed: cannot read"))[0] == 503
-        DeviceDirectory(directories["aosp.io/other"]).add(0)
-        await kubelet.wait_for(lambda k: k.resource("aosp.io/other").allocatable == 1)
-        assert (await answered(port, "/readyz", "ok: "))[0] == 200
+    file = write_config(f"resources: [{{resource_name: aosp.io/phone}}, {sidecar}]")
+    code, log = run_serve(device_directory, kubelet_dir, "--config", file)
+    assert f"{link} ({device_directory.directory}/aosp_binder4 of aosp.io/phone)" in log
+    assert "belongs to both aosp.io/phone and aosp.io/sidecar" in log
+    assert code == 2
