@@ -168,13 +168,9 @@ class SocketDirectory:
                 os.unlink(os.path.join(self.path, name))
         return stale
 
-    def stale_sockets(self, own_endpoint: str = "") -> list[str]:
-        """Return the names of the plugin's sockets that no process listens on. Raises OSError.
-
-        No connection is made to ``own_endpoint``.
-        """
-        names = [name for name in self.socket_names() if name != own_endpoint]
-        return [name for name in names if listener(os.path.join(self.path, name)) is None]
+    def stale_sockets(self) -> list[str]:
+        """Return the names of the plugin's sockets that no process listens on. Raises OSError."""
+        return [name for name in self.socket_names() if listener(os.path.join(self.path, name)) is None]
 
     def remove(self, name: str) -> None:
         """Remove a socket of this process at the end of its server. Raises OSError."""
@@ -195,12 +191,21 @@ class SocketDirectory:
         """
         found = []
         for endpoint in self.socket_names():
+            if endpoint == self.left_name(endpoint):
+                continue
             pid = None if endpoint == own_endpoint else listener(os.path.join(self.path, endpoint))
             if pid is not None and pid != os.getpid():
                 with contextlib.suppress(FileNotFoundError):
-                    is_registered = stat.S_IMODE(os.stat(os.path.join(self.path, endpoint)).st_mode) == REGISTERED_MODE
-                    found.append(OtherPlugin(endpoint, creation_time(endpoint), pid, is_registered))
+                    found.append(OtherPlugin(endpoint, creation_time(endpoint), pid, self.was_registered(endpoint)))
         return tuple(sorted(found, key=lambda plugin: plugin.created))
+
+    def left_name(self, name: str) -> str:
+        """Return the name of the socket ``name`` after the end of its plugin: that of no process."""
+        return f"{self.stem}-0-{creation_time(name)}.sock"
+
+    def was_registered(self, name: str) -> bool:
+        """Return whether a kubelet has registered a plugin on this socket, see ``REGISTERED_MODE``. Raises OSError."""
+        return stat.S_IMODE(os.stat(os.path.join(self.path, name)).st_mode) == REGISTERED_MODE
 
     def _endpoint(self, created: int) -> str:
         return f"{self.stem}-{os.getpid()}-{created}.sock"

@@ -39,14 +39,23 @@ class PluginDirectory(sockets.SocketDirectory):
         self.kubelet_path = os.path.join(path, KUBELET_SOCKET)
 
     def remove(self, name: str) -> None:
-        """Remove a socket of this process, but leave it to a plugin of the resource that started earlier.
+        """Remove a socket of this process, or leave it to a plugin of the resource that started earlier.
 
-        Raises OSError. The kubelet drops the devices when the later plugin ends (see ``other_plugins``). If that one
-        lived between two scans of the earlier one, nothing but its socket shows it. The next registration removes it.
+        The kubelet drops the devices when the later plugin ends (see ``other_plugins``). If that one lived between two
+        scans of the earlier one, nothing but its socket shows it, whose new name wakes the earlier plugin. The next
+        registration removes it. Raises OSError.
         """
-        is_hidden = name.startswith(".")  # it never served
-        if is_hidden or all(other.created > sockets.creation_time(name) for other in self.other_plugins(name)):
+        created = sockets.creation_time(name)
+        if self.was_registered(name) and any(other.created < created for other in self.other_plugins(name)):
+            os.rename(os.path.join(self.path, name), os.path.join(self.path, self.left_name(name)))
+        else:
             super().remove(name)
+
+    def ended_plugins(self, own_endpoint: str) -> list[str]:
+        """Return the sockets of registered plugins of the resource that have ended; ``own_endpoint`` is of none."""
+        names = [name for name in self.socket_names() if name != own_endpoint and self.was_registered(name)]
+        paths = {name: os.path.join(self.path, name) for name in names}
+        return [name for name in names if name == self.left_name(name) or sockets.listener(paths[name]) is None]
 
 
 class Supervisor(Registration):
@@ -67,6 +76,7 @@ class Supervisor(Registration):
         ``new_servicer`` returns the service of a registration, which calls its argument when its streams have changed.
         """
         super().__init__(directory, files, stop, name=f"{resource} kubelet", resource=resource, runtime=runtime)
+        self._plugin_directory = directory
         self._new_servicer = new_servicer
         self._kubelet: sockets.SocketIdentity | None = None
         """The kubelet with which the plugin has registered last; None if it had no socket."""
@@ -104,14 +114,14 @@ class Supervisor(Registration):
             self._servicer.silence()
 
     async def other_plugins(self) -> tuple[tuple[sockets.OtherPlugin, ...], list[str]] | None:
-        """Return the other plugins of the resource on this node, and the names of the sockets of those that have ended.
+        """Return the other plugins of the resource on this node, and the sockets of those that have ended.
 
         None if unknown, or ``stop`` is set first.
         """
-        own = self.registered_endpoint
+        own, directory = self.registered_endpoint, self._plugin_directory
 
         def find() -> tuple[tuple[sockets.OtherPlugin, ...], list[str]]:
-            return self._directory.other_plugins(own), self._directory.stale_sockets(own)
+            return directory.other_plugins(own), directory.ended_plugins(own)
 
         with contextlib.suppress(RegistrationFailedError):
             return await self._monitor.run("read", find)

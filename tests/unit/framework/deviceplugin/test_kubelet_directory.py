@@ -141,15 +141,23 @@ def test_other_plugins_are_other_processes_that_listen(kubelet_dir: str) -> None
     assert str(OtherPlugin("a.sock", 1, 0, registered=True)) == "a.sock"
 
 
-@pytest.mark.parametrize(("other", "remaining"), [("7-10", [f"{STEM}-1-20.sock"]), ("7-30", [])])
-def test_socket_remains_for_an_earlier_plugin(kubelet_dir: str, other: str, remaining: list[str]) -> None:
-    name = f"{STEM}-1-20.sock"
-    stale(kubelet_dir, name, f".{name}")
+@pytest.mark.parametrize(
+    ("other", "mode", "ended"),
+    [("7-10", REGISTERED_MODE, [f"{STEM}-0-20.sock"]), ("7-10", 0o600, []), ("7-30", REGISTERED_MODE, [])],
+)
+def test_socket_of_a_registered_plugin_remains_for_an_earlier_one(
+    kubelet_dir: str, other: str, mode: int, ended: list[str]
+) -> None:
+    """It counts as that of a plugin that has ended, although its server still has to stop."""
     directory = PluginDirectory(kubelet_dir, RESOURCE)
-    with other_process(LISTEN, f"{kubelet_dir}/{STEM}-{other}.sock"):
+    other, name = f"{STEM}-{other}.sock", f"{STEM}-1-20.sock"
+    with other_process(LISTEN, f"{kubelet_dir}/{other}"), listening(f"{kubelet_dir}/{name}"):
+        os.chmod(f"{kubelet_dir}/{name}", mode)
+        assert directory.ended_plugins(other) == []
         directory.remove(name)
-        directory.remove(f".{name}")
-        assert directory.stale_sockets() == remaining
+        assert directory.ended_plugins(other) == ended
+        assert sorted(os.listdir(kubelet_dir)) == sorted([other, *ended])
+        assert [each.endpoint for each in directory.other_plugins()] == [other]
 
 
 def test_socket_keeps_its_identity_until_it_is_replaced(tmp_path: Path) -> None:
