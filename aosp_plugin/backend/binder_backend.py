@@ -84,7 +84,7 @@ class BinderBackend(Backend[FoundDevices]):
             clock=clock,
         )
         self._phone_provisioner = provisioner = _phone_provisioner(host, resource)
-        self._held = HeldDevices(lambda: self.input, lambda: () if provisioner is None else provisioner.other_api)
+        self._held = HeldDevices(lambda: self.input, self._suspects)
         self._phones = None if provisioner is None else self._offered_phones(provisioner, clock)
         # Under DRA, each claim gets a fresh phone anyway.
         recreates = resource.recreate is not Recreate.NEVER and (resource.api is not Api.DRA or self._phones is None)
@@ -224,6 +224,11 @@ class BinderBackend(Backend[FoundDevices]):
             self._phones.check()
         if self._spec is not None:
             self._spec.check(found)
+
+    def _suspects(self) -> Mapping[str, float]:
+        """Return when each phone was found that was mounted for the other API."""
+        provisioner = self._phone_provisioner
+        return {} if provisioner is None else {phone: each.found for phone, each in provisioner.other_api.items()}
 
     def _offered_phones(self, provisioner: PhoneProvisioner, clock: Callable[[], float]) -> OfferedPhones | None:
         phones = self._resource.phones

@@ -4,6 +4,7 @@ The reasons of the binder devices come from ``binder.devices.store``. Other reas
 phones, shared devices, and pods that have devices through another API.
 """
 
+import math
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
@@ -49,8 +50,8 @@ class ScanInput(NamedTuple):
     claimed: Mapping[str, HealthProblem] = {}
     """Why a DRA driver does not offer devices that claims of other drivers have, by ID. It reads their records itself
     before it prepares or releases a device."""
-    known: bool = False
-    """Whether the kubelet has answered which devices pods have."""
+    asked: float = -math.inf
+    """When the last question to the kubelet began that it has answered, with the records of claims."""
     allocated: Allocated | None = None
     """The devices that pods have, for the removal of phones; None if they are unknown."""
     former: frozenset[str] = frozenset()
@@ -312,14 +313,15 @@ def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Heal
 class HeldDevices:
     """The held devices of one resource: pods have them by another name or API, or another resource offers them.
 
-    A pod that has a held device keeps it, and may restart its containers. Until the kubelet has reported which devices
-    pods have, the phones that were mounted for the other API count as held. For the worker thread.
+    A pod that has a held device keeps it, and may restart its containers. A phone that was mounted for the other API
+    counts as held until the kubelet has answered a later question: another process may have mounted it for a pod just
+    now. For the worker thread.
     """
 
-    def __init__(self, told: Callable[[], ScanInput], suspects: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, told: Callable[[], ScanInput], suspects: Callable[[], Mapping[str, float]]) -> None:
         """``told`` returns the present input from the daemon.
 
-        ``suspects`` returns the phones that were mounted for the other API.
+        ``suspects`` returns when each phone was found that was mounted for the other API (``time.monotonic``).
         """
         self.told = told
         self._suspects = suspects
@@ -330,5 +332,5 @@ class HeldDevices:
     def problems(self) -> Mapping[str, HealthProblem]:
         """Why devices are held, by ID."""
         told = self.told()
-        suspects = () if told.known else self._suspects()
+        suspects = [device_id for device_id, found in self._suspects().items() if found >= told.asked]
         return {**dict.fromkeys(suspects, _SUSPECT), **told.held, **self.elsewhere}

@@ -85,9 +85,7 @@ class OfferedPhones:
 
     def _replace_those_of_claims(self) -> list[str]:
         """Replace the phones that were mounted for ResourceClaims and that no pod has any more; return them."""
-        if not self._held.told().known:
-            return []
-        free = self._provisioner.other_api - self._held.problems.keys()
+        free = self._provisioner.other_api.keys() - self._held.problems.keys()
         replaced = [phone for phone in free if phone in self._configured]
         for phone in replaced:
             self._provisioner.replace(phone)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -81,6 +82,8 @@ class AllocationWatch:
         """The records of other resources as of the last question; None if they were never read."""
         self._latest: Allocations | None = None
         """The last answer of the kubelet that was believed; None before it."""
+        self._answered = -math.inf
+        """When the last question began whose answer was believed, and after which all records were read."""
         self._renamed: Collection[str] = ()
         """The resources that ``serve_former`` is called with."""
         self._stale: Sequence[DeviceRecord] = ()
@@ -156,13 +159,15 @@ class AllocationWatch:
             places = (place for content in self._claims.prepared for place in content.places)
             claimed = filter(None, map(self._found(name).device_at, places))
             ids = frozenset({*allocations.owners.get(name, ()), *claimed})
-            is_known = known and not self._claims.damaged
+            is_known = known and not (self._claims.damaged or self._read_failure)
             backend.input = backend.input._replace(allocated=Allocated(ids, asked) if is_known else None)
         if not (known or not self._pod_resources.enabled):
             if self._latest is None:  # later, an older answer releases nothing that was read since
                 self._tell()
             return None
         self._latest = allocations
+        if not self._read_failure:
+            self._answered = asked
         self._tell()
         self._renamed = self._find_renamed(allocations)
         return allocations
@@ -181,7 +186,6 @@ class AllocationWatch:
         """Tell each backend which of its devices pods have, or may have, and which another process offers."""
         for name, backend in self._backends.items():
             before, found = backend.input, self._found(name)
-            known = self._latest is not None
             if self._others is None:
                 held = held_devices.all_held(found, self._read_failure)
             else:
@@ -191,8 +195,8 @@ class AllocationWatch:
                 held, claimed = claimed | held, {}
             own = self._records.own.get(name)
             former = before.former if own is None else frozenset(own.devices)
-            backend.input = before._replace(held=held, claimed=claimed, known=known, former=former)
-            if (held, claimed) != (before.held, before.claimed) or (known != before.known and found.state.held):
+            backend.input = before._replace(held=held, claimed=claimed, asked=self._answered, former=former)
+            if (held, claimed) != (before.held, before.claimed) or found.state.held:
                 self._rescan(name)
 
     def _find_renamed(self, allocations: Allocations) -> set[str]:

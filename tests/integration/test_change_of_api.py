@@ -1,6 +1,7 @@
 """A node that moves between the device plugin API and DRA: pods keep their devices, and no other pod gets them."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Collection, Sequence
@@ -61,14 +62,14 @@ def test_claims_get_no_phone_that_a_pod_has_through_the_device_plugin(directory:
     with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api: the kubelet has not answered yet"):
         backend.prepare(["phone0"], [])
     assert file_systems(directory) == before
-    backend.tell(held=HELD, known=True)
+    backend.tell(held=HELD, asked=math.inf)
     assert backend.scan() == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
-    backend.tell(held=HELD, known=True, allocated=Allocated(frozenset({"phone2"}), time.monotonic()))
+    backend.tell(held=HELD, asked=math.inf, allocated=Allocated(frozenset({"phone2"}), time.monotonic()))
     backend.update_host()
     assert file_systems(directory) == {phone: before[phone] for phone in ("phone1", "phone2")}
     with pytest.raises(UnhealthyDeviceError, match="'phone1' is unhealthy: in-use-by-other-api"):
         backend.prepare(["phone1"], [])
-    backend.tell(held={}, known=True)
+    backend.tell(held={}, asked=math.inf)
     assert set(backend.scan().values()) == {""}
     backend.unprepare(["phone1", "phone2"])
     assert directory.mounted() == {}
@@ -80,7 +81,7 @@ def test_a_phone_of_the_device_plugin_stays_when_a_claim_that_has_it_is_restored
     started(directory, Api.DEVICE_PLUGIN)
     before = file_systems(directory)
     backend = of_claims(directory)
-    backend.tell(held={}, known=True)
+    backend.tell(held={}, asked=math.inf)
     backend.prepare(["phone0"], [])
     assert file_systems(directory) == before
 
@@ -90,7 +91,7 @@ def test_a_free_phone_of_the_device_plugin_is_replaced_for_a_claim(directory: Mo
     started(directory, Api.DEVICE_PLUGIN)
     before = file_systems(directory)
     backend = of_claims(directory)
-    backend.tell(held={}, known=True)
+    backend.tell(held={}, asked=math.inf)
     backend.unprepare(["phone0"])  # as for each claim that is new
     backend.prepare(["phone0"], [])
     assert file_systems(directory)["phone0"] != before["phone0"]
@@ -106,7 +107,7 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
     before = file_systems(directory)
     backend = started(directory, Api.DEVICE_PLUGIN, recreate=recreate)
     assert backend.scan() == {"phone0": "in-use-by-other-api", "phone1": "in-use-by-other-api", "phone2": ""}
-    backend.tell(held=HELD, known=True)
+    backend.tell(held=HELD, asked=math.inf)
     backend.scan()
     backend.update_host()
     after = file_systems(directory)
@@ -114,11 +115,31 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
     assert backend.scan() == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
     with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
         backend.allocate(["phone1"])
-    backend.tell(held={}, known=True)
+    backend.tell(held={}, asked=math.inf)
     backend.scan()
     backend.update_host()
     assert set(backend.scan().values()) == {""}
     assert file_systems(directory)["phone1"] != before["phone1"]
+
+
+@needs_root
+def test_a_phone_that_a_claim_has_got_since_the_kubelet_was_asked_is_held(directory: Mounts) -> None:
+    """By the other process of an update. The next answer tells that the claim has it, or that it is free."""
+    backend = started(directory, Api.DEVICE_PLUGIN)
+    backend.tell(held={}, asked=time.monotonic())
+    claims = of_claims(directory)
+    claims.tell(held={}, asked=math.inf)
+    claims.unprepare(["phone0"])
+    claims.prepare(["phone0"], [])
+    before = file_systems(directory)
+    for _ in range(2):
+        backend.settle()
+        assert file_systems(directory) == before
+        assert backend.scan() == {"phone0": "in-use-by-other-api", "phone1": "", "phone2": ""}
+    backend.tell(held={}, asked=time.monotonic())
+    backend.scan()
+    backend.update_host()
+    assert file_systems(directory)["phone0"] != before["phone0"]
 
 
 async def refuse(context: Any) -> None:
@@ -167,7 +188,7 @@ async def test_phones_stay_held_with_a_reason_while_the_kubelet_does_not_answer(
                 assert device is not None
                 assert device.detail == "in-use-by-other-api: the kubelet has not answered yet which pods have it"
                 assert file_systems(directory)["phone0"] == before["phone0"]
-                backend.tell(held={}, known=True)
+                backend.tell(held={}, asked=math.inf)
                 plugin.rescan()
                 await listed(kubelet, 3, "aosp.io/phone")
                 await ready(plugin)

@@ -1,5 +1,6 @@
 """Phones for ResourceClaims, mounted on demand; a tmpfs, really mounted, stands in for binderfs."""
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -72,7 +73,7 @@ def test_a_phone_that_the_device_plugin_has_replaced_is_not_released(directory: 
     backend = started(directory)
     backend.prepare(["phone1"], [])
     plugin = phones_backend(directory.path)
-    plugin.tell(held={}, known=True)
+    plugin.tell(held={}, asked=math.inf)
     plugin.scan()
     plugin.update_host()
     backend.unprepare(["phone1"])

@@ -7,7 +7,9 @@ configuration. ``phone_mount`` handles one of them.
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
@@ -19,6 +21,14 @@ from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
 from aosp_plugin.binder.provision.phone_mount import phones_below, translated_errors
 
 LOG = logging.getLogger(__name__)
+
+
+class OtherMount(NamedTuple):
+    """The binderfs of a phone that was mounted for pods of the other API."""
+
+    st_dev: int
+    found: float
+    """When it was found first, in seconds of ``time.monotonic``."""
 
 
 class PhoneProvisioner:
@@ -44,8 +54,8 @@ class PhoneProvisioner:
         """The error after which the last call of ``provision`` mounted no further phone; None without one."""
         self.foreign: frozenset[str] = frozenset()
         """Phones with another file system, or a file, in their places."""
-        self.other_api: frozenset[str] = frozenset()
-        """Phones that were mounted for pods of the other API."""
+        self.other_api: dict[str, OtherMount] = {}
+        """The mounts of phones that were mounted for pods of the other API."""
         self.phone_errors: dict[str, HostError] = {}
         """The errors of phones, also foreign ones, that could not be checked, mounted or removed."""
 
@@ -80,7 +90,7 @@ class PhoneProvisioner:
                 except phone_mount.ForeignMountError:
                     foreign.add(phone)
         self.foreign = frozenset(foreign)
-        self.other_api = self.other_api.intersection(self.file_systems)
+        self.other_api = {phone: each for phone, each in self.other_api.items() if phone in self.file_systems}
         return {*self.file_systems}
 
     def is_mounted(self, phone: str) -> bool:
@@ -224,7 +234,10 @@ class PhoneProvisioner:
             text = f"{path}: another file system is mounted in place of the phone's binderfs: unmount it"
             raise phone_mount.ForeignMountError(text)
         self.file_systems[phone] = st_dev
-        self.other_api = self.other_api - {phone} if source == self._source else self.other_api | {phone}
+        if source == self._source:
+            self.other_api.pop(phone, None)
+        elif phone not in self.other_api or self.other_api[phone].st_dev != st_dev:
+            self.other_api[phone] = OtherMount(st_dev, time.monotonic())
         return st_dev
 
     def _restore_or_mount(self, phone: str, path: str) -> bool:
@@ -258,7 +271,7 @@ class PhoneProvisioner:
 
     def _attach(self, phone: str, path: str) -> None:
         self.file_systems[phone] = phone_mount.attach_new(path, self._source)
-        self.other_api -= {phone}
+        self.other_api.pop(phone, None)
 
     def _remove(self, phone: str, path: str) -> None:
         mounted = self._own_file_system(phone, path) is not None
@@ -272,7 +285,7 @@ class PhoneProvisioner:
                     self._links.remove(devices)
                 else:  # its mount was lost
                     self._links.repair({}, [f"{self._host_directory}/{phone}"])
-        self.other_api -= {phone}
+        self.other_api.pop(phone, None)
 
     def _link(self, phones: Iterable[str], directories: Iterable[str] = ()) -> None:
         """Link the binder devices of ``phones``, and remove wrong links that lead below ``directories``."""
