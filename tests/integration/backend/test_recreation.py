@@ -9,7 +9,6 @@ import re
 import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -29,6 +28,7 @@ from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.backends import Served, binder_backend
+from tests.documents import PROJECT
 from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run, until
 
 
@@ -280,7 +280,7 @@ async def dropped(node: Node) -> str:
     return await node.answer()
 
 
-RUNBOOK = Path(__file__).parents[2] / "docs/runbook.md"
+RUNBOOK = PROJECT / "docs/runbook.md"
 ANSWERS: dict[Callable[[Node], Awaitable[str]], str] = {
     closed: "code = FailedPrecondition desc = device … is unhealthy: …",
     in_use: "code = FailedPrecondition desc = device … is unhealthy: …",

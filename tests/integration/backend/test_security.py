@@ -19,7 +19,7 @@ from aosp_plugin.framework.cdi import SpecFile
 from aosp_plugin.framework.errors import UnhealthyDeviceError
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend
-from tests.integration.test_binder_backend import needs_root
+from tests.integration.backend.test_binder_backend import needs_root
 from tests.support import DeviceDirectory, listed, names, running, sockets
 
 BLOCK = os.makedev(8, 0)

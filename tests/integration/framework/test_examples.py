@@ -16,9 +16,10 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from kubelet_standin import Container, DraKubelet, Kubelet, Pod, PodResources
 from kubelet_standin.apiserver import ApiServer
+from tests.documents import PROJECT
 from tests.support import PATIENCE, answered, free_port, http_get, listed, sockets
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = PROJECT / "examples"
 SERIAL, KVM = "example.com/serial", "example.com/kvm"
 
 
