@@ -48,6 +48,11 @@ class Served:
         """Update the host after a scan."""
         self._changed = self.backend.update_host(self.found)
 
+    def scan_and_update(self) -> None:
+        """Scan, and update the host."""
+        self.scan()
+        self.update_host()
+
     def settle(self) -> None:
         """Scan, update the host as far as that is possible, and scan again."""
         self.scan()

@@ -65,11 +65,17 @@ class DraNode:
     async def running(self, backend: Backend[Any], **arguments: Any) -> AsyncIterator[DraDriver]:
         """Run a driver inside the context, from the time when it is ready."""
         driver = self.driver(backend, **arguments)
+        async with self.begun(driver):
+            await self.ready(driver)
+            yield driver
+
+    @contextlib.asynccontextmanager
+    async def begun(self, driver: DraDriver) -> AsyncIterator[None]:
+        """Run a driver inside the context, which may not become ready."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(driver.run())
             try:
-                await self.ready(driver)
-                yield driver
+                yield
             finally:
                 driver.stop()
 

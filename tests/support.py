@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, Self
 
+import grpc
 import pytest
 
 from aosp_plugin import SOCKET_PREFIX
@@ -230,6 +231,13 @@ async def listed(kubelet: Kubelet, count: int, resource: str = RESOURCE) -> None
     await kubelet.wait_for(
         lambda k: k.resource(resource).connected and k.resource(resource).allocatable == count, PATIENCE
     )
+
+
+def connected(kubelet: Kubelet) -> grpc.aio.Channel:
+    """Return a connection of another client to the plugin that has registered last. For use as a context."""
+    path = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
+    # Otherwise the clients of a process share one connection.
+    return grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
 
 
 async def problem(plugin: DevicePlugin, text: str) -> None:

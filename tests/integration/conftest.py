@@ -1,6 +1,7 @@
 """Fixtures of the integration tests."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.tmpfs_binderfs import Mounts
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
     """Yield the directory of the phones, which does not exist yet."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts, which requires root")
     with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounted:
         yield mounted
 

@@ -1,9 +1,12 @@
 """The binder backend over real directories: plain files, device nodes made with mknod, and links between them."""
 
+import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,14 +14,11 @@ from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.host_errors import BinderfsError, NotPermittedError
-from aosp_plugin.config.keys import NamedSets
-from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.devices import DeviceNode
-from aosp_plugin.framework.errors import UnhealthyDeviceError
-from aosp_plugin.framework.runtime import Runtime
-from kubelet_standin import Kubelet
+from aosp_plugin.config.keys import NamedSets, NumberedSets
+from aosp_plugin.framework.devices import DeviceList, DeviceNode
+from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError
 from tests.backends import Served, binder_backend
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, Clock, listed, run
+from tests.support import Clock, names
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates device nodes, which requires root")
 
@@ -61,13 +61,6 @@ def link(path: Path, target: Path) -> None:
     target.touch()
     path.unlink(missing_ok=True)
     path.symlink_to(target)
-
-
-def fake_binderfs(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """Make the file system of this directory count as a binderfs."""
-    (directory / "binder-control").touch()
-    driver = Driver(file_systems=frozenset({directory.stat().st_dev}))
-    monkeypatch.setattr(Host, "driver", lambda _self: driver)
 
 
 @needs_root
@@ -151,21 +144,6 @@ def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
     assert [device.reason for device in backend.found.devices] == [""]
 
 
-@pytest.mark.usefixtures("no_mount_events")
-async def test_missing_device_is_dropped_at_its_time(dev: Path, kubelet_dir: str) -> None:
-    """No event causes the scan that drops it, and full scans are minutes apart."""
-    create(dev, 1, 2)
-    backend = binder_backend(dev, missing_device_ttl=0.2)
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        run(DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))),
-    ):
-        await listed(kubelet, 2)
-        (dev / "aosp_binder1").unlink()
-        await listed(kubelet, 1)
-        await kubelet.wait_for(lambda k: list(k.resource(RESOURCE).devices) == ["aosp_binder2"], PATIENCE)
-
-
 def test_reset_is_applied_by_the_first_scan_that_succeeds(
     dev: Path, tmp_path: Path, other_file_system: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,38 +219,6 @@ def test_host_root_applies_to_this_process_but_not_to_the_edits(tmp_path: Path) 
     assert [mount.host_path for mount in edits.mounts] == ["/shared"]
 
 
-class Probe:
-    """Replaces the driver, and records which files are opened."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.version: int | Exception = 8
-        self.paths: list[str] = []
-        monkeypatch.setattr(binderfs, "binder_version", self.binder_version)
-
-    def binder_version(self, path: str) -> int:
-        """Return ``version``, or raise it."""
-        self.paths.append(path)
-        if isinstance(self.version, Exception):
-            raise self.version
-        return self.version
-
-
-@pytest.fixture
-def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
-    return Probe(monkeypatch)
-
-
-@pytest.fixture
-def probing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """Return a backend that probes a host with one device: a link below a root."""
-    root = tmp_path / "host"
-    (root / "dev").mkdir(parents=True)
-    create_nodes(root, "n1")
-    (root / "dev" / "aosp_binder1").symlink_to("/n1")
-    fake_binderfs(monkeypatch, root)
-    return binder_backend("/dev", host=Host(str(root)), verify=Verify.PROBE)
-
-
 @needs_root
 @pytest.mark.parametrize(
     ("version", "reason"),
@@ -285,8 +231,150 @@ def probing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     ],
 )
 def test_probe_accepts_version_8_and_devices_that_it_may_not_open(
-    probe: Probe, probing: Served, tmp_path: Path, version: int | Exception, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int | Exception, reason: str
 ) -> None:
-    probe.version = version
-    assert probing.scan() == {"aosp_binder1": reason}
-    assert probe.paths == [f"{tmp_path}/host/n1"]
+    """It opens the device of a binderfs, which a link below the root leads to."""
+    paths: list[str] = []
+
+    def binder_version(path: str) -> int:
+        paths.append(path)
+        if isinstance(version, Exception):
+            raise version
+        return version
+
+    root = tmp_path / "host"
+    (root / "dev").mkdir(parents=True)
+    create_nodes(root, "n1")
+    (root / "dev" / "aosp_binder1").symlink_to("/n1")
+    (root / "binder-control").touch()
+    driver = Driver(file_systems=frozenset({root.stat().st_dev}))
+    monkeypatch.setattr(Host, "driver", lambda _self: driver)
+    monkeypatch.setattr(binderfs, "binder_version", binder_version)
+    backend = binder_backend("/dev", host=Host(str(root)), verify=Verify.PROBE)
+    assert backend.scan() == {"aosp_binder1": reason}
+    assert paths == [f"{root}/n1"]
+
+
+# -- links that lead elsewhere later
+
+
+def block(directory: Path) -> str:
+    """Create a block device with the number of /dev/sda, and return its path."""
+    os.mknod(directory / "disk", stat.S_IFBLK | 0o600, os.makedev(8, 0))
+    return str(directory / "disk")
+
+
+TARGETS: dict[str, tuple[Callable[[Path], str], str]] = {
+    "a block device": (block, "not-a-device"),
+    "a directory": (str, "missing"),
+    "itself": (lambda _: "aosp_binder0", "missing"),
+    "nowhere": (lambda _: "/nowhere", "missing"),
+    "a file of /proc": (lambda _: "/proc/self/mem", "not-a-device"),
+    "a descriptor of the plugin": (lambda _: "/proc/self/fd/0/../../mem", "missing"),
+    "a block device through /proc": (lambda directory: f"/proc/self/root{block(directory)}", "not-a-device"),
+}
+
+
+@needs_root
+@pytest.mark.parametrize("target", TARGETS)
+def test_link_to_another_file_is_never_allocated(dev: Path, tmp_path: Path, target: str) -> None:
+    """If the link leads to the device again, it is allocated."""
+    create, reason = TARGETS[target]
+    create_nodes(tmp_path, "device")
+    link = dev / "aosp_binder0"
+    link.symlink_to(tmp_path / "device")
+    backend = binder_backend(dev, verify=Verify.CHAR)
+    assert backend.scan() == {"aosp_binder0": ""}
+    link.unlink()
+    link.symlink_to(create(tmp_path))
+    assert backend.scan() == {"aosp_binder0": reason}
+    with pytest.raises(UnhealthyDeviceError, match=f"'aosp_binder0' is unhealthy: {reason}"):
+        backend.allocate(["aosp_binder0"])
+    link.unlink()
+    link.symlink_to(tmp_path / "device")
+    assert backend.scan() == {"aosp_binder0": ""}
+    assert [device.host_path for device in backend.allocate(["aosp_binder0"]).devices] == [str(link)]
+
+
+# -- phones: sets, replicas and CDI
+
+
+PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
+THREES = NumberedSets(size=3)
+CDI_ONLY = (DeviceList.ENVVAR, DeviceList.CDI_CRI, DeviceList.CDI_ANNOTATIONS)
+
+
+def phones(dev: Path, **keys: Any) -> Served:
+    """Return a backend after its first scan and host update; a container gets nothing but its binder devices."""
+    defaults: dict[str, Any] = {"resource_name": "aosp.io/phone", "container_paths": PATHS, "shared_mounts": ()}
+    backend = binder_backend(dev, cdi_dir=dev.parent / "cdi", **{**defaults, **keys})
+    backend.scan_and_update()
+    return backend
+
+
+def cdi_devices(dev: Path) -> dict[str, Any]:
+    """Return the edits in the CDI spec by device name."""
+    spec = json.loads((dev.parent / "cdi/aosp.io_phone.json").read_bytes())
+    return {device["name"]: device["containerEdits"] for device in spec["devices"]}
+
+
+def test_replicas_share_a_binder_device(dev: Path) -> None:
+    """A container with two replicas of one device gets the binder device once."""
+    create(dev, 1, 2)
+    backend = phones(dev, replicas=3)
+    assert list(backend.scan()) == [f"aosp_binder{number}::{replica}" for number in (1, 2) for replica in range(3)]
+    assert backend.allocate(["aosp_binder2::0", "aosp_binder2::2"]) == backend.allocate(["aosp_binder2::1"])
+    assert backend.prefer(["aosp_binder1::1", "aosp_binder2::0", "aosp_binder2::1"], [], 1) == ["aosp_binder2::0"]
+    (dev / "aosp_binder2").unlink()
+    unhealthy = [device_id for device_id, reason in backend.scan().items() if reason]
+    assert unhealthy == [f"aosp_binder2::{replica}" for replica in range(3)]
+    with pytest.raises(UnknownDeviceError, match="'aosp_binder1::3' is unknown"):
+        backend.allocate(["aosp_binder1::3"])
+
+
+def test_cdi_spec_has_the_edits_of_a_plain_allocation(dev: Path) -> None:
+    """With CDI alone, the allocation has the names and the environment."""
+    create(dev, *range(6))
+    plain = phones(dev, sets=THREES).allocate(["aosp_binder3"])
+    edits = phones(dev, sets=THREES, device_list=CDI_ONLY).allocate(["aosp_binder3"])
+    assert edits.cdi_devices == ["aosp.io/phone=aosp_binder3"]
+    assert list(edits.annotations.values()) == ["aosp.io/phone=aosp_binder3"]
+    assert (edits.devices, edits.mounts, edits.environment) == ([], [], plain.environment)
+    in_spec = cdi_devices(dev)["aosp_binder3"]
+    assert [(node["hostPath"], node["path"], node["permissions"]) for node in in_spec["deviceNodes"]] == plain.devices
+    assert [(mount["hostPath"], mount["containerPath"], True) for mount in in_spec["mounts"]] == plain.mounts
+
+
+def test_cdi_spec_is_removed_with_its_last_device_and_not_at_the_end(dev: Path) -> None:
+    create(dev, 1)
+    backend = phones(dev, device_list=CDI_ONLY)
+    (dev / "aosp_binder1").unlink()
+    backend.scan_and_update()
+    assert os.listdir(dev.parent / "cdi") == []
+    create(dev, 1)
+    backend.scan_and_update()
+    assert os.listdir(dev.parent / "cdi") == ["aosp.io_phone.json"]
+    backend.backend.close()
+    assert os.listdir(dev.parent / "cdi") == ["aosp.io_phone.json"]
+
+
+def test_device_is_unhealthy_if_only_a_cdi_spec_that_cannot_be_written_brings_it(dev: Path) -> None:
+    """Its container could not start. Devices in the spec that was written before stay healthy."""
+    create(dev, 1)
+    backend = phones(dev, device_list=CDI_ONLY)
+    (dev.parent / "cdi").rename(dev.parent / "away")
+    (dev.parent / "cdi").touch()
+    create(dev, 2)
+    assert backend.scan() == dict.fromkeys(names([1, 2]), ""), "publishing comes first"
+    with pytest.raises(BackendError, match="cannot update the CDI spec"):
+        backend.update_host()
+    assert backend.scan() == {"aosp_binder1": "", "aosp_binder2": "not-in-cdi-spec"}
+    with pytest.raises(UnhealthyDeviceError, match="'aosp_binder2' is unhealthy: not-in-cdi-spec"):
+        backend.allocate(names([2]))
+    (dev.parent / "cdi").unlink()
+    (dev.parent / "away").rename(dev.parent / "cdi")
+    backend.update_host()
+    assert list(cdi_devices(dev)) == names([1, 2])
+    assert backend.due() == 0.0
+    assert backend.scan() == dict.fromkeys(names([1, 2]), "")
+    assert backend.due() is None

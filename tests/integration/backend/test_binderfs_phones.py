@@ -1,5 +1,6 @@
 """Phones with a binderfs each, through the plugin and a kubelet; a tmpfs, really mounted, stands in for binderfs."""
 
+import contextlib
 import os
 from typing import Any
 
@@ -22,8 +23,6 @@ from tests.backends import Served, phones_backend
 from tests.support import IN_LIFE, Clock, causes, listed, run, until
 from tests.tmpfs_binderfs import Mounts
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
-
 RESOURCE = "aosp.io/phone"
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
@@ -33,11 +32,24 @@ def backend_of(directory: Mounts, count: int, clock: Clock | None = None, **keys
     return phones_backend(directory.path, count, clock=clock or Clock(), **keys)
 
 
+def running(directory: Mounts, count: int, kubelet: Kubelet) -> contextlib.AbstractAsyncContextManager[DevicePlugin]:
+    """Run a plugin with phones."""
+    backend = backend_of(directory, count).backend
+    return run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=Runtime(timings=IN_LIFE)))
+
+
 def started(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
     """Return a backend after its first host update and the scan that follows."""
     backend = backend_of(directory, count, clock, **keys)
     backend.settle()
     return backend
+
+
+def answer_later(backend: Served, clock: Clock, *allocated: str) -> None:
+    """Tell the backend which phones pods have, when surplus ones may be removed, and update the host."""
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.tell(allocated=Allocated(frozenset(allocated), clock.now))
+    backend.update_host()
 
 
 def mounts_of(edits: ContainerEdits) -> dict[str, str]:
@@ -94,18 +106,16 @@ def test_found_device_is_linked_to_its_file_in_the_binderfs(directory: Mounts) -
     assert directory.linked() == {}
 
 
-async def test_kubelet_gets_mounted_phones_with_the_first_list(directory: Mounts, kubelet_dir: str) -> None:
-    plugin = DevicePlugin(backend_of(directory, 2).backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+async def test_kubelet_gets_mounted_phones_with_the_first_list(directory: Mounts, kubelet: Kubelet) -> None:
+    async with running(directory, 2, kubelet):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
         assert kubelet.resource(RESOURCE).allocatable == 2
 
 
 async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kubelet(
-    directory: Mounts, kubelet_dir: str
+    directory: Mounts, kubelet: Kubelet
 ) -> None:
-    plugin = DevicePlugin(backend_of(directory, 2).backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+    async with running(directory, 2, kubelet) as plugin:
         await listed(kubelet, 2, RESOURCE)
         pod = Pod("phone", [Container("android", {RESOURCE: 1})])
         await kubelet.admit(pod)
@@ -124,30 +134,26 @@ async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kub
 
 
 async def test_no_container_gets_the_binderfs_of_another_pod_although_the_kubelet_skips_pre_start(
-    directory: Mounts, kubelet_dir: str
+    directory: Mounts, kubelet: Kubelet
 ) -> None:
     """A kubelet that was restarted has no options of a plugin that has not registered: Allocate is all there is."""
-    async with Kubelet(kubelet_dir) as kubelet:
-        async with run(
-            DevicePlugin(backend_of(directory, 1).backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-        ):
-            await listed(kubelet, 1, RESOURCE)
-            before, after = (Pod(name, [Container("android", {RESOURCE: 1})]) for name in ("before", "after"))
-            await kubelet.admit(before)
-            await kubelet.start_container(before, "android")
-            held = os.open(directory.path / "phone0", os.O_RDONLY)  # its number is not used again
-            await kubelet.finish(before)
-            await kubelet.admit(after)
-        device = os.stat(directory.path / "phone0").st_dev
+    async with running(directory, 1, kubelet):
+        await listed(kubelet, 1, RESOURCE)
+        before, after = (Pod(name, [Container("android", {RESOURCE: 1})]) for name in ("before", "after"))
+        await kubelet.admit(before)
+        await kubelet.start_container(before, "android")
+        held = os.open(directory.path / "phone0", os.O_RDONLY)  # its number is not used again
+        await kubelet.finish(before)
+        await kubelet.admit(after)
+    device = os.stat(directory.path / "phone0").st_dev
     try:
         assert device not in {os.fstat(held).st_dev, os.stat(directory.path).st_dev}
     finally:
         os.close(held)
 
 
-def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: Mounts) -> None:
+def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: Mounts, clock: Clock) -> None:
     """It may be a binderfs with the devices of a phone, and with the logs of all tenants."""
-    clock = Clock()
     backend = started(directory, 2, clock)
     directory.unmount("phone0")
     directory.mount_tmpfs_with("phone0", *TRIPLE)
@@ -160,15 +166,13 @@ def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: 
     with pytest.raises(UnhealthyDeviceError, match="foreign-mount"):
         backend.allocate(["phone0"])
     directory.unmount("phone0")
-    backend.scan()
-    backend.update_host()
+    backend.scan_and_update()
     assert backend.scan() == {"phone0": "", "phone1": ""}
 
 
-def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
+def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock) -> None:
     """First no pod may get them. Then the kubelet is asked which are allocated."""
     started(directory, 4)
-    clock = Clock()
     backend = started(directory, 1, clock)
     surplus = {"phone0": "", "phone1": "surplus", "phone2": "surplus", "phone3": "surplus"}
     assert backend.scan() == surplus
@@ -179,44 +183,40 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
     backend.update_host()
     assert backend.scan() == surplus
     clock.now += SURPLUS_INTERVAL + 1
-    backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now))
+    backend.tell(allocated=None)
     backend.update_host()
+    assert backend.scan() == surplus, "the kubelet does not say which are free"
+    answer_later(backend, clock, "phone2")
     assert backend.scan() == {"phone0": "", "phone2": "surplus"}
     assert directory.mounted() == {"phone0": 1, "phone2": 1}
-    backend.tell(allocated=Allocated(frozenset(), clock.now))
-    backend.update_host()
+    answer_later(backend, clock)
     assert backend.scan() == {"phone0": ""}
     assert not backend.found.has_surplus
     assert os.listdir(directory.path) == ["phone0"]
 
 
 def test_removed_phone_whose_recreation_has_failed_is_not_mounted_again(
-    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+    directory: Mounts, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started(directory, 2)
-    clock = Clock()
     backend = started(directory, 1, clock)
     with monkeypatch.context() as patch:
         directory.refuse_all(patch)
         with pytest.raises(BackendError, match="could not be recreated"):
             backend.pre_start(["phone1"])
-    clock.now += SURPLUS_INTERVAL + 1
-    backend.tell(allocated=Allocated(frozenset(), clock.now))
-    backend.update_host()
+    answer_later(backend, clock)
     backend.update_host()
     assert directory.mounted() == {"phone0": 1}
 
 
-def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Mounts) -> None:
+def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Mounts, clock: Clock) -> None:
     """The container of the pod that has it may be restarted, and refers to it by its CDI name."""
-    clock = Clock()
     started(directory, 2, device_list=(DeviceList.CDI_CRI,))
     backend = started(directory, 1, clock, device_list=(DeviceList.CDI_CRI,))
 
     def in_spec() -> bool:
         backend.update_host()
-        backend.scan()
-        backend.update_host()
+        backend.scan_and_update()
         (spec,) = (directory.path.parent / "cdi").iterdir()
         return f"{directory.path}/phone1/binder" in spec.read_text(encoding="utf-8")
 
@@ -228,14 +228,11 @@ def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Moun
     assert not in_spec()
 
 
-def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts) -> None:
+def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts, clock: Clock) -> None:
     keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2}
     started(directory, 3, **keys)
-    clock = Clock()
     backend = started(directory, 1, clock, **keys)
-    clock.now += SURPLUS_INTERVAL + 1
-    backend.tell(allocated=Allocated(frozenset({"phone1::1"}), clock.now))
-    backend.update_host()
+    answer_later(backend, clock, "phone1::1")
     assert directory.mounted() == {"phone0": 1, "phone1": 1}
 
 
@@ -247,17 +244,6 @@ def test_surplus_phone_that_was_covered_for_a_while_is_as_before(directory: Moun
     with pytest.raises(BackendError, match="phone1: another file system is mounted"):
         backend.update_host()
     directory.unmount("phone1")
-    backend.scan()
-    backend.update_host()
+    backend.scan_and_update()
     backend.scan()
     assert backend.scan() == {"phone0": "", "phone1": "surplus"}
-
-
-def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(directory: Mounts) -> None:
-    started(directory, 2)
-    clock = Clock()
-    backend = started(directory, 1, clock)
-    clock.now += 10 * SURPLUS_INTERVAL
-    backend.tell(allocated=None)
-    backend.update_host()
-    assert directory.mounted() == {"phone0": 1, "phone1": 1}

@@ -1,7 +1,7 @@
 """A device that several resources of one process find is healthy in one of them, whatever its names and paths are."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
-from aosp_plugin.backend.offers import Offers
+from aosp_plugin.backend.offers import DeviceFiles, Offers
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.host_devices import SliceDevices
@@ -45,10 +45,9 @@ class Process:
         scans = {name: self.resources[name].scan() for name in order or (FIRST, SECOND)}
         return [f"{name} {device}" for name, found in scans.items() for device, reason in found.items() if not reason]
 
-    def answer(self, used: Mapping[str, Collection[str] | None]) -> None:
-        """Ask the kubelet, and get these devices of pods as its answer."""
-        lost = self.offers.lost({name: each.found.files.values() for name, each in self.resources.items()})
-        self.offers.release(lost, used)
+    def files(self) -> dict[str, list[DeviceFiles]]:
+        """Return the files of the devices that the last scans have found, by resource."""
+        return {name: [*each.found.files.values()] for name, each in self.resources.items()}
 
 
 @pytest.mark.parametrize("order", [(FIRST, SECOND), (SECOND, FIRST)])
@@ -93,21 +92,28 @@ def test_slice_of_two_resources_is_offered_by_one(tmp_path: Path) -> None:
     assert process.healthy() == [f"{FIRST} b0"]
 
 
-def test_claim_gets_no_device_that_a_device_plugin_offers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [(FIRST, SECOND), (SECOND, FIRST)], ids=["device plugin first", "driver first"])
+def test_device_of_both_apis_is_given_by_the_one_that_offers_it(tmp_path: Path, order: tuple[str, str]) -> None:
     process = Process(tmp_path, {}, {"api": Api.DRA, "device_dir": str(tmp_path / "first")})
     (tmp_path / "first" / "b1").touch()
-    assert process.healthy() == [f"{FIRST} b1"]
+    assert process.healthy(*order) == [f"{order[0]} b1"]
+    give: Mapping[str, Callable[[list[str]], object]] = {
+        FIRST: process.resources[FIRST].allocate,
+        SECOND: process.resources[SECOND].prepare,
+    }
     with pytest.raises(UnhealthyDeviceError, match=f"device 'b1' is unhealthy: {REASON}"):
-        process.resources[SECOND].prepare(["b1"])
+        give[order[1]](["b1"])
+    assert give[order[0]](["b1"])
 
 
-def test_device_plugin_offers_no_device_that_a_driver_publishes(tmp_path: Path) -> None:
-    process = Process(tmp_path, {}, {"api": Api.DRA, "device_dir": str(tmp_path / "first")})
-    (tmp_path / "first" / "b1").touch()
-    assert process.healthy(SECOND, FIRST) == [f"{SECOND} b1"]
-    with pytest.raises(UnhealthyDeviceError, match=REASON):
-        process.resources[FIRST].allocate(["b1"])
-    assert process.resources[SECOND].prepare(["b1"])
+@pytest.fixture
+def linked(tmp_path: Path) -> Process:
+    """Return a process whose first resource offers b1, which is a link to the file that the second one would find."""
+    process = Process(tmp_path, {}, {})
+    (tmp_path / "second" / "b1").touch()
+    (tmp_path / "first" / "b1").symlink_to(tmp_path / "second" / "b1")
+    assert process.healthy() == [f"{FIRST} b1"]
+    return process
 
 
 @pytest.mark.parametrize(
@@ -119,46 +125,28 @@ def test_device_plugin_offers_no_device_that_a_driver_publishes(tmp_path: Path) 
     ],
 )
 def test_device_that_a_resource_has_lost_stays_its_own_until_no_pod_has_it(
-    tmp_path: Path, used: Mapping[str, Collection[str] | None], after: list[str]
+    linked: Process, used: Mapping[str, Collection[str] | None], after: list[str]
 ) -> None:
-    process = Process(tmp_path, {}, {})
-    first, second = process.directories.values()
-    (second / "b1").touch()
-    (first / "b1").symlink_to(second / "b1")
-    assert process.healthy() == [f"{FIRST} b1"]
-    (first / "b1").unlink()
-    assert process.healthy() == []
-    process.answer(used)
-    assert process.healthy() == after
+    """A device that is still published is not lost: a pod may get it."""
+    published = linked.files()
+    (linked.directories[FIRST] / "b1").unlink()
+    assert linked.healthy() == []
+    assert not linked.offers.lost(published)
+    linked.offers.release(linked.offers.lost(linked.files()), used)
+    assert linked.healthy() == after
 
 
-def test_answer_to_an_earlier_question_releases_no_device(tmp_path: Path) -> None:
-    process = Process(tmp_path, {}, {})
-    first, second = process.directories.values()
-    (second / "b1").touch()
-    (first / "b1").symlink_to(second / "b1")
-    process.healthy()
-    (first / "b1").unlink()
-    process.healthy()
-    lost = process.offers.lost({name: each.found.files.values() for name, each in process.resources.items()})
+def test_answer_to_an_earlier_question_releases_no_device(linked: Process) -> None:
+    link = linked.directories[FIRST] / "b1"
+    link.unlink()
+    linked.healthy()
+    lost = linked.offers.lost(linked.files())
     assert lost
-    (first / "b1").symlink_to(second / "b1")
-    process.healthy()  # a pod may get it now
-    (first / "b1").unlink()
-    process.offers.release(lost, {FIRST: set()})
-    assert process.healthy() == []
-
-
-def test_published_device_is_not_lost(tmp_path: Path) -> None:
-    """A pod may get it, although a scan has not found it any more."""
-    process = Process(tmp_path, {}, {})
-    file = process.directories[FIRST] / "b1"
-    file.touch()
-    process.healthy()
-    published = {name: each.found.files.values() for name, each in process.resources.items()}
-    file.unlink()
-    process.healthy()
-    assert not process.offers.lost(published)
+    link.symlink_to(linked.directories[SECOND] / "b1")
+    linked.healthy()  # a pod may get it now
+    link.unlink()
+    linked.offers.release(lost, {FIRST: set()})
+    assert linked.healthy() == []
 
 
 def test_device_that_pods_had_before_the_process_started_is_kept_for_its_resource(tmp_path: Path) -> None:
@@ -167,5 +155,5 @@ def test_device_that_pods_had_before_the_process_started_is_kept_for_its_resourc
     (tmp_path / "second" / "b1").touch()
     assert process.healthy() == []
     process.offers.keep(SECOND, {"b1": [str(tmp_path / "second" / "b1")]})
-    process.answer({FIRST: set(), SECOND: set()})
+    process.offers.release(process.offers.lost(process.files()), {FIRST: set(), SECOND: set()})
     assert process.healthy() == [f"{SECOND} b1"]

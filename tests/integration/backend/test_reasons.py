@@ -1,34 +1,21 @@
 """Who may use a device, for each reason for which it is unhealthy; a tmpfs, really mounted, stands in for binderfs."""
 
 import contextlib
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from aosp_plugin.backend import found_devices
-from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.host_devices import SpreadDevice
-from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.errors import AllocationError, BackendError
-from aosp_plugin.framework.runtime import Runtime
-from kubelet_standin import Container, Kubelet, Pod
-from tests.backends import Served
-from tests.support import IN_LIFE, Clock, listed, run
+from tests.backends import Served, phones_backend
+from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
-
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
 RESOURCE = "aosp.io/phone"
 PHONE = "phone0"
@@ -73,26 +60,13 @@ EXPECTED = {
 }
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
-    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
-        yield mounts
-
-
-def resource_of(directory: Mounts, api: Api, count: int) -> Resource:
-    phones = Phones(count=count, directory=str(directory.path))
-    keys: dict[str, Any] = {} if api is Api.DRA else {"device_list": (DeviceList.CDI_CRI,)}
-    return Resource.of(phones=phones, api=api, **{"shared_devices": (), **keys})
-
-
 def started(directory: Mounts, api: Api = Api.DEVICE_PLUGIN, count: int = 1, clock: Clock | None = None) -> Served:
     """Return a backend after its first host update and the scan that follows."""
-    kind = BinderBackend if api is Api.DEVICE_PLUGIN else ClaimsBackend
-    resource, cdi_dir = resource_of(directory, api, count), str(directory.path.parent / "cdi")
-    backend = Served(kind(Host(), resource, cdi_dir=cdi_dir, clock=clock or Clock()))
-    for step in (backend.scan, backend.update_host, backend.scan, backend.update_host):
-        with contextlib.suppress(BackendError):
-            step()
+    keys: dict[str, Any] = {} if api is Api.DRA else {"device_list": (DeviceList.CDI_CRI,)}
+    backend = phones_backend(directory.path, count, clock=clock or Clock(), api=api, **keys)
+    backend.settle()
+    with contextlib.suppress(BackendError):
+        backend.update_host()
     return backend
 
 
@@ -141,35 +115,3 @@ def test_reason_decides_what_pods_may_do_with_the_device(
     assert [each.open_to_owner for each in driver.found.devices] == [spec]  # nobody is asked when a container starts
     claim = succeeds(driver.prepare, [PHONE], [])
     assert Allowed(restart=restart, claim=claim, spec=spec, removal=removal) == EXPECTED[reason]
-
-
-LOWERED: dict[str, dict[str, Any]] = {
-    "phones.count": {"count": 1},
-    "per_device is set": {"per_device": 1},
-}
-
-
-@pytest.mark.parametrize("change", LOWERED)
-async def test_container_starts_again_after_a_lowered_configuration(
-    directory: Mounts, kubelet_dir: str, change: str
-) -> None:
-    """The pod keeps what it has; no other pod gets it."""
-
-    def plugin(count: int = 2, per_device: int | None = None) -> DevicePlugin:
-        spread = (SpreadDevice(path="/dev/zero", per_device=per_device),)
-        phones = Phones(count=count, directory=str(directory.path))
-        resource = Resource.of(phones=phones, spread_devices=spread, shared_devices=())
-        backend = BinderBackend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi"))
-        return DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-
-    pods = [Pod(f"pod-{number}", [Container("android", {RESOURCE: 1})]) for number in range(2)]
-    async with Kubelet(kubelet_dir) as kubelet:
-        async with run(plugin()):
-            await listed(kubelet, 2, RESOURCE)
-            for pod in pods:
-                await kubelet.admit(pod)
-                await kubelet.start_container(pod, "android")
-        async with run(plugin(**LOWERED[change])):
-            await listed(kubelet, 1, RESOURCE)
-            for pod in pods:
-                await kubelet.start_container(pod, "android")

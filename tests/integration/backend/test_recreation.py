@@ -13,13 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
-from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import DevicesExhaustedError, HostError
-from aosp_plugin.binder.provision import recreation
+from aosp_plugin.binder.host_errors import DevicesExhaustedError
 from aosp_plugin.config.keys import Phones
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
@@ -29,28 +25,8 @@ from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.backends import Served, binder_backend
 from tests.documents import PROJECT
+from tests.recreations import Recreations
 from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, run, until
-
-
-class Recreations:
-    """Replaces ``binder.provision.recreation``, and the binderfs that the devices are in."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.recreated: list[str] = []
-        """Name of each recreated device."""
-        self.failure: HostError | None = None
-        monkeypatch.setattr(recreation, "recreate_device", self._recreate_device)
-        monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
-
-    def _recreate_device(self, device: BinderDevice, _host: Host) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.recreated.append(device.name)
-
-
-@pytest.fixture
-def recreations(monkeypatch: pytest.MonkeyPatch) -> Recreations:
-    return Recreations(monkeypatch)
 
 
 @pytest.fixture
@@ -89,8 +65,7 @@ def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     recreations: Recreations, backend: Served
 ) -> None:
     """The update of the host after each scan retries. The success requires a scan, because there is no file event."""
-    backend.scan()
-    backend.update_host()
+    backend.scan_and_update()
     recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
     with pytest.raises(BackendError, match="'aosp_binder1' could not be recreated: cannot recreate"):
         backend.pre_start(["aosp_binder1"])
@@ -136,8 +111,7 @@ def test_device_that_another_plugin_has_replaced_is_not_recreated(
     fresh.touch()
     fresh.rename(devices.directory / "aosp_binder1")
     recreations.failure = None
-    backend.scan()
-    backend.update_host()
+    backend.scan_and_update()
     assert recreations.recreated == []
     assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": ""}
 
@@ -156,21 +130,6 @@ def test_phones_that_cannot_be_mounted_keep_no_spec_from_being_written(devices: 
     assert os.listdir(cdi_dir) != []
 
 
-def test_container_does_not_start_with_a_spec_that_has_the_device_before(
-    recreations: Recreations, devices: DeviceDirectory
-) -> None:
-    """The spec has the numbers of the devices, and a recreated device has another one."""
-    backend = recreating(devices, DeviceList.CDI_CRI)
-    backend.scan()
-    backend.update_host()
-    cdi_dir = devices.directory.parent / "cdi"
-    shutil.rmtree(cdi_dir)
-    cdi_dir.touch()
-    with pytest.raises(BackendError, match="aosp_binder1 were recreated, but: "):
-        backend.pre_start(["aosp_binder1"])
-    assert recreations.recreated == ["aosp_binder1"]
-
-
 @contextlib.asynccontextmanager
 async def serving(backend: Served, kubelet: Kubelet, pre_start: float = IN_LIFE.pre_start) -> AsyncIterator[Pod]:
     """Serve two devices, and admit a pod with one."""
@@ -180,26 +139,6 @@ async def serving(backend: Served, kubelet: Kubelet, pre_start: float = IN_LIFE.
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         await kubelet.admit(pod)
         yield pod
-
-
-async def test_failed_recreation_stops_the_container_and_is_published(
-    recreations: Recreations, backend: Served, kubelet: Kubelet
-) -> None:
-    """The failure causes a scan, because there is no file event."""
-    async with serving(backend, kubelet) as pod:
-        recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
-        with pytest.raises(AdmissionError, match=r"code = Internal desc = .* max= is reached"):
-            await kubelet.start_container(pod, "main")
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
-
-
-async def test_device_is_recreated_when_it_is_allocated(
-    recreations: Recreations, backend: Served, kubelet: Kubelet
-) -> None:
-    """A kubelet that was restarted may start its container without PreStartContainer."""
-    async with serving(backend, kubelet):
-        (device,) = kubelet.allocated(RESOURCE)
-        await until(lambda: recreations.recreated == [device])
 
 
 async def test_pod_is_told_the_cause_although_the_failed_recreation_is_published_before(

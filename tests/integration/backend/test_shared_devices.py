@@ -1,11 +1,10 @@
-"""Other devices of a phone, shared, spread and in slices, through backend, plugin and kubelet.
+"""Other devices of a phone, shared, spread and in slices, as its container gets them.
 
 Devices are links to those of the kernel, so that no rights are required, except where a test makes device files.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -18,18 +17,13 @@ from aosp_plugin.binder.driver import host
 from aosp_plugin.config.host_devices import SharedDevice, SliceDevices, SpreadDevice
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.devices import DeviceNode
+from aosp_plugin.framework.devices import DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError, UnhealthyDeviceError
-from kubelet_standin import ClaimsError, Container, DraPod, Kubelet, Pod
 from tests.backends import Served, binder_backend
-from tests.dra_node import DraNode
-from tests.support import RESOURCE, DeviceDirectory, listed, names, run, without_descriptors
+from tests.support import DeviceDirectory, names, without_descriptors
 
 NULL = "/dev/null"
-CLAIMED: dict[str, Any] = {"resource_name": "aosp.io/phone", "api": Api.DRA, "sets": NumberedSets(size=1)}
-"""The keys of devices for claims, one each."""
 
 
 class Dri:
@@ -67,19 +61,18 @@ def phones(devices: DeviceDirectory, count: int, **keys: Any) -> Served:
     return binder_backend(devices.directory, cdi_dir=devices.directory.parent / "cdi", **keys)
 
 
+def claimed(devices: DeviceDirectory, count: int, **keys: Any) -> Served:
+    """Return a backend with this many devices for claims, which has scanned."""
+    backend = phones(devices, count, api=Api.DRA, sets=NumberedSets(size=1), **keys)
+    backend.scan()
+    return backend
+
+
 def others(backend: Served, *ids: str) -> list[str]:
     """Return the paths of the devices that a container gets besides binder devices."""
     nodes = backend.allocate(ids).devices
     assert all(node.host_path == node.container_path for node in nodes if "binder" not in node.host_path)
     return [node.host_path for node in nodes if "binder" not in node.host_path]
-
-
-def edits_of(node: DraNode) -> dict[str, Any]:
-    """Return the edits of the only claim, which has one device."""
-    (spec,) = node.specs
-    (device,) = json.loads((node.directory / "cdi" / spec).read_text())["devices"]
-    edits: dict[str, Any] = device["containerEdits"]
-    return edits
 
 
 # -- shared devices
@@ -306,18 +299,13 @@ def test_variable_names_all_spread_devices_of_a_container(device_directory: Devi
     assert backend.allocate(names([0, 1, 3])).environment["GPU"] == paths
 
 
-async def test_claim_has_the_path_and_the_variable_of_its_gpu(
-    device_directory: DeviceDirectory, gpus: Gpus, node: DraNode
-) -> None:
+def test_claim_has_the_path_and_the_variable_of_its_gpu(device_directory: DeviceDirectory, gpus: Gpus) -> None:
     """Which the user of a claim cannot set otherwise."""
     items = gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE")
-    backend = phones(device_directory, 3, spread_devices=items, **CLAIMED)
-    async with node.running(backend.backend):
-        await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
-        edits = edits_of(node)
-        assert edits["deviceNodes"][-1]["path"] == "/dev/dri/renderD128"
-        assert edits["deviceNodes"][-1]["hostPath"] == "/dev/urandom"
-        assert "GPU_NODE=/dev/dri/renderD128" in edits["env"]
+    backend = claimed(device_directory, 3, spread_devices=items)
+    (edits,) = backend.prepare(["aosp_binder1"])
+    assert edits.devices[-1][:2] == ("/dev/urandom", "/dev/dri/renderD128")
+    assert edits.environment["GPU_NODE"] == "/dev/dri/renderD128"
     content = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "environment": {"GPU_NODE": "x"}}
     with pytest.raises(InvalidRequestError, match="the variable GPU_NODE is not allowed"):
         backend.prepare(["aosp_binder0"], [ClaimParameters("claim", content)])
@@ -382,55 +370,41 @@ def test_mount_of_a_device_is_not_reached_by_a_link(
     assert logged == [f"{tmp_path}/link/1/input", f"{streamer}/2"]
 
 
-async def test_claim_has_the_mount_of_its_device(
-    device_directory: DeviceDirectory, streamer: Path, node: DraNode
-) -> None:
-    backend = phones(device_directory, 2, shared_mounts=(f"{streamer}/{{number}}:/run/streamer",), **CLAIMED)
-    async with node.running(backend.backend):
-        await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
-        (mount,) = edits_of(node)["mounts"]
-        assert (mount["hostPath"], mount["containerPath"]) == (f"{streamer}/1", "/run/streamer")
-        assert "ro" in mount["options"]
+def test_claim_has_the_mount_of_its_device(device_directory: DeviceDirectory, streamer: Path) -> None:
+    backend = claimed(device_directory, 2, shared_mounts=(f"{streamer}/{{number}}:/run/streamer",))
+    (edits,) = backend.prepare(["aosp_binder1"])
+    assert edits.mounts == [Mount(f"{streamer}/1", "/run/streamer", read_only=True)]
 
 
 # -- slices
 
 
-async def test_pod_gets_a_slice_of_its_own_by_the_device_plugin(
-    device_directory: DeviceDirectory, dri: Dri, kubelet_dir: str
-) -> None:
+def test_container_gets_a_slice_of_its_own(device_directory: DeviceDirectory, dri: Dri) -> None:
     """A device whose slice is not whole is unhealthy, and no other slice changes."""
     dri.add(0, 1, 2, 4, 5)
     slices = (SliceDevices(path=dri.pattern, count=2),)
     backend = phones(device_directory, 3, sets=NumberedSets(size=1), slice_devices=slices)
-
-    async def admitted(name: str) -> list[str]:
-        pod = await kubelet.admit(Pod(name, [Container("c", {RESOURCE: 1})]))
-        nodes = pod.containers["c"].devices
-        return [node.container_path for node in nodes if node.container_path == node.host_path]
-
-    plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, 2)
-        assert plugin.inventory.found.devices[1].detail == f"requirement-missing: {dri.path(3)}"
-        assert [await admitted(name) for name in "ab"] == [[dri.path(n), dri.path(n + 1)] for n in (0, 4)]
-        dri.add(3)
-        await listed(kubelet, 3)
-        dri.remove(0)
-        await listed(kubelet, 2)
-        assert await admitted("c") == [dri.path(2), dri.path(3)]
+    assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": "requirement-missing", "aosp_binder2": ""}
+    assert backend.found.devices[1].detail == f"requirement-missing: {dri.path(3)}"
+    assert str(dri.directory) in backend.found.directories, "a change causes a scan"
+    for number in (0, 2):
+        paths = [dri.path(2 * number), dri.path(2 * number + 1)]
+        assert others(backend, f"aosp_binder{number}") == paths
+    dri.add(3)
+    assert set(backend.scan().values()) == {""}
+    dri.remove(0)
+    assert backend.scan() == {"aosp_binder0": "requirement-missing", "aosp_binder1": "", "aosp_binder2": ""}
+    assert others(backend, "aosp_binder1") == [dri.path(2), dri.path(3)]
 
 
-async def test_pod_gets_a_slice_of_its_own_by_dra(device_directory: DeviceDirectory, dri: Dri, node: DraNode) -> None:
+def test_claim_gets_a_slice_of_its_own(device_directory: DeviceDirectory, dri: Dri) -> None:
     """The claim of a device whose slice is not whole is not prepared."""
     dri.add(*range(12))
-    backend = phones(device_directory, 3, slice_devices=(SliceDevices(path=dri.pattern, count=6),), **CLAIMED)
-    async with node.running(backend.backend):
-        await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["aosp_binder1"]),)))
-        paths = [entry["path"] for entry in edits_of(node)["deviceNodes"]]
-        assert paths == ["/dev/aosp_binder1", *map(dri.path, range(6, 12))]
-        with pytest.raises(ClaimsError, match=f"requirement-missing: {dri.path(12)}, .*{dri.path(15)} and 2 more"):
-            await node.kubelet.prepare(DraPod("late", (node.create_claim("b", ["aosp_binder2"]),)))
+    backend = claimed(device_directory, 3, slice_devices=(SliceDevices(path=dri.pattern, count=6),))
+    (edits,) = backend.prepare(["aosp_binder1"])
+    assert [node.container_path for node in edits.devices] == ["/dev/aosp_binder1", *map(dri.path, range(6, 12))]
+    with pytest.raises(UnhealthyDeviceError, match=f"missing: {dri.path(12)}, .*{dri.path(15)} and 2 more"):
+        backend.prepare(["aosp_binder2"])
 
 
 def test_claim_gets_no_device_of_the_slice_of_another_one(device_directory: DeviceDirectory, dri: Dri) -> None:
@@ -438,8 +412,7 @@ def test_claim_gets_no_device_of_the_slice_of_another_one(device_directory: Devi
     dri.add(0)
     dri.add(1, device="/dev/zero")
     slices = (SliceDevices(path=dri.pattern, count=1),)
-    backend = phones(device_directory, 2, api=Api.DRA, sets=NumberedSets(size=1), slice_devices=slices)
-    backend.scan()
+    backend = claimed(device_directory, 2, slice_devices=slices)
     alias = dri.directory / "alias"
     alias.symlink_to("/dev/zero")
     for path in (dri.path(1), str(alias)):

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,11 @@ from tests.support import PATIENCE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
 
 PHONE = "aosp.io/phone"
-
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
+Command = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def command(
-    directory: Mounts, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, str]]]:
+def command(directory: Mounts, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Yield a function that runs `aosp-plugin provision`, and returns its exit code and what it logged."""
     before = logging.root.handlers[:], logging.root.level
 
@@ -68,12 +64,6 @@ def command(
     logging.root.handlers[:], logging.root.level = before
 
 
-@pytest.fixture
-def unprivileged(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function after whose call every attempt to mount or unmount is refused."""
-    return partial(directory.refuse_all, monkeypatch)
-
-
 def served(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> Served:
     """Return a backend whose phones another process mounts, after its first scans and host update."""
     backend = phones_backend(directory, count, clock=clock or Clock(), provisioned_by=by)
@@ -82,8 +72,7 @@ def served(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | No
 
 
 def rescan(backend: Served) -> None:
-    backend.scan()
-    backend.update_host()
+    backend.scan_and_update()
     backend.scan()
 
 
@@ -92,7 +81,7 @@ def reasons(backend: Served) -> dict[str, str]:
     return {device.id: device.detail for device in backend.found.devices}
 
 
-def test_the_command_mounts_the_phones_once(directory: Mounts, command: Callable[..., tuple[int, str]]) -> None:
+def test_the_command_mounts_the_phones_once(directory: Mounts, command: Command) -> None:
     code, log = command()
     assert (code, json.loads(log)["message"], json.loads(log)["added"]) == (0, "provisioned", 3)
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
@@ -103,7 +92,7 @@ def test_the_command_mounts_the_phones_once(directory: Mounts, command: Callable
 
 
 def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
-    directory: Mounts, command: Callable[..., tuple[int, str]]
+    directory: Mounts, command: Command
 ) -> None:
     """One phone must not keep the plugin of the node from starting."""
     (directory.path / "phone1").mkdir(parents=True)
@@ -117,9 +106,7 @@ def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
     assert reasons(served(directory.path, ProvisionedBy.COMMAND))["phone1"].startswith("foreign-mount")
 
 
-def test_the_command_fails_on_a_kernel_without_binderfs(
-    command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_fails_on_a_kernel_without_binderfs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "BINDERFS", "no-such-file-system")
     code, log = command()
     assert code == 1
@@ -128,11 +115,11 @@ def test_the_command_fails_on_a_kernel_without_binderfs(
 
 
 def test_the_command_fails_without_the_right_to_mount_only_if_something_is_missing(
-    command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command()
     fill = phone_mount.fill
-    unprivileged()
+    directory.refuse_all(monkeypatch)
     monkeypatch.setattr(phone_mount, "fill", fill)
     assert command()[0] == 0
     code, log = command(count=4)
@@ -142,16 +129,14 @@ def test_the_command_fails_without_the_right_to_mount_only_if_something_is_missi
 
 @pytest.mark.parametrize("keys", [{"phones": None}, {"api": "dra"}], ids=["found devices", "claims"])
 def test_the_command_says_that_there_is_nothing_to_provision(
-    directory: Mounts, command: Callable[..., tuple[int, str]], keys: dict[str, Any]
+    directory: Mounts, command: Command, keys: dict[str, Any]
 ) -> None:
     code, log = command(**keys)
     assert (code, json.loads(log)["message"]) == (0, "nothing to provision")
     assert not directory.path.exists()
 
 
-def test_the_command_refuses_a_directory_that_leads_below_dev(
-    directory: Mounts, command: Callable[..., tuple[int, str]]
-) -> None:
+def test_the_command_refuses_a_directory_that_leads_below_dev(directory: Mounts, command: Command) -> None:
     directory.path.symlink_to("/dev/shm")
     code, log = command()
     assert code == 2
@@ -159,10 +144,10 @@ def test_the_command_refuses_a_directory_that_leads_below_dev(
 
 
 def test_the_plugin_serves_the_phones_without_a_right(
-    directory: Mounts, command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None]
+    directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command()
-    unprivileged()
+    directory.refuse_all(monkeypatch)
     backend = served(directory.path, ProvisionedBy.COMMAND)
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
     assert not backend.backend.pre_start_required
@@ -172,9 +157,9 @@ def test_the_plugin_serves_the_phones_without_a_right(
 
 
 def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
-    directory: Mounts, unprivileged: Callable[[], None]
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unprivileged()
+    directory.refuse_all(monkeypatch)
     backend = served(directory.path, ProvisionedBy.COMMAND)
     remedy = "not-provisioned: no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision"
     assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
@@ -186,6 +171,12 @@ def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
 # -- removal by the command
 
 
+@pytest.fixture
+def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command run in the host's mount namespace, in which the kubelet need not say which devices are in use."""
+    monkeypatch.setattr(removal, "on_host", lambda: True)
+
+
 def kept(log: str) -> dict[str, str]:
     """Return why phones were kept, from the log."""
     events = [json.loads(line) for line in log.splitlines()]
@@ -193,7 +184,7 @@ def kept(log: str) -> dict[str, str]:
 
 
 def test_removal_keeps_what_a_process_has_mounted_or_open(
-    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a kubelet, nothing is removed in a mount namespace of its own, as this test and a container have."""
     command()
@@ -220,10 +211,8 @@ def test_removal_keeps_what_a_process_has_mounted_or_open(
     assert command("--remove")[0] == 0, "there is nothing to remove"
 
 
-def test_removal_of_surplus_phones_lets_an_init_container_succeed(
-    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(removal, "on_host", lambda: True)
+@pytest.mark.usefixtures("on_host")
+def test_removal_of_surplus_phones_lets_an_init_container_succeed(directory: Mounts, command: Command) -> None:
     command()
     directory.mount_other("phone2")
     code, log = command("--remove", "--surplus", count=1)
@@ -232,7 +221,7 @@ def test_removal_of_surplus_phones_lets_an_init_container_succeed(
 
 
 async def test_removal_keeps_phones_of_pods_and_those_that_a_plugin_offers(
-    directory: Mounts, kubelet_dir: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
+    directory: Mounts, kubelet_dir: str, tmp_path: Path, command: Command
 ) -> None:
     backend = phones_backend(directory.path, provisioned_by=ProvisionedBy.PLUGIN)
     async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, tmp_path / "kubelet.sock"):
@@ -252,7 +241,7 @@ async def test_removal_keeps_phones_of_pods_and_those_that_a_plugin_offers(
 
 
 def test_removal_keeps_phones_that_are_mounted_while_it_runs(
-    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is mounted at the look at the kubelet for a claim, the other one again after its unmount."""
     command(count=1)
@@ -269,10 +258,10 @@ def test_removal_keeps_phones_that_are_mounted_while_it_runs(
     assert (code, {*kept(log)}, directory.mounted()) == (3, {"phone0", "phone1"}, {"phone0": 1, "phone1": 1})
 
 
+@pytest.mark.usefixtures("on_host")
 def test_removal_keeps_the_phones_of_prepared_claims_of_any_driver(
-    directory: Mounts, command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Mounts, command: Command, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(removal, "on_host", lambda: True)
     command()
     device = DeviceRecord("phone1", "node/00000", "phone1")
     record = ClaimRecord("old.aosp.io", "uid", "default", "game", (RequestRecord("phone", (device,)),))
@@ -316,11 +305,6 @@ class Provisioner:
             while connection.connect_ex(str(self.socket)):
                 assert self._process.poll() is None
                 time.sleep(0.01)
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
-        assert self._process is not None
-        self._process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End the process, and return its exit code."""
@@ -366,16 +350,21 @@ def provisioner(directory: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield process
 
 
+@pytest.fixture
+def backend(provisioner: Provisioner) -> Served:
+    """Return a backend with three phones, which the provisioner, which is started, has mounted."""
+    provisioner.start()
+    return served(provisioner.directory, ProvisionedBy.PROVISIONER)
+
+
 def numbers(directory: Mounts) -> dict[str, int]:
     """Return which file system each phone has."""
     return {phone: os.stat(directory.path / phone).st_dev for phone in directory.mounted()}
 
 
 def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_old_one(
-    directory: Mounts, provisioner: Provisioner
+    directory: Mounts, backend: Served
 ) -> None:
-    provisioner.start()
-    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER)
     before = numbers(directory)
     left_behind = os.open(directory.path / "phone1" / "binder", os.O_PATH)
     try:
@@ -390,25 +379,16 @@ def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
 
 
-def test_phones_wait_for_a_provisioner_that_does_not_run_yet(directory: Mounts, provisioner: Provisioner) -> None:
+def test_phones_are_mounted_as_soon_as_the_provisioner_can(directory: Mounts, provisioner: Provisioner) -> None:
+    """It may start after the plugin, and not be able to mount a phone yet."""
+    obstacle = directory.path / "phone1" / "file"
+    obstacle.parent.mkdir(parents=True)
+    obstacle.touch()
     backend = phones_backend(provisioner.directory, provisioned_by=ProvisionedBy.PROVISIONER)
     backend.scan()
     with pytest.raises(BackendError, match=r"the provisioner at \S+ does not answer: No such file or directory: its"):
         backend.update_host()
     provisioner.start()
-    rescan(backend)
-    assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
-
-
-def test_phone_is_healthy_again_as_soon_as_the_provisioner_could_mount_it(
-    directory: Mounts, provisioner: Provisioner
-) -> None:
-    obstacle = directory.path / "phone1" / "file"
-    obstacle.parent.mkdir(parents=True)
-    obstacle.touch()
-    provisioner.start()
-    backend = phones_backend(provisioner.directory, provisioned_by=ProvisionedBy.PROVISIONER)
-    backend.scan()
     with pytest.raises(BackendError, match="phone1 is not empty"):
         backend.update_host()
     obstacle.unlink()
@@ -416,10 +396,13 @@ def test_phone_is_healthy_again_as_soon_as_the_provisioner_could_mount_it(
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
 
 
-def test_no_container_starts_without_a_fresh_binderfs(directory: Mounts, provisioner: Provisioner) -> None:
-    """While the provisioner is away, and until the phone has been replaced after that."""
-    provisioner.start()
-    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER)
+def test_no_container_starts_without_a_fresh_binderfs(
+    directory: Mounts, provisioner: Provisioner, backend: Served
+) -> None:
+    """While the provisioner is away, and until the phone has been replaced after that.
+
+    The next process takes over the socket of the one that was killed.
+    """
     assert provisioner.stop(signal.SIGKILL) == -signal.SIGKILL
     with pytest.raises(BackendError, match=r"could not be recreated: the provisioner at .* does not answer: "):
         backend.pre_start(["phone1"])
@@ -432,61 +415,51 @@ def test_no_container_starts_without_a_fresh_binderfs(directory: Mounts, provisi
     assert numbers(directory)["phone1"] != before["phone1"]
 
 
-def test_surplus_phones_are_removed_when_they_are_free(directory: Mounts, provisioner: Provisioner) -> None:
-    provisioner.start()
-    served(provisioner.directory, ProvisionedBy.PROVISIONER)
+@pytest.mark.usefixtures("backend")
+def test_surplus_phones_are_replaced_for_their_pod_and_removed_when_they_are_free(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    """The container of the pod starts again after the count was lowered."""
     provisioner.stop()
     provisioner.start(count=1)
     clock = Clock()
     backend = served(provisioner.directory, ProvisionedBy.PROVISIONER, count=1, clock=clock)
+    before = numbers(directory)
+    backend.pre_start(["phone2"])
+    assert numbers(directory)["phone2"] != before["phone2"]
     backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL + 1))
     rescan(backend)
     assert directory.mounted().keys() == {"phone0", "phone2"}
 
 
-def test_provisioner_replaces_a_surplus_phone_for_the_pod_that_has_it(
-    directory: Mounts, provisioner: Provisioner
-) -> None:
-    """Its container starts again after the count was lowered."""
-    provisioner.start()
-    served(provisioner.directory, ProvisionedBy.PROVISIONER)
-    provisioner.stop()
-    provisioner.start(count=1)
-    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER, count=1)
-    before = numbers(directory)
-    backend.pre_start(["phone2"])
-    assert numbers(directory)["phone2"] != before["phone2"]
+NO_PHONE = "x" * 200
 
 
-def test_the_provisioner_refuses_what_is_not_its_own(directory: Mounts, provisioner: Provisioner) -> None:
-    provisioner.start()
-    served(provisioner.directory, ProvisionedBy.PROVISIONER)
-    before = numbers(directory)
-    requests = (
-        ("provision", "phone3"),
-        ("replace", "phone3"),
-        ("replace", "../phone1"),
-        ("replace", "phone1/binder"),
-        ("provision", ""),
-        ("unmount", "phone1"),
-    )
-    for operation, phone in requests:
-        answer = provisioner.request(operation, phone)
-        assert answer["error"] or answer["phone_errors"]
-        assert answer["changed"] == []
-        assert numbers(directory) == before
-    assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1", "phone2"}
-
-
-def test_the_provisioner_removes_no_phone_of_the_configuration_and_nothing_else(
+@pytest.mark.usefixtures("backend")
+def test_the_provisioner_refuses_what_is_not_its_own(
     directory: Mounts, provisioner: Provisioner, tmp_path: Path
 ) -> None:
-    provisioner.start()
-    served(provisioner.directory, ProvisionedBy.PROVISIONER)
+    """It removes no phone of its configuration. A request with a name that is no phone is refused as a whole."""
     (tmp_path / "other").mkdir()
-    assert provisioner.request("remove", "phone1", "../other", "other")["changed"] == []
+    before = numbers(directory)
+    for operation, phones, error in (
+        ("provision", ["phone3"], ""),
+        ("replace", ["phone3"], ""),
+        ("remove", ["phone1"], ""),
+        ("remove", ["../other"], "'../other' is not a phone"),
+        ("remove", ["other"], "'other' is not a phone"),
+        ("replace", ["../phone1"], "'../phone1' is not a phone"),
+        ("replace", ["phone1/binder"], "'phone1/binder' is not a phone"),
+        ("replace", ["phone0", *[NO_PHONE] * 5000], f"{NO_PHONE!r} is not a phone"),
+        ("provision", [""], "'' is not a phone"),
+        ("unmount", ["phone1"], "unknown operation 'unmount'"),
+    ):
+        answer = provisioner.request(operation, *phones)
+        assert (answer["error"], answer["changed"]) == (error, [])
+        assert error or answer["phone_errors"]
+        assert numbers(directory) == before
     assert "no phones in /etc" in provisioner.request("replace", "phone1", directory="/etc")["error"]
-    assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
+    assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1", "phone2"}
     assert (tmp_path / "other").is_dir()
 
 
@@ -502,15 +475,6 @@ def test_the_provisioner_survives_requests_that_make_no_sense(
     assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
     provisioner.stop()
     assert max(map(len, capfd.readouterr().err.splitlines())) < 500
-
-
-def test_a_request_with_a_name_that_is_no_phone_is_refused_as_a_whole(
-    directory: Mounts, provisioner: Provisioner
-) -> None:
-    provisioner.start()
-    answer = provisioner.request("provision", "phone0", *["x" * 200] * 5000)
-    assert answer == {"error": f"{'x' * 200!r} is not a phone", "changed": []}
-    assert directory.mounted() == {}
 
 
 class Name(str):
@@ -534,9 +498,7 @@ def test_the_names_of_a_request_are_not_compared_with_each_other(directory: Moun
 
 
 @pytest.mark.parametrize("place", ["work", "work/phones", "link"])
-def test_nothing_is_mounted_where_others_can_change_the_path(
-    directory: Mounts, command: Callable[..., tuple[int, str]], place: str
-) -> None:
+def test_nothing_is_mounted_where_others_can_change_the_path(directory: Mounts, command: Command, place: str) -> None:
     """A directory of the path, that of the phones, or one with a link on the path belongs to another user."""
     work = directory.path.parent / "work"
     (work / "phones").mkdir(parents=True)
@@ -578,13 +540,6 @@ def test_a_second_provisioner_ends_and_leaves_the_socket_to_the_first(
     assert second.wait() == 1
     message = f"another process serves as provisioner on {provisioner.socket}: a host needs one"
     assert message in capfd.readouterr().err
-    assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
-
-
-def test_the_socket_of_a_provisioner_that_was_killed_is_taken_over(provisioner: Provisioner) -> None:
-    provisioner.start()
-    provisioner.stop(signal.SIGKILL)
-    provisioner.start()
     assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
 
 

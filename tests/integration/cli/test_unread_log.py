@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.service.stderr import LIMIT
 from kubelet_standin import Container, Kubelet, Pod
 from tests.full_pipe import FullPipe
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, answered, free_port, http_get, listed
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, answered, connected, free_port, http_get, listed
 
 DROPPED = r"\naosp_plugin_log_records_dropped_total (\d+)"
 
@@ -25,23 +24,19 @@ DROPPED = r"\naosp_plugin_log_records_dropped_total (\d+)"
 async def refused_requests(kubelet: Kubelet) -> None:
     """Send Allocate requests whose log records, together, do not fit into the queue."""
     unknown = pb.ContainerAllocateRequest(devices_ids=["x"])
-    endpoint = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
-    async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
+    async with connected(kubelet) as channel:
         for _ in range(LIMIT + 4):
             with pytest.raises(grpc.aio.AioRpcError):
                 await DevicePluginStub(channel).Allocate(pb.AllocateRequest(container_requests=[unknown]))
 
 
-async def test_plugin_works_while_nobody_reads_its_log(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_plugin_works_while_nobody_reads_its_log(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
     """What was dropped is counted, and said in the log when it flows again. Its last lines come as well."""
     device_directory.add(0, 1, 2)
     port = free_port()
     flags = ("--listen", f"127.0.0.1:{port}")
     with FullPipe() as pipe:
-        async with (
-            Kubelet(kubelet_dir) as kubelet,
-            Serve(device_directory, kubelet_dir, *flags, stderr=pipe.writer) as serve,
-        ):
+        async with Serve(device_directory, kubelet.directory, *flags, stderr=pipe.writer) as serve:
             await listed(kubelet, 3)
             device_directory.remove(1)
             await listed(kubelet, 2)
@@ -62,14 +57,11 @@ async def test_plugin_works_while_nobody_reads_its_log(device_directory: DeviceD
 
 
 async def test_sigterm_ends_a_plugin_whose_log_nobody_reads(
-    device_directory: DeviceDirectory, kubelet_dir: str
+    device_directory: DeviceDirectory, kubelet: Kubelet
 ) -> None:
     device_directory.add(0)
     with FullPipe() as pipe:
-        async with (
-            Kubelet(kubelet_dir) as kubelet,
-            Serve(device_directory, kubelet_dir, stderr=pipe.writer) as serve,
-        ):
+        async with Serve(device_directory, kubelet.directory, stderr=pipe.writer) as serve:
             await listed(kubelet, 1)
             serve.signal(signal.SIGTERM)
             assert await serve.finish() == 0

@@ -74,7 +74,9 @@ def counts(kubelet: Kubelet, resource: str) -> tuple[int, int] | None:
     return (view.allocatable, view.capacity) if view.connected else None
 
 
-async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_path: Path) -> None:
+async def test_the_status_output_in_the_readme_is_current(
+    kubelet: Kubelet, pod_resources: PodResources, tmp_path: Path
+) -> None:
     """The sample shows ten phones; one is incomplete, three are allocated."""
     devices = DeviceDirectory(tmp_path / "small")
     for number in range(10):
@@ -84,15 +86,11 @@ async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_
     (devices.directory / "phone5" / "hwbinder").unlink()
     file = tmp_path / "phones.yaml"
     file.write_text(EXAMPLES["One device, one phone"])
-    port, pods = free_port(), f"{kubelet_dir}/pods.sock"
+    port = free_port()
     address = f"127.0.0.1:{port}"
     flags = ("--config", str(file), "--listen", address)
-    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": pods}
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        PodResources(kubelet, pods),
-        ServeHere(devices, kubelet_dir, *flags, environment=environment),
-    ):
+    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": pod_resources.path}
+    async with ServeHere(devices, kubelet.directory, *flags, environment=environment):
         await answered(port, "/readyz", "ok: ")
         for number in range(3):
             await kubelet.admit(Pod(f"phone-{number}", [Container("android", {PHONE: 1})]))

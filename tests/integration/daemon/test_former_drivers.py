@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,24 +23,15 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, Conditions
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.dra.record_store import claims_on_host
-from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import Worker
 from kubelet_standin import ClaimsError, DraPod
 from tests.backends import Served
-from tests.claims import DRIVER, TIMINGS
-from tests.dra_node import CLAIMS, DraNode
+from tests.claims import DRIVER
+from tests.dra_node import DraNode
 from tests.support import LISTEN, other_process, until
 from tests.tmpfs_binderfs import Mounts
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
-
 FORMER, PRESENT = "aosp.io/phone", "example.com/tablet"
-
-
-@pytest.fixture
-def phones(short_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
-    with contextlib.closing(Mounts(short_directory / "phones", monkeypatch)) as mounts:
-        yield mounts
 
 
 def resource(directory: Path, name: str, api: Api = Api.DRA) -> Resource:
@@ -57,10 +48,10 @@ def config(node: DraNode, served: Resource, kubelet: str = "") -> Config:
 
 
 @pytest.fixture
-async def pod(node: DraNode, phones: Mounts) -> DraPod:
+async def pod(node: DraNode, directory: Mounts) -> DraPod:
     """Return a pod that has phone1 by the former driver, which runs no longer."""
     pod = DraPod("game", (node.create_claim("a", ["phone1"]),))
-    async with node.running(backend(node, phones.path)):
+    async with node.running(backend(node, directory.path)):
         await node.kubelet.prepare(pod)
     return pod
 
@@ -86,10 +77,10 @@ async def following(config: Config, found: Callable[[], FoundDevices]) -> AsyncI
 
 
 @contextlib.asynccontextmanager
-async def renamed(node: DraNode, phones: Mounts) -> AsyncIterator[tuple[DraDriver, Callable[[], list[str]]]]:
+async def renamed(node: DraNode, directory: Mounts) -> AsyncIterator[tuple[DraDriver, Callable[[], list[str]]]]:
     """Run the driver of the present name; yield it, and what returns what is reported of former ones."""
-    present = backend(node, phones.path, PRESENT)
-    served = config(node, resource(phones.path, PRESENT))
+    present = backend(node, directory.path, PRESENT)
+    served = config(node, resource(directory.path, PRESENT))
 
     async def tell() -> None:
         """Tell the backend which devices claims of other drivers have, as the daemon does."""
@@ -116,10 +107,10 @@ def reason(driver: DraDriver, phone: str) -> str:
 
 
 async def test_a_phone_of_a_former_driver_stays_until_its_pod_ends_by_the_former_name(
-    node: DraNode, phones: Mounts, pod: DraPod
+    node: DraNode, directory: Mounts, pod: DraPod
 ) -> None:
-    before, specs = os.stat(phones.path / "phone1").st_dev, node.specs
-    async with renamed(node, phones) as (driver, reported):
+    before, specs = os.stat(directory.path / "phone1").st_dev, node.specs
+    async with renamed(node, directory) as (driver, reported):
         await until(lambda: reported() == unserved(1))
         await until(
             lambda: f"claim default/claim-a (UID {pod.claims[0].uid}) of {DRIVER} has it" in reason(driver, "phone1")
@@ -127,90 +118,59 @@ async def test_a_phone_of_a_former_driver_stays_until_its_pod_ends_by_the_former
         assert not reason(driver, "phone0")
         with pytest.raises(ClaimsError, match="not registered"):
             await node.kubelet.unprepare(pod)
-        assert os.stat(phones.path / "phone1").st_dev == before
+        assert os.stat(directory.path / "phone1").st_dev == before
         assert node.specs == specs
-    async with node.running(backend(node, phones.path)):
+    async with node.running(backend(node, directory.path)):
         await node.kubelet.unprepare(pod)
-    async with renamed(node, phones) as (driver, reported):
+    async with renamed(node, directory) as (driver, reported):
         await until(lambda: not reported() and not reason(driver, "phone1"))
     assert not node.specs
-    assert phones.mounted() == {}
-
-
-async def test_a_claim_whose_pod_was_deleted_by_force_ends_by_the_former_name(
-    node: DraNode, phones: Mounts, pod: DraPod
-) -> None:
-    node.server.objects.delete(f"{CLAIMS}/{pod.claims[0].name}")
-    async with renamed(node, phones) as (_, reported):
-        await until(lambda: reported() == unserved(1))
-    runtime = Runtime(timings=TIMINGS._replace(claim_round=0.05, claim_ask=0.05))
-    async with node.running(backend(node, phones.path), runtime=runtime):
-        await until(lambda: not node.specs)
-    assert phones.mounted() == {}
+    assert directory.mounted() == {}
 
 
 async def test_a_pod_keeps_its_phone_when_its_resource_has_got_the_device_plugin_api(
-    node: DraNode, phones: Mounts, pod: DraPod
+    node: DraNode, directory: Mounts, pod: DraPod
 ) -> None:
-    before = os.stat(phones.path / "phone1").st_dev
-    plugin = resource(phones.path, FORMER, Api.DEVICE_PLUGIN)
+    before = os.stat(directory.path / "phone1").st_dev
+    plugin = resource(directory.path, FORMER, Api.DEVICE_PLUGIN)
     present = Served(create_backend(Host(), plugin, cdi_dir=str(node.directory / "cdi")))
     present.scan()
     async with following(config(node, plugin), lambda: present.found) as reported:
         await until(lambda: reported() == unserved(1))
         present.update_host()
-    assert os.stat(phones.path / "phone1").st_dev == before
-    async with node.running(backend(node, phones.path)):
+    assert os.stat(directory.path / "phone1").st_dev == before
+    async with node.running(backend(node, directory.path)):
         await node.kubelet.unprepare(pod)
 
 
 @pytest.mark.usefixtures("pod")
-async def test_claims_are_reported_where_their_records_are_not_mounted(node: DraNode, phones: Mounts) -> None:
+async def test_claims_are_reported_where_their_records_are_not_mounted(node: DraNode, directory: Mounts) -> None:
     """The manifest of a device plugin mounts no directory of drivers."""
-    plugin = resource(phones.path, FORMER, Api.DEVICE_PLUGIN)
+    plugin = resource(directory.path, FORMER, Api.DEVICE_PLUGIN)
     present = Served(create_backend(Host(), plugin, cdi_dir=str(node.directory / "cdi")))
-    present.scan()
-    present.update_host()
+    present.scan_and_update()
     present.scan()
     async with following(config(node, plugin, "hidden"), lambda: present.found) as reported:
         await until(lambda: reported() == unserved(1))
 
 
 @pytest.mark.usefixtures("pod")
-async def test_a_damaged_record_of_a_former_driver_is_reported(node: DraNode, phones: Mounts) -> None:
+async def test_a_damaged_record_of_a_former_driver_is_reported(node: DraNode, directory: Mounts) -> None:
     (record,) = node.directory.glob(f"plugins/{DRIVER}/claim_*.json")
     record.write_text("")
-    async with following(config(node, resource(phones.path, PRESENT)), FoundDevices) as reported:
+    async with following(config(node, resource(directory.path, PRESENT)), FoundDevices) as reported:
         await until(lambda: reported() == unserved(1))
-    assert phones.mounted() == {"phone1": 1}
-
-
-async def test_a_pod_keeps_its_phone_while_the_phones_have_another_directory(
-    node: DraNode, phones: Mounts, pod: DraPod
-) -> None:
-    directory = node.directory / "tablets"
-    directory.mkdir()
-    specs = node.specs
-    async with node.running(backend(node, directory)) as driver:
-        (condition,) = [each for each in driver.conditions() if each.kind is CLAIMS_UNSERVED]
-        assert f"its devices are {phones.path}/phone1, as configured when claim default/claim-a" in condition.detail
-        with pytest.raises(ClaimsError, match="configure that again until its pod has ended"):
-            await node.kubelet.unprepare(pod)
-        assert (phones.mounted(), node.specs) == ({"phone1": 1}, specs)
-    async with node.running(backend(node, phones.path)) as driver:
-        await until(lambda: CLAIMS_UNSERVED not in {each.kind for each in driver.conditions()})
-        await node.kubelet.unprepare(pod)
-    assert (phones.mounted(), node.specs) == ({}, [])
+    assert directory.mounted() == {"phone1": 1}
 
 
 async def test_a_former_name_that_another_process_serves_is_left_to_it(
-    node: DraNode, phones: Mounts, pod: DraPod
+    node: DraNode, directory: Mounts, pod: DraPod
 ) -> None:
     """Two releases have the same phones: neither unmounts those of the other one."""
     path = str(node.directory / "plugins_registry" / f"{DRIVER}-1-2.sock")
-    async with renamed(node, phones) as (driver, reported):
+    async with renamed(node, directory) as (driver, reported):
         with other_process(LISTEN, path):
             await until(lambda: pod.claims[0].uid in reason(driver, "phone1"))
             assert not reported()
-            assert phones.mounted() == {"phone1": 1}
+            assert directory.mounted() == {"phone1": 1}
         await until(lambda: reported() == unserved(1))

@@ -158,16 +158,16 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
     ("missing_device_ttl", "said"), [("300", "none of 2 devices is healthy"), ("0.1", "no devices")]
 )
 async def test_readiness_says_that_no_device_is_healthy(
-    device_directory: DeviceDirectory, kubelet_dir: str, missing_device_ttl: str, said: str
+    device_directory: DeviceDirectory, kubelet: Kubelet, missing_device_ttl: str, said: str
 ) -> None:
-    """It does not fail: a node may have none, a rollout goes on, and a restart would bring none back."""
+    """It does not fail: a node may have none, a rollout goes on, and a restart would bring none back.
+
+    A missing device is dropped at its time, for which there is no event.
+    """
     port = free_port()
     environment = {"AOSP_PLUGIN_MISSING_DEVICE_TTL": missing_device_ttl}
     flags = ("--listen", f"127.0.0.1:{port}")
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        Serve(device_directory, kubelet_dir, *flags, environment=environment),
-    ):
+    async with Serve(device_directory, kubelet.directory, *flags, environment=environment):
         assert (await answered(port, "/readyz", f"ok: {RESOURCE}: no devices\n"))[0] == 200
         device_directory.add(0, 1)
         await listed(kubelet, 2)

@@ -17,25 +17,24 @@ from aosp_plugin.framework.cdi import spec_path
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Kubelet
-from tests.support import LISTEN, DeviceDirectory, ServeHere, listed, other_process, until
+from tests.served_node import ServedNode
+from tests.support import LISTEN, listed, other_process, until
 
-PHONE, SIDECAR, OTHER, LAST = (f"aosp.io/{name}" for name in ("phone", "sidecar", "other", "last"))
-PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder", OTHER: "other_binder", LAST: "last_binder"}
+PHONE, SIDECAR = "aosp.io/phone", "aosp.io/sidecar"
+PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder"}
 REMOVED = "former CDI spec removed"
 CDI, MOUNTS = ["envvar", "cdi-cri"], ["volume-mounts"]
 
 
-class Node:
+class Node(ServedNode):
     """A host with a device of each resource, and an empty directory of CDI specs."""
 
     def __init__(self, directory: Path, kubelet: Kubelet) -> None:
-        self.devices = DeviceDirectory(directory / "dev")
+        super().__init__(directory, kubelet, pod_resources_socket="")
         for prefix in PREFIXES.values():
             (self.devices.directory / f"{prefix}0").touch()
         self.cdi = directory / "cdi"
         self.cdi.mkdir()
-        self.kubelet = kubelet
-        self._directory = directory
 
     def configure(self, **device_lists: list[str]) -> Path:
         """Write a configuration; ``device_lists`` are by the second part of the resource name."""
@@ -43,14 +42,7 @@ class Node:
             {"resource_name": f"aosp.io/{key}", "device_prefix": PREFIXES[f"aosp.io/{key}"], "device_list": strategies}
             for key, strategies in device_lists.items()
         ]
-        config = {"version": "v1", "cdi_dir": str(self.cdi), "pod_resources_socket": "", "resources": resources}
-        path = self._directory / "config.yaml"
-        path.write_text(json.dumps(config))
-        return path
-
-    def serve(self, config: Path) -> ServeHere:
-        """Return a plugin with this configuration."""
-        return ServeHere(self.devices, self.kubelet.directory, "--config", str(config))
+        return super().configure(cdi_dir=str(self.cdi), resources=resources)
 
     async def served(self, *resources: str) -> None:
         """Wait until the kubelet has the device of each of these resources."""
@@ -77,12 +69,12 @@ async def node(tmp_path: Path, kubelet_dir: str) -> AsyncIterator[Node]:
 
 async def test_spec_stays_when_the_plugin_ends(node: Node) -> None:
     """Nor does a version that does not come up remove it."""
-    async with node.serve(node.configure(phone=CDI)):
+    async with node.serve(phone=CDI):
         await listed(node.kubelet, 1, PHONE)
         before = node.specs()
     assert list(before) == [PHONE]
     assert node.specs() == before
-    async with node.serve(node.configure(phone=["unknown"])) as broken:
+    async with node.serve(phone=["unknown"]) as broken:
         assert await broken.finish() == 2
     assert node.specs() == before
 
@@ -92,54 +84,26 @@ async def test_spec_of_a_removed_resource_goes_at_the_next_start(node: Node) -> 
     foreign = {"nvidia.com-gpu.json": "nvidia.com/gpu", "aosp.io_foreign.json": "aosp.io/foreign"}
     for name, kind in foreign.items():
         (node.cdi / name).write_text(json.dumps({"kind": kind}))
-    async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
+    async with node.serve(phone=CDI, sidecar=CDI):
         await node.served(PHONE, SIDECAR)
     assert node.specs().keys() == {PHONE, SIDECAR, *foreign.values()}
-    async with node.serve(node.configure(phone=CDI)) as plugin:
+    async with node.serve(phone=CDI) as plugin:
         await node.removed(SIDECAR)
         await until(lambda: any(REMOVED in line and "aosp.io_sidecar" in line for line in plugin.log))
         await node.served(PHONE)
     assert node.specs().keys() == {PHONE, *foreign.values()}
 
 
-async def test_spec_of_another_plugin_that_is_away_stays(node: Node) -> None:
-    """It serves other resources of the node, and no kubelet says which pods have devices of them."""
-    async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
-        await node.served(PHONE, SIDECAR)
-    async with node.serve(node.configure(other=CDI, last=CDI)):
-        await node.served(OTHER, LAST)
-    async with node.serve(node.configure(other=CDI)):
-        await node.served(OTHER)
-        await node.removed(LAST)
-    assert node.specs().keys() == {PHONE, SIDECAR, OTHER}
-
-
 async def test_spec_of_a_resource_that_no_longer_uses_cdi_stays(node: Node) -> None:
     """Containers that run have its names, until the resource leaves the configuration."""
-    async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
+    async with node.serve(phone=CDI, sidecar=CDI):
         await node.served(PHONE, SIDECAR)
-    async with node.serve(node.configure(phone=MOUNTS, sidecar=MOUNTS)):
+    async with node.serve(phone=MOUNTS, sidecar=MOUNTS):
         await node.served(PHONE, SIDECAR)
     assert node.specs().keys() == {PHONE, SIDECAR}
-    async with node.serve(node.configure(phone=MOUNTS)):
+    async with node.serve(phone=MOUNTS):
         await node.removed(SIDECAR)
     assert node.specs().keys() == {PHONE}
-
-
-async def test_spec_that_another_version_of_the_plugin_serves_stays(node: Node) -> None:
-    """A rolling update with maxSurge: the earlier version restarts, and its configuration lacks a resource."""
-    async with node.serve(node.configure(phone=CDI, sidecar=CDI, last=CDI)):
-        await node.served(PHONE, SIDECAR, LAST)
-    earlier = node.configure(phone=CDI, other=CDI)
-    with contextlib.closing(DeviceRecords(node.kubelet.directory, str(node.cdi), PHONE)) as records:
-        records.write(SIDECAR, {}, None)
-        async with node.serve(earlier):
-            await node.served(OTHER)
-            await node.removed(LAST)
-    assert node.specs().keys() == {PHONE, SIDECAR, OTHER}
-    async with node.serve(earlier):
-        await node.removed(SIDECAR)
-    assert node.specs().keys() == {PHONE, OTHER}
 
 
 # -- the same resource in another directory
@@ -188,21 +152,17 @@ def host(short_directory: Path) -> Specs:
     ("former", "present"), [("/run/cdi", "/etc/cdi"), ("/etc/cdi", "/var/run/cdi"), ("/run/cdi", "/opt/cdi")]
 )
 def test_spec_in_another_directory_of_the_runtime_goes_at_a_start(host: Specs, former: str, present: str) -> None:
-    """That in /var/run/cdi would have precedence, without an error."""
-    host.write(former, present.removeprefix("/var"))
+    """That in /var/run/cdi would have precedence, without an error.
+
+    It stays until the configured directory has it: a container that restarts meanwhile requires one of them.
+    """
+    host.write(former)
+    assert not host.remove(present)
+    assert host.places == {former}
+    host.write(present.removeprefix("/var"))
     assert host.remove(present) == [spec_path(f"{host.root}{former}", PHONE)]
     assert host.places == {present.removeprefix("/var")}
     assert len([*host.root.glob("*/cdi/nvidia.com_gpu.json")]) == 2
-
-
-def test_spec_stays_until_the_configured_directory_has_it(host: Specs) -> None:
-    """A container that restarts meanwhile requires one of them."""
-    host.write("/run/cdi")
-    assert not host.remove("/etc/cdi")
-    assert host.places == {"/run/cdi"}
-    host.write("/etc/cdi")
-    assert host.remove("/etc/cdi")
-    assert host.places == {"/etc/cdi"}
 
 
 def test_the_same_directory_by_another_path_keeps_its_spec(host: Specs) -> None:
@@ -236,7 +196,7 @@ def test_spec_that_another_process_serves_stays_in_its_directory(host: Specs) ->
 
 
 async def test_spec_follows_the_directory_of_a_reload(node: Node) -> None:
-    async with node.serve(node.configure(phone=CDI)) as plugin:
+    async with node.serve(phone=CDI) as plugin:
         await node.served(PHONE)
         former, node.cdi = node.cdi, node.cdi.with_name("other-cdi")
         node.cdi.mkdir()

@@ -73,20 +73,18 @@ async def test_serial_ports_example_serves_ports_and_follows_hotplug(kubelet_dir
     assert sockets(kubelet_dir) == []
 
 
-async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: str, devices: Path) -> None:
+async def test_kvm_example_serves_slots_of_one_device_and_metrics(
+    kubelet: Kubelet, pod_resources: PodResources, devices: Path
+) -> None:
     """They include how many devices the kubelet has."""
-    kvm, port, pods = devices / "kvm", free_port(), f"{kubelet_dir}/pods.sock"
-    served = f"kubelet_dir='{kubelet_dir}', pod_resources_socket='{pods}'"
+    kvm, port = devices / "kvm", free_port()
+    served = f"kubelet_dir='{kubelet.directory}', pod_resources_socket='{pod_resources.path}'"
     replacements = {
         '"/dev/kvm"': f"'{kvm}'",
         "list_devices),": f"list_devices, directories=['{devices}']), {served},",
         "127.0.0.1:9480": f"127.0.0.1:{port}",
     }
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        PodResources(kubelet, pods),
-        running("kvm_slots.py", devices, replacements),
-    ):
+    async with running("kvm_slots.py", devices, replacements):
         await listed(kubelet, 0, KVM)
         kvm.touch()
         await listed(kubelet, 100, KVM)
@@ -98,7 +96,7 @@ async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: s
         _, _, metrics = await http_get(port, "/metrics")
         assert f'device_plugin_devices{{health="healthy",reason="",resource="{KVM}"}} 100.0' in metrics
         assert f'device_plugin_kubelet_allocatable{{resource="{KVM}"}} 100.0' in metrics
-    assert sockets(kubelet_dir) == []
+    assert sockets(kubelet.directory) == []
 
 
 async def test_serial_ports_dra_example_publishes_ports_with_their_vendor(

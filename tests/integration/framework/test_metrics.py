@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import logging
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -26,14 +23,16 @@ from aosp_plugin.framework.listed import FoundListed
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import logs
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import Kubelet
 from tests.support import (
     IN_LIFE,
     PATIENCE,
     RESOURCE,
     DeviceDirectory,
+    connected,
     listed,
     ready,
+    run,
     unready,
     until,
 )
@@ -56,7 +55,6 @@ class Observed(NamedTuple):
 
     plugin: DevicePlugin
     metrics: Metrics
-    task: asyncio.Task[None]
 
     def value(self, name: str, **labels: str) -> float:
         """Return the value of a series of the resource, without the common prefix of its name."""
@@ -85,39 +83,24 @@ def series(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], flo
     }
 
 
-class LogLines(logging.Handler):
-    """Collects log lines in JSON format."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.addFilter(logs.add_resource)
-        self.setFormatter(logs.JsonFormatter())
-        self.entries: list[dict[str, Any]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Store a line."""
-        self.entries.append(json.loads(self.format(record)))
-
-    def take(self, *keys: str) -> list[tuple[Any, ...]]:
-        """Return level, message and ``keys`` of the lines since the last call. All must name the resource."""
-        entries, self.entries = self.entries, []
-        assert {entry["resource"] for entry in entries} <= {RESOURCE}
-        return [(entry["level"], entry["message"], *(entry[key] for key in keys if key in entry)) for entry in entries]
-
-
 @pytest.fixture
-def log() -> Iterator[LogLines]:
-    """Return the log lines of the plugin."""
-    lines = LogLines()
-    logger = logging.getLogger("aosp_plugin")
-    packages = [logging.getLogger(f"aosp_plugin.{name}") for name in ("framework", "backend", "binder")]
-    logger.setLevel(logging.INFO)
-    for package in packages:
-        package.addHandler(lines)
-    yield lines
-    logger.setLevel(logging.NOTSET)
-    for package in packages:
-        package.removeHandler(lines)
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Return the log, with the resource of each event."""
+    caplog.set_level(logging.INFO, "aosp_plugin")
+    caplog.handler.addFilter(logs.add_resource)
+    yield caplog
+    caplog.handler.removeFilter(logs.add_resource)
+
+
+def taken(log: pytest.LogCaptureFixture, *keys: str) -> list[tuple[Any, ...]]:
+    """Return level, message and ``keys`` of the plugin's events since the last call. All must name the resource."""
+    events = [vars(record) for record in log.records if record.name.startswith("aosp_plugin.")]
+    log.clear()
+    assert {event["resource"] for event in events} <= {RESOURCE}
+    return [
+        (event["levelname"].lower(), event["message"], *(event[key] for key in keys if key in event))
+        for event in events
+    ]
 
 
 def binder(devices: DeviceDirectory) -> BinderBackend:
@@ -127,44 +110,25 @@ def binder(devices: DeviceDirectory) -> BinderBackend:
 
 
 @contextlib.asynccontextmanager
-async def observed(backend: Backend[Any], kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
-    """Run a plugin with metrics. Its errors are in the task."""
+async def registered(
+    backend: Backend[Any], kubelet: Kubelet, count: int, timings: Timings = IN_LIFE
+) -> AsyncIterator[Observed]:
+    """Run a plugin with metrics, from when the kubelet has ``count`` devices of it."""
     files = FileEvents(timings)
     metrics = Metrics("aosp_plugin", reasons=tuple(Reason), polling=lambda: files.polling)
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(metrics, files=files, timings=timings))
-    task = asyncio.create_task(plugin.run())
-    try:
-        yield Observed(plugin, metrics, task)
-    finally:
-        plugin.stop()
-        await asyncio.wait({task})
-        files.close()
-
-
-@contextlib.asynccontextmanager
-async def registered(
-    backend: Backend[Any], kubelet: Kubelet, count: int, log: LogLines | None = None, timings: Timings = IN_LIFE
-) -> AsyncIterator[Observed]:
-    """Run a plugin, from when the kubelet has ``count`` devices of it. Earlier log lines are dropped."""
-    async with observed(backend, kubelet.directory, timings) as observer:
-        await listed(kubelet, count)
-        await ready(observer.plugin)
-        if log:
-            log.take()
-        yield observer
+    runtime = Runtime(metrics, files=files, timings=timings)
+    with contextlib.closing(files):
+        async with run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=runtime)) as plugin:
+            await listed(kubelet, count)
+            await ready(plugin)
+            yield Observed(plugin, metrics)
 
 
 @contextlib.asynccontextmanager
 async def stub(kubelet: Kubelet) -> AsyncIterator[DevicePluginAsyncStub]:
     """Connect to the plugin directly."""
-    path = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
-    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with connected(kubelet) as channel:
         yield DevicePluginStub(channel)
-
-
-def allocate(*ids: str) -> pb.AllocateRequest:
-    """Return a request for one container."""
-    return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
 
 
 # -- normal operation
@@ -195,35 +159,41 @@ async def test_metrics_of_a_registered_plugin(device_directory: DeviceDirectory,
 
 # -- requests
 
+METRICS = {"Allocate": "allocations_total", "PreStartContainer": "pre_starts_total"}
+"""The metric that counts the requests of an RPC."""
 
-async def test_refused_allocations_are_counted_and_logged(
-    device_directory: DeviceDirectory, kubelet: Kubelet, log: LogLines
+
+async def call(plugin: DevicePluginAsyncStub, rpc: str, *ids: str) -> None:
+    """Send a request for the devices of one container."""
+    if rpc == "Allocate":
+        containers = [pb.ContainerAllocateRequest(devices_ids=ids)]
+        await plugin.Allocate(pb.AllocateRequest(container_requests=containers), timeout=PATIENCE)
+    else:
+        await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("rpc", METRICS)
+async def test_refused_requests_are_counted_and_logged(
+    device_directory: DeviceDirectory, kubelet: Kubelet, log: pytest.LogCaptureFixture, rpc: str
 ) -> None:
+    """Whether a device is unknown, or closed to its own pod: the container does not start, which an alert tells."""
     device_directory.add(0, 1)
-    async with observed(binder(device_directory), kubelet.directory) as observer:
-        await listed(kubelet, 2)
-        await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 1})]))
+    async with registered(binder(device_directory), kubelet, 2) as observer, stub(kubelet) as plugin:
         device_directory.remove(1)
         await listed(kubelet, 1)
-        log.take()
-        async with stub(kubelet) as plugin:
-            for request in (allocate("aosp_binder9"), allocate("aosp_binder0", "aosp_binder1"), pb.AllocateRequest()):
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await plugin.Allocate(request)
-        assert observer.values("allocations_total", "code") == {
-            "OK": 1,
-            "NOT_FOUND": 1,
-            "FAILED_PRECONDITION": 1,
-            "INVALID_ARGUMENT": 1,
-        }
-        assert observer.value("allocation_duration_seconds_count") == 4
-        assert observer.value("allocation_duration_seconds_sum") > 0
-        refused = ("warning", "request refused", "Allocate")
-        assert log.take("rpc", "code", "device") == [
-            (*refused, "NOT_FOUND", "aosp_binder9"),
-            (*refused, "FAILED_PRECONDITION", "aosp_binder0,aosp_binder1"),
-            (*refused, "INVALID_ARGUMENT", ""),
-        ]
+        await call(plugin, rpc, "aosp_binder0")
+        log.clear()
+        for ids in (["aosp_binder9"], ["aosp_binder0", "aosp_binder1"], []):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(plugin, rpc, *ids)
+        codes = ("NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT")
+        assert observer.values(METRICS[rpc], "code") == dict.fromkeys(("OK", *codes), 1)
+        devices = ("aosp_binder9", "aosp_binder0,aosp_binder1", "")
+        refused = [("warning", "request refused", rpc, *each) for each in zip(codes, devices, strict=True)]
+        assert taken(log, "rpc", "code", "device") == refused
+        durations = 4 if rpc == "Allocate" else 0
+        assert observer.value("allocation_duration_seconds_count") == durations
+        assert (observer.value("allocation_duration_seconds_sum") > 0) == bool(durations)
 
 
 class FailingDevices(ListedDevices):
@@ -264,7 +234,7 @@ class ExhaustedError(AllocationError):
 )
 async def test_failing_requests_are_counted_and_logged(
     kubelet: Kubelet,
-    log: LogLines,
+    log: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
     code: grpc.StatusCode,
@@ -277,42 +247,25 @@ async def test_failing_requests_are_counted_and_logged(
     """
     # pytest-xdist cannot send a captured line whose text is not UTF-8.
     monkeypatch.setattr(logging.getLogger("grpc._cython.cygrpc"), "propagate", False)
-    async with registered(FailingDevices(error), kubelet, 1, log) as observer:
+    async with registered(FailingDevices(error), kubelet, 1) as observer:
+        log.clear()
         async with stub(kubelet) as plugin:
-            with pytest.raises(grpc.aio.AioRpcError, match=r"no room|StopIteration") as raised:
-                await plugin.Allocate(allocate("a"), timeout=PATIENCE)
-            assert raised.value.code() is code
-            with pytest.raises(grpc.aio.AioRpcError, match=r"no room|StopIteration") as raised:
-                await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]), timeout=PATIENCE)
-            assert raised.value.code() is code
-        assert observer.values("allocations_total", "code") == {code.name: 1}
-        assert observer.values("pre_starts_total", "code") == {code.name: 1}
-        rpcs = ("Allocate", "PreStartContainer") if level else ()
+            for rpc, metric in METRICS.items():
+                with pytest.raises(grpc.aio.AioRpcError, match=r"no room|StopIteration") as raised:
+                    await call(plugin, rpc, "a")
+                assert raised.value.code() is code
+                assert observer.values(metric, "code") == {code.name: 1}
         event = "request failed" if level == "error" else "request refused"
-        assert log.take("rpc", "code", "device") == [(level, event, rpc, code.name, "a") for rpc in rpcs]
-
-
-async def test_refused_starts_of_containers_are_counted(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
-    """Whether the device is unknown or closed to its own pod: the container does not start, which an alert tells."""
-    device_directory.add(0, 1)
-    async with registered(binder(device_directory), kubelet, 2) as observer, stub(kubelet) as plugin:
-        device_directory.remove(1)
-        await listed(kubelet, 1)
-        for ids in (["aosp_binder9"], ["aosp_binder1"], []):
-            with pytest.raises(grpc.aio.AioRpcError):
-                await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=PATIENCE)
-        await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["aosp_binder0"]), timeout=PATIENCE)
-        codes = ("NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OK")
-        assert observer.values("pre_starts_total", "code") == dict.fromkeys(codes, 1)
-
-
-# -- registration
+        logged = [(level, event, rpc, code.name, "a") for rpc in METRICS] if level else []
+        assert taken(log, "rpc", "code", "device") == logged
 
 
 # -- scans
 
 
-async def test_failing_scan_makes_the_plugin_unhealthy(kubelet: Kubelet, tmp_path: Path, log: LogLines) -> None:
+async def test_failing_scan_makes_the_plugin_unhealthy(
+    kubelet: Kubelet, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
     """The device list stays, and begin and end are logged once.
 
     The latency of the next update counts from the event before the failing scan, even if the successful scan had none.
@@ -328,7 +281,8 @@ async def test_failing_scan_makes_the_plugin_unhealthy(kubelet: Kubelet, tmp_pat
 
     (directory / "a").touch()
     backend = ListedDevices(RESOURCE, list_devices, directories=[str(directory)])
-    async with registered(backend, kubelet, 1, log, IN_LIFE._replace(retry=3600.0)) as observer:
+    async with registered(backend, kubelet, 1, IN_LIFE._replace(retry=3600.0)) as observer:
+        log.clear()
 
         async def scans(failed: int) -> None:
             await until(lambda: observer.value("scans_total", result="failed") == failed)
@@ -346,7 +300,7 @@ async def test_failing_scan_makes_the_plugin_unhealthy(kubelet: Kubelet, tmp_pat
         await ready(observer.plugin)
         assert observer.value("update_latency_seconds_count") == 1
         assert observer.values("scans_total", "result") == {"ok": 2, "failed": 2}
-        events = [entry for entry in log.take("error") if "device scan" in entry[1]]
+        events = [entry for entry in taken(log, "error") if "device scan" in entry[1]]
         assert events == [("error", SCAN_FAILED, "[Errno 5] gone"), ("info", SCAN_RECOVERED)]
         observer.plugin.rescan()
         await until(lambda: observer.value("scans_total", result="ok") == 3)

@@ -24,7 +24,7 @@ from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import Refuse
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
-from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, Serve, listed, names, run, sockets, until
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, Serve, connected, listed, names, run, until
 
 PREPARE, UNPREPARE = (f"/{CLAIM_SERVICES[0]}/Node{name}Resources" for name in ("Prepare", "Unprepare"))
 CLAIMS = {"prepared": "phone0", "free": "phone1"}
@@ -111,15 +111,13 @@ class BrokenDevices(ListedDevices):
     ],
 )
 async def test_request_to_the_device_plugin_leaves_nothing_when_it_is_refused(
-    kubelet_dir: str, error: type[Exception], method: str, data: bytes, code: str
+    kubelet: Kubelet, error: type[Exception], method: str, data: bytes, code: str
 ) -> None:
     gc.collect()  # what other tests have left
-    plugin = DevicePlugin(BrokenDevices(error), kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+    async with run(DevicePlugin(BrokenDevices(error), kubelet_dir=kubelet.directory, runtime=Runtime(timings=IN_LIFE))):
         await listed(kubelet, 1)
-        address = f"unix:{kubelet_dir}/{sockets(kubelet_dir)[0]}"
         assert kept()["_ServicerContext"], "that of ListAndWatch"
-        async with grpc.aio.insecure_channel(address) as channel, nothing_kept():
+        async with connected(kubelet) as channel, nothing_kept():
             for _ in range(3):
                 assert await outcome(channel, f"/v1beta1.DevicePlugin/{method}", data) == code
 
@@ -163,13 +161,13 @@ async def test_request_for_a_claim_leaves_nothing_when_it_fails(
                 backend.fail = set()  # rounds of repairs would go on to raise errors
 
 
-async def test_giant_requests_do_not_grow_the_process(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_giant_requests_do_not_grow_the_process(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
     """Each is refused, and would take a megabyte if something kept it."""
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
+    async with Serve(device_directory, kubelet.directory) as serve:
         await listed(kubelet, 0)
         log = asyncio.create_task(serve.finish())
         process = psutil.Process(serve.process.pid)
-        async with grpc.aio.insecure_channel(f"unix:{kubelet_dir}/{sockets(kubelet_dir)[0]}") as channel:
+        async with connected(kubelet) as channel:
             data, before = allocate("x" * 1_000_000), process.memory_info().rss
             for _ in range(320):
                 assert await outcome(channel, "/v1beta1.DevicePlugin/Allocate", data) == "NOT_FOUND"

@@ -27,19 +27,12 @@ EVENTS_ONLY = Timings(safety=NEVER, retry=NEVER)
 """No scan without a change."""
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """Return an empty directory."""
-    directory = tmp_path / "dev"
-    directory.mkdir()
-    return directory
-
-
 class RecordingBackend(ListedDevices):
     """The files of a directory as devices; counts the scans."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__("example.com/file", lambda: [f"/dev/{path.name}" for path in directory.iterdir()])
+        self.directory = directory
         self.watched = frozenset({str(directory)})
         self.scans = 0
         self.updated = asyncio.Event()
@@ -69,6 +62,13 @@ class RecordingBackend(ListedDevices):
         self.scanned.clear()
 
 
+@pytest.fixture
+async def backend(tmp_path: Path) -> RecordingBackend:
+    """Return the backend of an empty directory."""
+    (tmp_path / "dev").mkdir()
+    return RecordingBackend(tmp_path / "dev")
+
+
 @contextlib.asynccontextmanager
 async def scanning(backend: RecordingBackend, timings: Timings = EVENTS_ONLY) -> AsyncIterator[ScanLoop]:
     """Run the loop inside the context, after its first scan."""
@@ -95,25 +95,25 @@ async def published(loop: ScanLoop, *expected: str) -> None:
     await until(lambda: ids(loop) == set(expected))
 
 
-async def test_changes_and_triggers_cause_scans(directory: Path) -> None:
-    backend = RecordingBackend(directory)
+async def test_changes_and_triggers_cause_scans(backend: RecordingBackend) -> None:
     async with scanning(backend) as loop:
-        (directory / "a").touch()
+        (backend.directory / "a").touch()
         await published(loop, "a")
-        (directory / "a").unlink()
+        (backend.directory / "a").unlink()
         await published(loop)
         backend.scanned.clear()
         loop.trigger()
         await backend.next_scan()
 
 
-async def test_failed_update_of_the_host_is_not_repeated_because_of_what_it_has_changed(directory: Path) -> None:
-    backend = RecordingBackend(directory)
+async def test_failed_update_of_the_host_is_not_repeated_because_of_what_it_has_changed(
+    backend: RecordingBackend,
+) -> None:
     updates: list[str] = []
 
     def fail(_found: FoundListed) -> bool:
         updates.append(f"attempt{len(updates)}")
-        (directory / updates[-1]).touch()
+        (backend.directory / updates[-1]).touch()
         raise BackendError("the limit of mounts is reached")
 
     async with scanning(backend) as loop:
@@ -126,29 +126,27 @@ async def test_failed_update_of_the_host_is_not_repeated_because_of_what_it_has_
     assert updates == ["attempt0"]
 
 
-async def test_change_during_a_scan_is_followed_by_another_one(directory: Path) -> None:
-    backend = RecordingBackend(directory)
+async def test_change_during_a_scan_is_followed_by_another_one(backend: RecordingBackend) -> None:
     async with scanning(backend) as loop:
         listed = backend._list_devices
 
         def list_before_a_change() -> list[str | ListedDevice]:
             backend._list_devices = listed
             found = [*listed()]
-            (directory / "later").touch()
+            (backend.directory / "later").touch()
             return found
 
         backend._list_devices = list_before_a_change
-        (directory / "a").touch()
+        (backend.directory / "a").touch()
         await published(loop, "a", "later")
 
 
-async def test_scan_that_finds_a_directory_is_followed_by_another(directory: Path, tmp_path: Path) -> None:
+async def test_scan_that_finds_a_directory_is_followed_by_another(backend: RecordingBackend, tmp_path: Path) -> None:
     """What was in it before it was watched may have changed since."""
-    backend = RecordingBackend(directory)
     further = tmp_path / "further"
     further.mkdir()
     async with scanning(backend) as loop:
-        backend.before_scan = lambda: setattr(backend, "watched", frozenset({str(directory), str(further)}))
+        backend.before_scan = lambda: setattr(backend, "watched", frozenset({str(backend.directory), str(further)}))
         loop.trigger()
         await backend.next_scan()
         await backend.next_scan()
@@ -156,15 +154,13 @@ async def test_scan_that_finds_a_directory_is_followed_by_another(directory: Pat
         await backend.next_scan()
 
 
-async def test_first_scan_is_followed_by_another(directory: Path) -> None:
+async def test_first_scan_is_followed_by_another(backend: RecordingBackend) -> None:
     """It finds which directories to watch, and something may have changed in them since."""
-    backend = RecordingBackend(directory)
     async with scanning(backend, Timings(safety=NEVER, retry=0.05)):
         await backend.next_scan()
 
 
-async def test_update_of_the_host_that_has_changed_devices_is_followed_by_a_scan(directory: Path) -> None:
-    backend = RecordingBackend(directory)
+async def test_update_of_the_host_that_has_changed_devices_is_followed_by_a_scan(backend: RecordingBackend) -> None:
     changes = [True, False]
     async with scanning(backend) as loop:
         backend.update_host = lambda _found: changes.pop(0)  # type: ignore[method-assign]
@@ -172,34 +168,32 @@ async def test_update_of_the_host_that_has_changed_devices_is_followed_by_a_scan
         await until(lambda: not changes)
 
 
-async def test_host_is_left_to_another_plugin_that_has_taken_over(directory: Path) -> None:
-    backend = RecordingBackend(directory)
+async def test_host_is_left_to_another_plugin_that_has_taken_over(backend: RecordingBackend) -> None:
     async with scanning(backend) as loop:
         loop.pause_updates(paused=True)
         await backend.next_scan()
-        (directory / "a").touch()
+        (backend.directory / "a").touch()
         await published(loop, "a")
         assert not backend.updated.is_set()
         loop.pause_updates(paused=False)
         await asyncio.wait_for(backend.updated.wait(), PATIENCE)
 
 
-async def test_failed_scan_is_repeated_and_has_lost_no_change(directory: Path) -> None:
+async def test_failed_scan_is_repeated_and_has_lost_no_change(backend: RecordingBackend) -> None:
     def fail() -> None:
         raise BackendError("broken for the test")
 
-    backend = RecordingBackend(directory)
     async with scanning(backend, Timings(safety=NEVER, retry=0.05)) as loop:
         backend.before_scan = fail
-        (directory / "a").touch()
+        (backend.directory / "a").touch()
         await published(loop, "a")
         await until(lambda: not reported(loop))
 
 
-async def test_another_call_that_hangs_is_reported_until_it_ends(directory: Path) -> None:
+async def test_another_call_that_hangs_is_reported_until_it_ends(backend: RecordingBackend) -> None:
     """Scans wait for it, so the devices may be out of date."""
     released = threading.Event()
-    async with scanning(RecordingBackend(directory), EVENTS_ONLY._replace(hang=0.01)) as loop:
+    async with scanning(backend, EVENTS_ONLY._replace(hang=0.01)) as loop:
         async with background_task(loop.worker.run(partial(released.wait, PATIENCE), label="PreStartContainer")):
             await until(lambda: bool(reported(loop)))
             (condition,) = reported(loop)
@@ -208,39 +202,37 @@ async def test_another_call_that_hangs_is_reported_until_it_ends(directory: Path
         await until(lambda: not reported(loop))
 
 
-async def test_scan_is_repeated_without_a_change(directory: Path) -> None:
+async def test_scan_is_repeated_without_a_change(backend: RecordingBackend) -> None:
     """For changes that the kernel does not report."""
-    backend = RecordingBackend(directory)
     async with scanning(backend, Timings(safety=0.05)):
         await backend.next_scan()
         await backend.next_scan()
 
 
-async def test_changes_without_end_do_not_put_off_the_scan(directory: Path) -> None:
+async def test_changes_without_end_do_not_put_off_the_scan(backend: RecordingBackend) -> None:
     """A device that flaps: the host is never quiet."""
-    backend = RecordingBackend(directory)
     async with scanning(backend, Timings(quiet=NEVER, longest_delay=0.1, safety=NEVER)) as loop:
-        (directory / "a").touch()
+        (backend.directory / "a").touch()
         await published(loop, "a")
 
 
-async def test_rest_after_a_scan_ends_with_the_loop(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rest_after_a_scan_ends_with_the_loop(backend: RecordingBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aosp_plugin.framework.scan_loop.REST", 10**9)
-    backend = RecordingBackend(directory)
     async with scanning(backend) as loop:
         loop.trigger()
         await backend.next_scan()
 
 
-async def test_the_log_names_the_devices_that_have_changed(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_names_the_devices_that_have_changed(
+    backend: RecordingBackend, caplog: pytest.LogCaptureFixture
+) -> None:
     """Of the first list, only those that are unhealthy."""
     caplog.set_level("INFO")
-    (directory / "a").touch()
-    backend = RecordingBackend(directory)
+    (backend.directory / "a").touch()
     async with scanning(backend) as loop:
         loop.trigger()
         await published(loop, "a")
-        (directory / "b").touch()
+        (backend.directory / "b").touch()
         await published(loop, "a", "b")
     records = [record.__dict__ for record in caplog.records if record.message == "devices changed"]
     assert [record["changed"] for record in records] == ["", "b:new"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator
 from functools import partial
@@ -14,7 +13,6 @@ import pytest
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
-from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Kubelet
@@ -28,48 +26,48 @@ from tests.support import IN_LIFE, PATIENCE, DeviceDirectory, listed, make_plugi
 HANGS_SOON = IN_LIFE._replace(hang=0.05)
 
 
-@contextlib.asynccontextmanager
-async def registered(kubelet_dir: str, plugin: DevicePlugin, devices: int) -> AsyncIterator[DevicePlugin]:
-    """Run a plugin that a kubelet has registered."""
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, devices, plugin.resource_name)
+@pytest.fixture
+def devices(device_directory: DeviceDirectory) -> DeviceDirectory:
+    device_directory.add(0)
+    return device_directory
+
+
+@pytest.fixture
+async def registered(devices: DeviceDirectory, kubelet: Kubelet) -> AsyncIterator[DevicePlugin]:
+    """Yield a plugin that a kubelet has registered."""
+    async with run(make_plugin(devices, kubelet.directory, timings=HANGS_SOON)) as plugin:
+        await listed(kubelet, 1)
         await until(lambda: plugin.registered)
         yield plugin
 
 
-async def test_a_plugin_without_a_kubelet_is_not_registered(kubelet_dir: str, tmp_path: Path) -> None:
-    devices = DeviceDirectory(tmp_path / "dev")
-    devices.add(0)
+async def test_a_plugin_without_a_kubelet_is_not_registered(kubelet_dir: str, devices: DeviceDirectory) -> None:
     async with run(make_plugin(devices, kubelet_dir)) as plugin:
         await until(lambda: "there is no" in unready(plugin))
         assert problems_of(plugin) == [("error", "not-registered")]
 
 
 async def test_a_scan_that_hangs_is_shown_beside_what_the_kubelet_lacks(
-    kubelet_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registered: DevicePlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One round of questions with fewer devices is not shown, two are."""
-    devices = DeviceDirectory(tmp_path / "dev")
-    devices.add(0)
-    async with registered(kubelet_dir, make_plugin(devices, kubelet_dir, timings=HANGS_SOON), 1) as plugin:
-        released = threading.Event()
-        monkeypatch.setattr(plugin._scan_loop.backend, "scan", lambda: released.wait(PATIENCE) and FoundDevices())
-        plugin.rescan()
-        await until(lambda: "device scan has been hanging for" in unready(plugin))
-        plugin.confirmation.compare(0, 1, 0.0)
-        assert problems_of(plugin) == [("error", "outdated")]
-        plugin.confirmation.compare(0, 1, 0.0)
-        assert {*problems_of(plugin)} == {("error", "kubelet-disagrees"), ("error", "outdated")}
-        released.set()
+    released = threading.Event()
+    monkeypatch.setattr(registered._scan_loop.backend, "scan", lambda: released.wait(PATIENCE) and FoundDevices())
+    registered.rescan()
+    await until(lambda: "device scan has been hanging for" in unready(registered))
+    registered.confirmation.compare(0, 1, 0.0)
+    assert problems_of(registered) == [("error", "outdated")]
+    registered.confirmation.compare(0, 1, 0.0)
+    assert {*problems_of(registered)} == {("error", "kubelet-disagrees"), ("error", "outdated")}
+    released.set()
 
 
 async def test_a_host_that_cannot_be_updated_does_not_make_the_device_list_outdated(
-    kubelet_dir: str, tmp_path: Path
+    kubelet_dir: str, devices: DeviceDirectory
 ) -> None:
-    devices = DeviceDirectory(tmp_path / "dev")
-    devices.add(0)
-    (tmp_path / "cdi").touch()
-    backend = binder_backend(devices.directory, cdi_dir=tmp_path / "cdi", device_list=(DeviceList.CDI_CRI,))
+    cdi_dir = devices.directory.parent / "cdi"
+    cdi_dir.touch()
+    backend = binder_backend(devices.directory, cdi_dir=cdi_dir, device_list=(DeviceList.CDI_CRI,))
     plugin = DevicePlugin(backend.backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
     async with Kubelet(kubelet_dir), run(plugin):
         await until(lambda: plugin.registered and "host update failed" in unready(plugin))
@@ -77,21 +75,18 @@ async def test_a_host_that_cannot_be_updated_does_not_make_the_device_list_outda
         assert "outdated" not in dict(problems_of(plugin)).values()
 
 
-async def test_a_kubelet_directory_that_hangs_is_no_lost_registration(kubelet_dir: str, tmp_path: Path) -> None:
-    devices = DeviceDirectory(tmp_path / "dev")
-    devices.add(0)
-    async with registered(kubelet_dir, make_plugin(devices, kubelet_dir, timings=HANGS_SOON), 1) as plugin:
-        released = threading.Event()
-        access = asyncio.create_task(plugin.registration._monitor.run("read", partial(released.wait, PATIENCE)))
-        await until(lambda: "kubelet directory has been hanging for" in unready(plugin))
-        assert problems_of(plugin) == [("error", "kubelet-directory-hangs")]
-        released.set()
-        await access
+async def test_a_kubelet_directory_that_hangs_is_no_lost_registration(registered: DevicePlugin) -> None:
+    released = threading.Event()
+    access = asyncio.create_task(registered.registration._monitor.run("read", partial(released.wait, PATIENCE)))
+    await until(lambda: "kubelet directory has been hanging for" in unready(registered))
+    assert problems_of(registered) == [("error", "kubelet-directory-hangs")]
+    released.set()
+    await access
 
 
-async def test_a_kubelet_directory_that_hangs_from_the_start_is_reported(kubelet_dir: str, tmp_path: Path) -> None:
-    devices = DeviceDirectory(tmp_path / "dev")
-    devices.add(0)
+async def test_a_kubelet_directory_that_hangs_from_the_start_is_reported(
+    kubelet_dir: str, devices: DeviceDirectory
+) -> None:
     plugin = make_plugin(devices, kubelet_dir, timings=HANGS_SOON)
     released = threading.Event()
     access = asyncio.create_task(plugin.registration._monitor.run("read", partial(released.wait, PATIENCE)))
@@ -111,30 +106,19 @@ def backend(short_directory: Path) -> DirectoryBackend:
     return DirectoryBackend(short_directory / "phones", count=4)
 
 
-@contextlib.asynccontextmanager
-async def started(driver: DraDriver) -> AsyncIterator[DraDriver]:
-    """Run a driver that does not become ready."""
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(driver.run())
-        await until(lambda: driver.registered)
-        yield driver
-        driver.stop()
-
-
 async def test_a_driver_without_a_kubelet_misses_no_slices(node: DraNode, backend: DirectoryBackend) -> None:
     """None are wanted before the registration."""
     await node.kubelet.stop()
     driver = node.driver(backend)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(driver.run())
+    async with node.begun(driver):
         await until(lambda: driver.inventory.snapshot.healthy == 4)
         assert problems_of(driver) == [("error", "not-registered")]
-        driver.stop()
 
 
 async def test_slices_that_the_api_server_refuses_are_missing(node: DraNode, backend: DirectoryBackend) -> None:
     node.server.faults.add(Refuse(403), verb="create", resource="resourceslices")
-    async with started(node.driver(backend)) as driver:
+    driver = node.driver(backend)
+    async with node.begun(driver):
         await until(lambda: "403" in unready(driver))
         assert problems_of(driver) == [("error", "slices-missing")]
 
@@ -187,7 +171,8 @@ async def test_claims_that_cannot_be_recorded_are_no_outdated_device_list(
     records = node.directory / "plugins" / DRIVER
     records.parent.mkdir(exist_ok=True)
     records.touch()
-    async with started(node.driver(backend)) as driver:
+    driver = node.driver(backend)
+    async with node.begun(driver):
         await until(lambda: "claims cannot be repaired" in unready(driver) and driver._publisher.confirmed)
         await until(lambda: problems_of(driver) == [("error", "claims-failing")])
 

@@ -3,31 +3,35 @@
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.report import node_events
 from kubelet_standin import Kubelet, PodResources
 from kubelet_standin.apiserver import ApiServer, Hang
-from tests.support import RESOURCE, DeviceDirectory, ServeHere, free_port, http_get, listed
+from tests.served_node import ServedNode
+from tests.support import RESOURCE, free_port, http_get, listed
 
 KEY = "aosp.io/starting"
 NODE = protocol.object_path(protocol.NODES, "worker")
 EVENTS = protocol.events("default")
 
 
-class Node:
-    """A node with a kubelet and an API server, on which the plugin runs."""
+class Node(ServedNode):
+    """A node with an API server, which the plugin knows by its address."""
 
     def __init__(self, directory: Path, server: ApiServer, kubelet: Kubelet) -> None:
-        self.directory = directory
+        super().__init__(
+            directory,
+            kubelet,
+            port=free_port(),
+            pod_resources_socket=f"{directory}/pods.sock",
+            service_account_dir=f"{directory}/account",
+            shared_devices=[],
+        )
+        self.environment = {**server.environment, "NODE_NAME": "worker"}
         self.server = server
-        self.kubelet = kubelet
-        self.devices = DeviceDirectory(directory / "dev")
-        self.port = free_port()
         (directory / "account").mkdir()
         server.write_service_account(str(directory / "account"))
         body = {
@@ -36,25 +40,6 @@ class Node:
             "status": {"allocatable": {RESOURCE: "3"}},
         }
         server.objects.create(protocol.NODES, body)
-
-    def plugin(self, **keys: Any) -> ServeHere:
-        """Write the configuration with these keys, and return the plugin; it knows the API server by its address."""
-        config = {
-            "version": "v1",
-            "device_dir": str(self.devices.directory),
-            "kubelet_dir": str(self.kubelet.directory),
-            "pod_resources_socket": f"{self.directory}/pods.sock",
-            "service_account_dir": str(self.directory / "account"),
-            "shared_devices": [],
-            "verify": "file",
-            "listen": f"127.0.0.1:{self.port}",
-            **keys,
-        }
-        path = self.directory / "config.yaml"
-        path.write_text(yaml.safe_dump(config))
-        environment = {**self.server.environment, "NODE_NAME": "worker"}
-        kubelet_dir = str(self.kubelet.directory)
-        return ServeHere(self.devices, kubelet_dir, f"--config={path}", environment=environment, usual_flags=False)
 
     @property
     def events(self) -> dict[str, str]:
@@ -87,7 +72,7 @@ async def node(short_directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 
 async def test_the_taint_goes_when_the_kubelet_has_the_devices_and_lost_devices_are_an_event(node: Node) -> None:
     node.devices.add(0, 1, 2)
-    async with node.plugin(node_events=True, startup_taint=KEY):
+    async with node.serve(node_events=True, startup_taint=KEY):
         await node.server.wait_for(lambda _: node.taints == [])
         node.devices.remove(1, 2)
         await node.server.wait_for(lambda _: "DevicesLost" in node.events)
@@ -104,7 +89,7 @@ async def test_the_taint_goes_when_the_kubelet_has_the_devices_and_lost_devices_
 async def test_an_api_server_that_hangs_affects_neither_devices_nor_the_end(node: Node) -> None:
     hang = node.server.faults.add(Hang())
     node.devices.add(0, 1)
-    async with node.plugin(node_events=True, startup_taint=KEY) as plugin:
+    async with node.serve(node_events=True, startup_taint=KEY) as plugin:
         await listed(node.kubelet, 2)
         await node.server.wait_for(lambda _: hang.hits)
         node.devices.remove(0)

@@ -6,8 +6,10 @@ import random
 import re
 import resource
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,6 +179,32 @@ def test_removed_or_replaced_file_is_written_again(tmp_path: Path) -> None:
     path.symlink_to(victim)
     assert file.write(None)
     assert (victim.read_bytes(), os.listdir(directory)) == (b"mine", [])
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_file_is_not_writable_for_others_under_any_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    """Nor are its temporary file and its directory. A container runtime applies the spec as root."""
+    modes: list[int] = []
+    os_open: Callable[..., int] = os.open
+
+    def record(*arguments: Any, **keywords: Any) -> int:
+        descriptor = os_open(*arguments, **keywords)
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return descriptor
+
+    monkeypatch.setattr(os, "open", record)
+    before = os.umask(umask)
+    try:
+        SpecFile(str(tmp_path / "cdi"), RESOURCE).write(b"{}")
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
+    assert [stat.S_IMODE(path.lstat().st_mode) for path in (tmp_path / "cdi", tmp_path / "cdi" / FILE)] == [
+        0o755,
+        0o644,
+    ]
 
 
 def test_file_is_complete_and_synced_before_it_replaces_the_old_one(

@@ -22,19 +22,13 @@ SLICES = protocol.RESOURCE_SLICES
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: ApiServer) -> AsyncIterator[ApiClient]:
-    async with client_of(server) as client:
+async def client(api_server: ApiServer) -> AsyncIterator[ApiClient]:
+    async with client_of(api_server) as client:
         yield client
 
 
-def client_of(server: ApiServer, **options: Any) -> contextlib.aclosing[ApiClient]:
-    return contextlib.aclosing(ApiClient(StaticCredentials(server.url), **options))
+def client_of(api_server: ApiServer, **options: Any) -> contextlib.aclosing[ApiClient]:
+    return contextlib.aclosing(ApiClient(StaticCredentials(api_server.url), **options))
 
 
 def a_slice(name: str = "a", *, node: str = "worker", devices: int = 1, **device: Any) -> dict[str, Any]:
@@ -51,22 +45,22 @@ def a_slice(name: str = "a", *, node: str = "worker", devices: int = 1, **device
     }
 
 
-async def test_a_watch_from_a_version_that_is_too_old_is_gone(server: ApiServer, client: ApiClient) -> None:
-    server.objects.create(SLICES, a_slice())
-    server.compact()
+async def test_a_watch_from_a_version_that_is_too_old_is_gone(api_server: ApiServer, client: ApiClient) -> None:
+    api_server.objects.create(SLICES, a_slice())
+    api_server.compact()
     with pytest.raises(ApiError, match="410 Expired: too old resource version"):
         await anext(client.watch(SLICES, resource_version="1"))
 
 
-async def test_a_watch_that_the_server_does_not_end_is_broken(server: ApiServer) -> None:
-    async with client_of(server, limits=ApiLimits(watch=(0.0, 0.0), grace=0.2)) as client:
-        server.faults.silence_watches()
+async def test_a_watch_that_the_server_does_not_end_is_broken(api_server: ApiServer) -> None:
+    async with client_of(api_server, limits=ApiLimits(watch=(0.0, 0.0), grace=0.2)) as client:
+        api_server.faults.silence_watches()
         with pytest.raises(ApiUnavailableError, match="the server did not answer in time"):
             await anext(client.watch(SLICES, resource_version="1"))
 
 
-async def test_a_throttled_request_has_the_pause(server: ApiServer, client: ApiClient) -> None:
-    server.faults.add(Throttle(7.0), times=1)
+async def test_a_throttled_request_has_the_pause(api_server: ApiServer, client: ApiClient) -> None:
+    api_server.faults.add(Throttle(7.0), times=1)
     with pytest.raises(ApiError, match="429 Too Many Requests") as info:
         await client.list(SLICES)
     assert (info.value.retry_after, info.value.transient) == (7.0, True)
@@ -101,10 +95,10 @@ async def test_a_throttled_request_has_the_pause(server: ApiServer, client: ApiC
 )
 @pytest.mark.parametrize("verb", ["get", "list", "watch"])
 async def test_an_answer_that_is_not_the_apis_is_unavailable(
-    server: ApiServer, client: ApiClient, fault: Any, verb: str
+    api_server: ApiServer, client: ApiClient, fault: Any, verb: str
 ) -> None:
-    server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
-    server.faults.add(fault)
+    api_server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
+    api_server.faults.add(fault)
     requests: dict[str, Callable[[], Awaitable[object]]] = {
         "get": lambda: client.get(protocol.object_path(protocol.NODES, "worker")),
         "list": lambda: client.list(protocol.NODES),
@@ -121,8 +115,8 @@ async def test_an_answer_that_is_not_the_apis_is_unavailable(
 
 
 @pytest.mark.parametrize("status", [200, 500])
-async def test_an_answer_without_end_is_given_up(server: ApiServer, client: ApiClient, status: int) -> None:
-    server.faults.add(
+async def test_an_answer_without_end_is_given_up(api_server: ApiServer, client: ApiClient, status: int) -> None:
+    api_server.faults.add(
         RawBytes(f"HTTP/1.0 {status} x\r\nContent-Type: application/json\r\n\r\n".encode() + bytes(20 << 20))
     )
     with pytest.raises(ApiUnavailableError) as info:
@@ -131,29 +125,29 @@ async def test_an_answer_without_end_is_given_up(server: ApiServer, client: ApiC
     assert len(str(info.value)) < 1000
 
 
-async def test_an_event_without_end_is_given_up(server: ApiServer, client: ApiClient) -> None:
-    server.faults.add(Garbage(bytes(5 << 20)))
+async def test_an_event_without_end_is_given_up(api_server: ApiServer, client: ApiClient) -> None:
+    api_server.faults.add(Garbage(bytes(5 << 20)))
     with pytest.raises(ApiUnavailableError, match=r"LineTooLong|Chunk too big"):
         await anext(client.watch(SLICES, resource_version="1"))
 
 
-async def test_a_request_that_hangs_has_a_deadline(server: ApiServer) -> None:
-    server.faults.add(Hang())
-    async with client_of(server, limits=ApiLimits(request=0.1)) as client:
+async def test_a_request_that_hangs_has_a_deadline(api_server: ApiServer) -> None:
+    api_server.faults.add(Hang())
+    async with client_of(api_server, limits=ApiLimits(request=0.1)) as client:
         with pytest.raises(ApiUnavailableError, match="did not answer in time"):
             await client.list(SLICES)
         with pytest.raises(ApiUnavailableError, match="did not answer in time"):
             await anext(client.watch(SLICES, resource_version="1"))
-    server.faults.clear()
+    api_server.faults.clear()
 
 
-async def test_each_request_is_observed(server: ApiServer) -> None:
+async def test_each_request_is_observed(api_server: ApiServer) -> None:
     seen: list[tuple[str, str, str]] = []
-    async with client_of(server, observer=lambda *event: seen.append(event[:3])) as client:
+    async with client_of(api_server, observer=lambda *event: seen.append(event[:3])) as client:
         with pytest.raises(ApiError):
             await client.get(protocol.object_path(protocol.resource_claims("default"), "a"))
         await client.create(SLICES, a_slice())
-        await server.stop()
+        await api_server.stop()
         with pytest.raises(ApiError):
             await client.list(SLICES)
     assert seen == [

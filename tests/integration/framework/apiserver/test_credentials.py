@@ -16,17 +16,13 @@ from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableErr
 from aosp_plugin.framework.conditions import Conditions
 from kubelet_standin.apiserver import ApiServer
 
-
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer(tls=True) as server:
-        yield server
+pytestmark = pytest.mark.api_server(tls=True)
 
 
 @pytest.fixture
-async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[ApiClient]:
-    server.write_service_account(str(tmp_path), "first")
-    account = ServiceAccount(server.url, str(tmp_path), conditions=Conditions())
+async def client(api_server: ApiServer, tmp_path: Path) -> AsyncIterator[ApiClient]:
+    api_server.write_service_account(str(tmp_path), "first")
+    account = ServiceAccount(api_server.url, str(tmp_path), conditions=Conditions())
     async with contextlib.aclosing(ApiClient(account)) as client:
         yield client
 
@@ -35,33 +31,33 @@ def write(directory: Path, name: str, content: str) -> None:
     (directory / name).write_text(content)
 
 
-async def test_a_pod_finds_the_api_server_by_its_environment(server: ApiServer, tmp_path: Path) -> None:
-    server.write_service_account(str(tmp_path))
-    account = in_cluster(str(tmp_path), server.environment, conditions=Conditions())
+async def test_a_pod_finds_the_api_server_by_its_environment(api_server: ApiServer, tmp_path: Path) -> None:
+    api_server.write_service_account(str(tmp_path))
+    account = in_cluster(str(tmp_path), api_server.environment, conditions=Conditions())
     async with contextlib.aclosing(ApiClient(account)) as client:
         assert await client.list(protocol.NODES) == []
 
 
-async def test_a_token_that_was_replaced_is_used(server: ApiServer, client: ApiClient, tmp_path: Path) -> None:
+async def test_a_token_that_was_replaced_is_used(api_server: ApiServer, client: ApiClient, tmp_path: Path) -> None:
     """The error is one to try again after."""
     await client.list(protocol.NODES)
-    server.access.expire("first")
+    api_server.access.expire("first")
     with pytest.raises(ApiError, match="401 Unauthorized") as info:
         await client.list(protocol.NODES)
     assert info.value.transient
-    server.write_service_account(str(tmp_path), "second")
+    api_server.write_service_account(str(tmp_path), "second")
     await client.list(protocol.NODES)
 
 
 async def test_a_certificate_authority_that_was_replaced_is_trusted(
-    server: ApiServer, client: ApiClient, tmp_path: Path
+    api_server: ApiServer, client: ApiClient, tmp_path: Path
 ) -> None:
     await client.list(protocol.NODES)
-    await server.replace_certificates()
-    await server.restart()
+    await api_server.replace_certificates()
+    await api_server.restart()
     with pytest.raises(ApiUnavailableError, match=r"cannot connect: .*certificate verify failed"):
         await client.list(protocol.NODES)
-    server.write_service_account(str(tmp_path), "first")
+    api_server.write_service_account(str(tmp_path), "first")
     await client.list(protocol.NODES)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -31,11 +32,14 @@ from tests.support import (
     ready,
     run,
     running,
+    sockets,
     until,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from aosp_plugin.framework.timings import Timings
 
 
 LONG_PAUSES = IN_LIFE._replace(first_pause=3600.0, longest_pause=3600.0)
@@ -205,14 +209,14 @@ class SlowStart(ListedDevices):
         assert self.end.wait(PATIENCE)
 
 
-@pytest.mark.parametrize("version", KubeletVersion)
-async def test_a_container_that_starts_gets_its_answer_before_the_registration_is_renewed(
-    kubelet_dir: str, version: KubeletVersion
-) -> None:
-    """A kubelet that lives closes the connection when its stream ends, and the container would back off."""
-    backend, pod = SlowStart(), Pod("game", [Container("main", {RESOURCE: 1})])
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
-    async with Kubelet(kubelet_dir, version=version) as kubelet, run(plugin):
+@contextlib.asynccontextmanager
+async def lost_during_a_start(
+    kubelet: Kubelet, backend: SlowStart, timings: Timings = IN_LIFE
+) -> AsyncIterator[asyncio.Task[Any]]:
+    """Run a plugin whose registration breaks while a container waits for PreStartContainer; yield its start."""
+    pod = Pod("game", [Container("main", {RESOURCE: 1})])
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=Runtime(timings=timings))
+    async with run(plugin):
         await listed(kubelet, 1)
         await ready(plugin)
         await kubelet.admit(pod)
@@ -220,27 +224,27 @@ async def test_a_container_that_starts_gets_its_answer_before_the_registration_i
         assert await asyncio.to_thread(backend.begun.wait, PATIENCE)
         plugin.registration.reregister(Loss.FEWER_DEVICES)
         await problem(plugin, "connection to kubelet lost")
+        yield starting
+
+
+@pytest.mark.parametrize("kubelet_version", KubeletVersion)
+async def test_a_container_that_starts_gets_its_answer_before_the_registration_is_renewed(kubelet: Kubelet) -> None:
+    """A kubelet that lives closes the connection when its stream ends, and the container would back off."""
+    backend = SlowStart()
+    async with lost_during_a_start(kubelet, backend) as starting:
         backend.end.set()
         await starting
         await kubelet.wait_for(lambda k: len(k.registrations) == 2)
         await listed(kubelet, 1)
 
 
-async def test_a_container_that_starts_does_not_delay_the_stop(kubelet_dir: str) -> None:
-    backend, pod = SlowStart(), Pod("game", [Container("main", {RESOURCE: 1})])
-    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE._replace(pre_start=3600.0)))
-    async with Kubelet(kubelet_dir) as kubelet:
-        async with run(plugin):
-            await listed(kubelet, 1)
-            await ready(plugin)
-            await kubelet.admit(pod)
-            starting = asyncio.create_task(kubelet.start_container(pod, "main"))
-            assert await asyncio.to_thread(backend.begun.wait, PATIENCE)
-            plugin.registration.reregister(Loss.FEWER_DEVICES)
-            await problem(plugin, "connection to kubelet lost")
-        with pytest.raises(AdmissionError):
-            await starting
-        backend.end.set()
+async def test_a_container_that_starts_does_not_delay_the_stop(kubelet: Kubelet) -> None:
+    backend = SlowStart()
+    async with lost_during_a_start(kubelet, backend, IN_LIFE._replace(pre_start=3600.0)) as starting:
+        pass
+    with pytest.raises(AdmissionError):
+        await starting
+    backend.end.set()
 
 
 @pytest.mark.parametrize("inotify", [True, False])
@@ -267,8 +271,20 @@ async def test_recovery_by_events_or_by_polling_alone(
             await listed(kubelet, 1)
 
 
-async def test_refusal_of_the_kubelet_is_reported_and_retried(
+def refuse_thread(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def test_plugin_that_may_start_no_thread_registers_again(
     device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    async with Kubelet(kubelet_dir), run(make_plugin(device_directory, kubelet_dir, resource="no-domain")) as plugin:
-        await problem(plugin, 'the ResourceName "no-domain" is invalid')
+    """For example because of ``pids.max``."""
+    device_directory.add(1, 2)
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
+        await listed(kubelet, 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse_thread)
+            await kubelet.restart()
+            await listed(kubelet, 2)
+        assert len(sockets(kubelet_dir)) == 1
+        assert list(kubelet.resource(RESOURCE).devices) == ["aosp_binder1", "aosp_binder2"]

@@ -74,18 +74,25 @@ class View(KubeletView):
         await self.until(lambda: confirmation.allocatable == allocatable and unknown in confirmation.unknown)
 
 
-@contextlib.asynccontextmanager
-async def viewed(
-    devices: DeviceDirectory, kubelet_dir: str, socket: str, timings: Timings = TIMINGS
-) -> AsyncIterator[View]:
-    """Run a plugin, and its view as soon as the plugin is registered."""
-    plugin = make_plugin(devices, kubelet_dir, timings=IN_LIFE._replace(recheck=0.1))
-    with contextlib.closing(PodResources(socket, [RESOURCE])) as pod_resources:
-        view = View(plugin, pod_resources, timings)
-        async with run(plugin):
-            await ready(plugin)
-            async with background_task(view.run()):
-                yield view
+Viewing = Callable[..., contextlib.AbstractAsyncContextManager[View]]
+
+
+@pytest.fixture
+def viewed(kubelet: Kubelet, socket: str, device_directory: DeviceDirectory) -> Viewing:
+    """Return what runs a plugin with three devices, and its view as soon as the plugin is registered."""
+    device_directory.add(0, 1, 2)
+
+    @contextlib.asynccontextmanager
+    async def viewed(timings: Timings = TIMINGS) -> AsyncIterator[View]:
+        plugin = make_plugin(device_directory, kubelet.directory, timings=IN_LIFE._replace(recheck=0.1))
+        with contextlib.closing(PodResources(socket, [RESOURCE])) as pod_resources:
+            view = View(plugin, pod_resources, timings)
+            async with run(plugin):
+                await ready(plugin)
+                async with background_task(view.run()):
+                    yield view
+
+    return viewed
 
 
 class Answers:
@@ -118,13 +125,10 @@ async def test_process_without_device_plugins_does_not_ask_the_kubelet(socket: s
 
 
 @buggy_kubelet
-async def test_lost_devices_are_published_again(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
+async def test_lost_devices_are_published_again(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
     """A plugin of another project registers the resource and ends; the plugin's stream stays open."""
-    device_directory.add(0, 1, 2)
-    plugins = Plugins(kubelet_dir)
-    async with Server(kubelet, socket), viewed(device_directory, kubelet_dir, socket) as view:
+    plugins = Plugins(kubelet.directory)
+    async with Server(kubelet, socket), viewed() as view:
         await listed(kubelet, 3)
         await view.confirmed(3)
         await plugins.serve(kubelet, "x", name="other.sock", resource=RESOURCE)
@@ -136,40 +140,30 @@ async def test_lost_devices_are_published_again(
         assert view.plugin.confirmation.allocatable == 3
 
 
-async def test_one_answer_with_fewer_devices_changes_nothing(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    device_directory.add(0, 1, 2)
+async def test_one_answer_with_fewer_devices_changes_nothing(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
     answers = Answers(*[0, 3] * 5, 3)
-    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
+    async with answering(socket, answers), viewed() as view:
         await listed(kubelet, 3)
         await view.until(lambda: answers.requests >= 12)
         assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)
 
 
-async def test_kubelet_that_lacks_devices_is_asked_again_soon(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
+async def test_kubelet_that_lacks_devices_is_asked_again_soon(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
     """A loss is repaired after the second answer, which does not wait for the next interval.
 
     The first two questions follow from the start and the registration.
     """
-    device_directory.add(0, 1, 2)
     seldom = TIMINGS._replace(view_interval=3600.0)
-    async with answering(socket, Answers(3, 0, 0, 3)), viewed(device_directory, kubelet_dir, socket, seldom) as view:
+    async with answering(socket, Answers(3, 0, 0, 3)), viewed(seldom) as view:
         await kubelet.wait_for(lambda k: len(k.registrations) == 2)
         await view.confirmed(3)
 
 
-async def test_kubelet_without_the_api_is_not_compared(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    device_directory.add(0)
-
+async def test_kubelet_without_the_api_is_not_compared(socket: str, viewed: Viewing) -> None:
     async def refuse(context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetAllocatableResources")
 
-    async with answering(socket, refuse) as server, viewed(device_directory, kubelet_dir, socket) as view:
+    async with answering(socket, refuse) as server, viewed() as view:
         await view.confirmed(None, "this kubelet is too old")
         assert server.requests
         assert view.plugin.ready
@@ -188,12 +182,11 @@ async def test_empty_path_disables_the_query() -> None:
 
 
 async def test_plugin_that_is_overridden_is_ready(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    socket: str, viewed: Viewing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rollout would otherwise wait for it indefinitely: the kubelet may never have its devices."""
-    device_directory.add(0, 1, 2)
     answers = Answers(2)
-    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
+    async with answering(socket, answers), viewed() as view:
         await view.until(lambda: not view.plugin.ready)
         monkeypatch.setattr(type(view.plugin), "overridden", True)
         await view.confirmed(None, "it has those of a plugin that registered later")
@@ -201,10 +194,9 @@ async def test_plugin_that_is_overridden_is_ready(
 
 
 async def test_round_in_which_devices_change_does_not_count(
-    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+    kubelet: Kubelet, socket: str, viewed: Viewing, device_directory: DeviceDirectory
 ) -> None:
     """The kubelet may have answered before it got the new list."""
-    device_directory.add(0, 1, 2)
     answers = Answers(0, 0, 0, 0, 0, 3)
 
     async def flap() -> None:
@@ -213,7 +205,7 @@ async def test_round_in_which_devices_change_does_not_count(
             device_directory.remove(0) if revision % 2 else device_directory.add(0)
             await view.plugin.inventory.superseded(revision).wait()
 
-    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
+    async with answering(socket, answers), viewed() as view:
         answers.before = flap  # type: ignore[method-assign]
         await view.confirmed(3)
         assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)

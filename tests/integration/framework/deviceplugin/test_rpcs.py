@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from tests.support import (
     PATIENCE,
     RESOURCE,
     DeviceDirectory,
+    connected,
     listed,
     names,
     problem,
@@ -54,11 +56,11 @@ class Connection(NamedTuple):
 
 
 @pytest.fixture
-async def connection(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIterator[Connection]:
+async def connection(device_directory: DeviceDirectory, kubelet: Kubelet) -> AsyncIterator[Connection]:
     """Run a plugin without devices, and connect to it."""
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet.directory) as plugin:
         await listed(kubelet, 0)
-        async with grpc.aio.insecure_channel(f"unix:{os.path.join(kubelet_dir, sockets(kubelet_dir)[0])}") as channel:
+        async with connected(kubelet) as channel:
             yield Connection(channel, DevicePluginStub(channel), kubelet, plugin, device_directory)
 
 
@@ -162,6 +164,47 @@ async def test_invalid_request_is_refused(
     assert refused.value.code().name == code
 
 
+PATHS = [
+    "../../etc/passwd",
+    "aosp_binder0/.",
+    "aosp_binder0\0",
+    "aosp_binder0\nlevel=ERROR",
+    "aosp_binder0::1",
+    "",
+    ".",
+]
+
+
+async def test_device_id_that_is_a_path_is_unknown(connection: Connection) -> None:
+    """The error quotes the ID in one line."""
+    await connection.add(1)
+    for path in PATHS:
+        for call in (
+            connection.stub.Allocate(request(["aosp_binder0", path])),
+            connection.stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=[path])),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await call
+            assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+            assert raised.value.details() == f"device {path!r} is unknown"
+    await listed(connection.kubelet, 1)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+async def test_socket_is_private_under_any_umask(
+    device_directory: DeviceDirectory, kubelet_dir: str, umask: int
+) -> None:
+    """Other users cannot request devices in the name of the kubelet."""
+    before = os.umask(umask)
+    try:
+        async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
+            await listed(kubelet, 0)
+            (socket,) = sockets(kubelet_dir)
+            assert os.stat(f"{kubelet_dir}/{socket}").st_mode & (stat.S_IRWXG | stat.S_IRWXO) == 0
+    finally:
+        os.umask(before)
+
+
 async def test_arbitrary_bytes_end_no_other_stream(connection: Connection) -> None:
     """As a request they get OK or a documented code, and as the start of a connection they end only that one."""
     rng = random.Random(20260101)  # noqa: S311 - repeatable, not secret
@@ -186,35 +229,29 @@ async def test_arbitrary_bytes_end_no_other_stream(connection: Connection) -> No
 
 
 @contextlib.asynccontextmanager
-async def foreign_stream(
-    kubelet: Kubelet,
-) -> AsyncIterator[Any]:
+async def foreign_stream(kubelet: Kubelet) -> AsyncIterator[Any]:
     """Call ListAndWatch as a debugging tool on the host does, from when its first message has arrived."""
-    path = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
-    async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    async with connected(kubelet) as channel:
         stream = DevicePluginStub(channel).ListAndWatch(pb.Empty())
         await asyncio.wait_for(stream.read(), PATIENCE)
         yield stream
 
 
-async def test_stream_of_another_client_takes_nothing_from_the_kubelet(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
+async def test_stream_of_another_client_takes_nothing_from_the_kubelet(connection: Connection) -> None:
     """Neither its begin nor its end does. Both get each change, and the kubelet's stream still counts alone."""
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
-        await listed(kubelet, 1)
-        async with foreign_stream(kubelet) as ending, foreign_stream(kubelet) as lasting:
-            ending.cancel()
-            device_directory.add(1)
-            await listed(kubelet, 2)
-            assert len((await asyncio.wait_for(lasting.read(), PATIENCE)).devices) == 2
-            view = kubelet.resource(RESOURCE)
-            assert (len(kubelet.registrations), view.streams_opened, unready(plugin)) == (1, 1, "")
-            await kubelet.drop_streams()
-            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-            assert not await asyncio.wait_for(lasting.read(), PATIENCE)  # the end of the stream
-            await listed(kubelet, 2)
+    kubelet = connection.kubelet
+    await connection.add(1)
+    async with foreign_stream(kubelet) as ending, foreign_stream(kubelet) as lasting:
+        ending.cancel()
+        connection.devices.add(1)
+        await listed(kubelet, 2)
+        assert len((await asyncio.wait_for(lasting.read(), PATIENCE)).devices) == 2
+        view = kubelet.resource(RESOURCE)
+        assert (len(kubelet.registrations), view.streams_opened, unready(connection.plugin)) == (1, 1, "")
+        await kubelet.drop_streams()
+        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+        assert not await asyncio.wait_for(lasting.read(), PATIENCE)  # the end of the stream
+        await listed(kubelet, 2)
 
 
 async def test_device_list_is_truncated_at_the_message_limit(
@@ -249,15 +286,11 @@ class WornDevices(ListedDevices):
         return replace(found, devices=[device._replace(reason="worn") for device in found.devices])
 
 
-async def test_unhealthy_device_is_refused_without_asking_the_backend(kubelet_dir: str) -> None:
+async def test_unhealthy_device_is_refused_without_asking_the_backend(kubelet: Kubelet) -> None:
     things = WornDevices(RESOURCE, lambda: ["/dev/thing0"])
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        run(DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))),
-    ):
+    async with run(DevicePlugin(things, kubelet_dir=kubelet.directory, runtime=Runtime(timings=IN_LIFE))):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)
-        path = os.path.join(kubelet_dir, sockets(kubelet_dir)[0])
-        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        async with connected(kubelet) as channel:
             with pytest.raises(grpc.aio.AioRpcError, match="'thing0' is unhealthy: worn") as refused:
                 await DevicePluginStub(channel).Allocate(request(["thing0"]))
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -19,6 +19,7 @@ from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.metrics import Repaired
 from aosp_plugin.framework.timings import Timings
 from tests.claims import PATIENCE, TIMINGS, DirectoryBackend, Node, make_node, reference, refusal
 from tests.support import causes, reported, until
@@ -81,18 +82,75 @@ def end(node: Node, change: str) -> None:
         claim["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-2/00000"
 
 
+def use(node: Node, *phones: str) -> None:
+    """Let containers have phones: what they have is lost if a phone is made anew."""
+    for phone in phones:
+        (node.backend.directory / phone / "in-use").touch()
+
+
+def in_use(node: Node) -> set[str]:
+    return {path.parent.name for path in node.backend.directory.glob("*/in-use")}
+
+
+@pytest.fixture
+async def ended(node: Node) -> Node:
+    """Return a node whose driver has ended; a container has phone1 by a claim ``a``."""
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    use(node, "phone1")
+    return node
+
+
 # -- what is lost within a boot
 
 
-async def test_what_is_no_file_in_the_place_of_a_spec_is_replaced(node: Node) -> None:
-    """Opening it would hang, or fail for all claims."""
-    async with reconciled(node, EVENTS_ONLY) as claims:
+def replace_by_pipe(node: Node) -> None:
+    node.spec("a").unlink()
+    os.mkfifo(node.spec("a"))
+
+
+def replace_by_loop(node: Node) -> None:
+    node.spec("a").unlink()
+    node.spec("a").symlink_to(node.spec("a").name)
+
+
+def remove_all_records_and_the_lock(node: Node) -> None:
+    for path in [*node.state.iterdir()]:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("kind", "timings", "damage"),
+    [
+        pytest.param("spec", EVENTS_ONLY, lambda node: node.spec("a").unlink(), id="spec deleted"),
+        pytest.param("spec", EVENTS_ONLY, replace_by_pipe, id="spec is a pipe"),
+        pytest.param("spec", EVENTS_ONLY, replace_by_loop, id="spec is a link to itself"),
+        pytest.param("record", EVENTS_ONLY, lambda node: node.record("a").unlink(), id="record deleted"),
+        # No event reports that the content of a file has changed (``events.inotify``): the next round notices it.
+        pytest.param("record", FAST, lambda node: node.record("a").write_bytes(b""), id="record empty"),
+        pytest.param("record", FAST, lambda node: node.record("a").write_bytes(b"{"), id="record damaged"),
+        pytest.param("record", FAST, remove_all_records_and_the_lock, id="records deleted with their lock"),
+        pytest.param("record", FAST, lambda node: node.state.rename(node.root / "removed"), id="directory moved"),
+    ],
+)
+async def test_a_file_that_is_lost_while_the_driver_runs_is_written_again(
+    node: Node, kind: Repaired, timings: Timings, damage: Callable[[Node], object]
+) -> None:
+    """The device stays as it is, and claims are prepared and unprepared as before: no file makes that hang."""
+
+    def content() -> tuple[bytes, ...]:
+        return tuple(path.read_bytes() for path in (node.spec("a"), node.record("a")) if not path.is_symlink())
+
+    async with reconciled(node, timings) as claims:
         await prepare(node, claims, "a", "phone1")
-        for make in (os.mkfifo, lambda path: path.symlink_to(path.name)):
-            node.spec("a").unlink()
-            make(node.spec("a"))
-            await until(lambda: node.spec("a").is_file() and not node.spec("a").is_symlink())
+        use(node, "phone1")
+        written = content()
+        damage(node)
+        await until(lambda: node.repairs(kind) > 0)
+        assert (content(), set(claims.prepared), in_use(node)) == (written, {"a"}, {"phone1"})
         await prepare(node, claims, "b", "phone2")
+        await claims.unprepare(reference("a"), PATIENCE)
+        assert node.backend.mounted == {"phone2"}
 
 
 async def test_a_repair_that_fails_is_not_repeated_because_of_its_own_files(node: Node) -> None:
@@ -107,29 +165,12 @@ async def test_a_repair_that_fails_is_not_repeated_because_of_its_own_files(node
     assert node.repairs("spec", "failed") == 1
 
 
-async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
-    async with reconciled(node, EVENTS_ONLY) as claims:
-        await prepare(node, claims, "a", "phone1")
-        content = node.spec("a").read_bytes()
-        node.spec("a").unlink()
-        await until(node.spec("a").exists)
-        assert node.spec("a").read_bytes() == content
-        await until(lambda: node.repairs("spec") > 0)
-
-
-async def test_lost_devices_are_prepared_again_with_a_new_spec(node: Node) -> None:
+async def test_lost_devices_are_reported_until_they_are_prepared_again_with_a_new_spec(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     async with reconciled(node) as claims:
         await prepare(node, claims, "a", "phone1")
         written = node.spec("a").stat().st_ino
-        (node.backend.directory / "phone1").rmdir()
-        await until(lambda: node.repairs("mount") > 0)
-        assert node.backend.mounted == {"phone1"}
-        assert node.spec("a").stat().st_ino != written
-
-
-async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    async with reconciled(node) as claims:
-        await prepare(node, claims, "a", "phone1")
         node.backend.fail = {"prepare"}
         (node.backend.directory / "phone1").rmdir()
         await until(lambda: "prepare fails" in causes(claims))
@@ -137,7 +178,9 @@ async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplo
         node.backend.fail = set()
         assert not causes(claims, CLAIMS_FAILING)
         await until(lambda: not reported(claims))
+        assert node.repairs("mount") > 0
         assert node.backend.mounted == {"phone1"}
+        assert node.spec("a").stat().st_ino != written
     levels = [record.levelno for record in caplog.records if "reconciliation" in record.message]
     assert levels.count(logging.ERROR) == 1
 
@@ -159,57 +202,7 @@ async def test_a_repair_for_a_claim_that_waits_is_repeated_if_it_fails(node: Nod
         await until(node.spec("other").exists)
 
 
-async def test_a_record_that_is_deleted_while_the_driver_runs_is_written_again_at_once(node: Node) -> None:
-    async with reconciled(node, EVENTS_ONLY) as claims:
-        await prepare(node, claims, "a", "phone1")
-        written = node.record("a").read_bytes()
-        node.record("a").unlink()
-        await until(lambda: node.repairs("record") > 0)
-        assert node.record("a").read_bytes() == written
-        assert node.backend.mounted == {"phone1"}
-
-
-@pytest.mark.parametrize("content", [b"", b"{"])
-async def test_a_record_that_is_overwritten_while_the_driver_runs_is_written_again(node: Node, content: bytes) -> None:
-    """By the next round: no event reports that the content of a file has changed (``events.inotify``)."""
-    async with reconciled(node) as claims:
-        await prepare(node, claims, "a", "phone1")
-        written = node.record("a").read_bytes()
-        node.record("a").write_bytes(content)
-        await until(lambda: node.repairs("record") > 0)
-        assert node.record("a").read_bytes() == written
-        assert node.backend.mounted == {"phone1"}
-
-
-@pytest.mark.parametrize("remains", ["directory", "nothing"])
-async def test_all_records_that_are_lost_with_their_lock_are_written_again(node: Node, remains: str) -> None:
-    async with reconciled(node) as claims:
-        await prepare(node, claims, "a", "phone1")
-        use(node, "phone1")
-        written = node.record("a").read_bytes()
-        if remains == "nothing":
-            node.state.rename(node.root / "removed")
-        else:
-            for path in [*node.state.iterdir()]:
-                path.unlink()
-        await until(lambda: node.repairs("record") > 0)
-        assert node.record("a").read_bytes() == written
-        assert (set(claims.prepared), in_use(node)) == ({"a"}, {"phone1"})
-        await claims.unprepare(reference("a"), PATIENCE)
-        assert not node.backend.mounted
-
-
 # -- after the end of a process
-
-
-def use(node: Node, *phones: str) -> None:
-    """Let containers have phones: what they have is lost if a phone is made anew."""
-    for phone in phones:
-        (node.backend.directory / phone / "in-use").touch()
-
-
-def in_use(node: Node) -> set[str]:
-    return {path.parent.name for path in node.backend.directory.glob("*/in-use")}
 
 
 @pytest.mark.parametrize("damage", ["directory deleted", "empty", "truncated"])
@@ -233,34 +226,28 @@ async def test_specs_that_are_lost_without_a_driver_are_written_again_by_the_nex
     assert in_use(node) == {"phone1", "phone2", "phone3"}
 
 
-async def test_the_device_and_the_spec_of_a_claim_whose_record_is_lost_stay(node: Node) -> None:
+async def test_the_device_and_the_spec_of_a_claim_whose_record_is_lost_stay(ended: Node) -> None:
     """No other claim can have the device: the scheduler has given it to this one."""
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    use(node, "phone1")
-    shutil.rmtree(node.state)
-    async with reconciled(node, IMPATIENT) as claims:
-        await prepare(node, claims, "b", "phone2")
+    shutil.rmtree(ended.state)
+    async with reconciled(ended, IMPATIENT) as claims:
+        await prepare(ended, claims, "b", "phone2")
         await claims.repair()
-        assert (in_use(node), node.records, node.specs) == ({"phone1"}, {"b"}, {"a", "b"})
+        assert (in_use(ended), ended.records, ended.specs) == ({"phone1"}, {"b"}, {"a", "b"})
         await claims.unprepare(reference("a"), PATIENCE)
-        await prepare(node, claims, "c", "phone1")
-        assert not in_use(node)
+        await prepare(ended, claims, "c", "phone1")
+        assert not in_use(ended)
 
 
-async def test_specs_follow_the_configured_directory(node: Node) -> None:
+async def test_specs_follow_the_configured_directory(ended: Node) -> None:
     """A spec in the former one might have precedence for the runtime, and would not follow a repair."""
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    use(node, "phone1")
-    content = node.spec("a").read_bytes()
-    moved = node._replace(cdi_name="etc-cdi")
+    content = ended.spec("a").read_bytes()
+    moved = ended._replace(cdi_name="etc-cdi")
     async with moved.claims() as claims:
         await claims.repair()
         assert set(claims.prepared) == {"a"}
-        assert (moved.spec("a").read_bytes(), node.specs, in_use(node)) == (content, set(), {"phone1"})
+        assert (moved.spec("a").read_bytes(), ended.specs, in_use(ended)) == (content, set(), {"phone1"})
         await claims.unprepare(reference("a"), PATIENCE)
-        assert (moved.specs, node.backend.mounted) == (set(), set())
+        assert (moved.specs, ended.backend.mounted) == (set(), set())
 
 
 class NamedDevices(DirectoryBackend):
@@ -306,44 +293,39 @@ async def test_a_container_may_have_what_its_device_was_before_a_link_led_elsewh
             assert (node.specs, moved.specs) == (set(), {"a"})
 
 
-async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(node: Node) -> None:
+async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(ended: Node) -> None:
     """Such as on a full disk."""
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    moved = node._replace(cdi_name="etc-cdi")
+    moved = ended._replace(cdi_name="etc-cdi")
     moved.cdi.touch()  # no directory
     async with moved.claims() as claims:
         await claims.repair()
-        assert node.specs == {"a"}
+        assert ended.specs == {"a"}
         moved.cdi.unlink()
         await claims.unprepare(reference("a"), PATIENCE)
-        assert (node.specs, node.backend.mounted) == (set(), set())
+        assert (ended.specs, ended.backend.mounted) == (set(), set())
 
 
 async def test_a_former_directory_that_is_not_accessible_is_reported(
-    node: Node, caplog: pytest.LogCaptureFixture
+    ended: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    node.cdi.rename(node.root / "hidden")
-    moved = node._replace(cdi_name="etc-cdi")
+    ended.cdi.rename(ended.root / "hidden")
+    moved = ended._replace(cdi_name="etc-cdi")
     async with moved.claims() as claims:
         await claims.repair()
         await claims.repair()
     (warning,) = [record for record in caplog.records if "former CDI directory is not accessible" in record.message]
-    assert warning.__dict__["path"] == str(node.spec("a"))
+    assert warning.__dict__["path"] == str(ended.spec("a"))
     assert moved.specs == {"a"}
 
 
-async def test_a_claim_whose_devices_are_in_a_former_directory_stays_until_that_is_configured_again(node: Node) -> None:
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    use(node, "phone1")
-    content = node.spec("a").read_bytes()
-    moved = node._replace(backend=DirectoryBackend(node.root / "moved"))
+async def test_a_claim_whose_devices_are_in_a_former_directory_stays_until_that_is_configured_again(
+    ended: Node,
+) -> None:
+    content = ended.spec("a").read_bytes()
+    moved = ended._replace(backend=DirectoryBackend(ended.root / "moved"))
     async with moved.claims() as claims:
         await claims.repair()
-        path = f"{node.backend.directory}/phone1"
+        path = f"{ended.backend.directory}/phone1"
         text = f"its devices are {path}, as configured when claim default/claim-a (UID a) was prepared"
         assert text in causes(claims, CLAIMS_UNSERVED)
         with pytest.raises(FormerClaimError, match=re.escape(text)):
@@ -351,30 +333,28 @@ async def test_a_claim_whose_devices_are_in_a_former_directory_stays_until_that_
         with pytest.raises(FormerClaimError, match=re.escape(text)):
             await claims.prepare(reference("a"), PATIENCE)
         await prepare(moved, claims, "b", "phone2")
-        written = node.record("a").read_bytes()
-        node.record("a").write_text("")
+        written = ended.record("a").read_bytes()
+        ended.record("a").write_text("")
         await claims.repair()
-        assert node.record("a").read_bytes() == written
-        assert (node.spec("a").read_bytes(), moved.specs, in_use(node)) == (content, {"a", "b"}, {"phone1"})
-    async with node.claims() as claims:
+        assert ended.record("a").read_bytes() == written
+        assert (ended.spec("a").read_bytes(), moved.specs, in_use(ended)) == (content, {"a", "b"}, {"phone1"})
+    async with ended.claims() as claims:
         await claims.unprepare(reference("a"), PATIENCE)
-        assert node.specs == {"b"}
+        assert ended.specs == {"b"}
 
 
-async def test_a_claim_of_a_former_configuration_that_is_gone_is_released_when_that_is_back(node: Node) -> None:
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    node.source.remove("a")
-    moved = node._replace(backend=DirectoryBackend(node.root / "moved"))
+async def test_a_claim_of_a_former_configuration_that_is_gone_is_released_when_that_is_back(ended: Node) -> None:
+    ended.source.remove("a")
+    moved = ended._replace(backend=DirectoryBackend(ended.root / "moved"))
     async with reconciled(moved, FAST._replace(claim_round=0.5), gone=0.0) as claims:
         await until(lambda: "a" in claims.api.ended)
         with mock.patch.object(claims._host, "repair", wraps=claims._host.repair) as repair:
             await asyncio.sleep(1.0)
         assert repair.call_count < 10
-        assert node.specs == {"a"}
-    async with reconciled(node, gone=0.0):
-        await until(lambda: not node.records)
-        assert node.specs == set()
+        assert ended.specs == {"a"}
+    async with reconciled(ended, gone=0.0):
+        await until(lambda: not ended.records)
+        assert ended.specs == set()
 
 
 class Pairs(DirectoryBackend):
@@ -410,33 +390,30 @@ async def test_a_device_that_a_claim_has_by_another_id_is_not_given(
         await claims.prepare(claim, PATIENCE)
 
 
-async def test_a_directory_that_has_another_path_keeps_its_specs(node: Node) -> None:
+async def test_a_directory_that_has_another_path_keeps_its_specs(ended: Node) -> None:
     """Such as /run/cdi and /var/run/cdi."""
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    (node.root / "link").symlink_to(node.cdi)
-    renamed = node._replace(cdi_name="link")
+    (ended.root / "link").symlink_to(ended.cdi)
+    renamed = ended._replace(cdi_name="link")
     async with renamed.claims() as claims:
         for _ in range(2):
             await claims.repair()
-            assert node.specs == {"a"}
-        node.spec("a").unlink()
+            assert ended.specs == {"a"}
+        ended.spec("a").unlink()
         await claims.repair()
-        assert node.specs == {"a"}
+        assert ended.specs == {"a"}
 
 
 # -- damaged records
 
 
 @pytest.fixture
-async def damaged(node: Node) -> Node:
-    """Return a node whose driver does not run, with a claim ``a`` whose record is damaged, and a claim ``b``."""
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-        await prepare(node, claims, "b", "phone2")
-    use(node, "phone1", "phone2")
-    node.record("a").write_text("")
-    return node
+async def damaged(ended: Node) -> Node:
+    """Return a node whose driver has ended; the record of its claim ``a`` is damaged, that of ``b`` is not."""
+    async with ended.claims() as claims:
+        await prepare(ended, claims, "b", "phone2")
+    use(ended, "phone2")
+    ended.record("a").write_text("")
+    return ended
 
 
 async def test_a_damaged_record_is_restored_from_the_api_server(
@@ -473,18 +450,15 @@ async def test_no_further_claim_is_prepared_while_a_record_is_damaged(damaged: N
         assert in_use(damaged) == {"phone1", "phone2"}
 
 
-@pytest.mark.parametrize("change", ["deleted", "replaced", "deallocated"])
-async def test_a_damaged_record_of_a_claim_that_is_gone_is_removed(damaged: Node, change: str) -> None:
-    end(damaged, change)
+@pytest.mark.parametrize("change", ["deleted", "replaced", "deallocated", "unprepared"])
+async def test_a_damaged_record_of_a_claim_that_has_ended_is_removed(damaged: Node, change: str) -> None:
+    """The kubelet ends it also while the API server is away."""
+    damaged.source.down = change == "unprepared"
+    if change != "unprepared":
+        end(damaged, change)
     async with reconciled(damaged) as claims:
-        await until(lambda: not causes(claims, CLAIMS_FAILING) and damaged.records == {"b"})
-        assert damaged.specs == {"b"}
-
-
-async def test_the_kubelet_ends_a_claim_with_a_damaged_record(damaged: Node) -> None:
-    damaged.source.down = True
-    async with reconciled(damaged) as claims:
-        await claims.unprepare(reference("a"), PATIENCE)
+        if change == "unprepared":
+            await claims.unprepare(reference("a"), PATIENCE)
         await until(lambda: not causes(claims, CLAIMS_FAILING) and damaged.records == {"b"})
         assert damaged.specs == {"b"}
 
@@ -501,12 +475,9 @@ async def test_a_damaged_record_of_a_device_that_is_not_listed_any_more_is_resto
 
 
 @pytest.fixture
-async def renamed(node: Node) -> Node:
+def renamed(ended: Node) -> Node:
     """Return a node whose driver has got another name; a claim of the former one has phone1."""
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    use(node, "phone1")
-    return node._replace(driver="tablet.example.com")
+    return ended._replace(driver="tablet.example.com")
 
 
 async def prepare_renamed(node: Node, claims: Claims, uid: str, *ids: str) -> None:
@@ -558,17 +529,15 @@ async def test_a_damaged_record_of_another_driver_holds_what_is_prepared(node: N
 # -- other boots
 
 
-async def test_nothing_of_an_earlier_boot_is_used(node: Node) -> None:
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    node.boot("boot-2")
-    (node.backend.directory / "phone1").rmdir()  # a mount
-    async with node.claims() as claims:
+async def test_nothing_of_an_earlier_boot_is_used(ended: Node) -> None:
+    ended.boot("boot-2")
+    shutil.rmtree(ended.backend.directory / "phone1")  # a mount
+    async with ended.claims() as claims:
         await claims.repair()
         assert not claims.prepared
-        assert not node.records
-        assert node.specs == node.backend.mounted == set()  # also where specs survive a boot
-        await prepare(node, claims, "b", "phone1")
+        assert not ended.records
+        assert ended.specs == ended.backend.mounted == set()  # also where specs survive a boot
+        await prepare(ended, claims, "b", "phone1")
 
 
 # -- claims that are gone

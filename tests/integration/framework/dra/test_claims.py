@@ -64,16 +64,13 @@ async def test_prepare_returns_the_devices_with_their_requests_and_cdi_names(nod
 
 
 async def test_the_spec_has_the_edits_of_each_device(node: Node, claims: Claims) -> None:
+    """Only root can read them, as the parameters of the claim in its record."""
     await prepared_devices(claims, node.source.add("a", "phone1", "phone2"))
     spec = json.loads(node.spec("a").read_text())
     assert (spec["kind"], spec["cdiVersion"]) == (f"{DRIVER}/claim", "0.5.0")
     by_name = {device["name"]: device["containerEdits"] for device in spec["devices"]}
     assert by_name["a-phone2"]["env"] == ["PHONE=phone2"]
     assert by_name["a-phone2"]["mounts"][0]["containerPath"] == "/phones/phone2"
-
-
-async def test_only_root_can_read_the_parameters_of_a_claim(node: Node, claims: Claims) -> None:
-    await prepared_devices(claims, node.source.add("a", "phone1"))
     assert {path.stat().st_mode & 0o777 for path in (node.spec("a"), node.record("a"))} == {0o600}
 
 
@@ -129,40 +126,34 @@ async def test_a_failed_unprepare_keeps_the_record_and_can_be_repeated(node: Nod
 
 # -- what is refused
 
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"metadata": {"uid": "other"}}, "replaced by another one of the same name, with UID other"),
-        ({"status": {}}, "is not allocated"),
-        ({"status": {"allocation": {"devices": {}}}}, f"no device of {DRIVER}"),
-    ],
-)
-async def test_a_claim_that_is_not_allocated_here_is_refused(
-    node: Node, claims: Claims, change: dict[str, Any], text: str
-) -> None:
-    claim = node.source.add("a", "phone1")
-    node.source.objects["claim-a"].update(change)
-    assert text in await refusal(claims, claim)
-    assert nothing_left(node, claims)
+TWICE = claim_object("a", {"x": ["phone1"], "y": ["phone1"]})["status"]
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("claim", "result", "config", "text"),
     [
-        ({"device": "phone99"}, "device phone99 of pool node-1/00000 does not exist on this node"),
-        ({"pool": "node-2/00000"}, "of pool node-2/00000 does not exist on this node"),
-        ({"driver": "gpu.example.com"}, f"no device of {DRIVER}"),
-        ({"adminAccess": True}, "adminAccess is not supported"),
-        ({"shareID": "5a6b"}, "shareID"),
+        ({"metadata": {"uid": "other"}}, {}, {}, "replaced by another one of the same name, with UID other"),
+        ({"status": {}}, {}, {}, "is not allocated"),
+        ({"status": {"allocation": {"devices": {}}}}, {}, {}, f"no device of {DRIVER}"),
+        ({"status": TWICE}, {}, {}, "allocated twice, for the requests x and y"),
+        ({}, {"device": "phone99"}, {}, "device phone99 of pool node-1/00000 does not exist on this node"),
+        ({}, {"pool": "node-2/00000"}, {}, "of pool node-2/00000 does not exist on this node"),
+        ({}, {"driver": "gpu.example.com"}, {}, f"no device of {DRIVER}"),
+        ({}, {"adminAccess": True}, {}, "adminAccess is not supported"),
+        ({}, {"shareID": "5a6b"}, {}, "shareID"),
+        ({}, {}, {"broken": 1}, "parameters: broken is not a key"),
+        ({}, {}, {"environment": {"A": "x" * 70_000}}, "the parameters for phone.aosp.io are too long"),
     ],
 )
-async def test_a_result_that_cannot_be_served_is_refused(
-    node: Node, claims: Claims, change: dict[str, Any], text: str
+async def test_a_claim_that_cannot_be_served_is_refused(
+    node: Node, claims: Claims, claim: dict[str, Any], result: dict[str, Any], config: dict[str, Any], text: str
 ) -> None:
-    claim = node.source.add("a", "phone1")
-    node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"][0].update(change)
-    assert text in await refusal(claims, claim)
+    """Nothing is left of it, also if the backend has begun to prepare it."""
+    named = node.source.add("a", "phone1", config=[parameters("FromClaim", config)])
+    found = node.source.objects["claim-a"]
+    found["status"]["allocation"]["devices"]["results"][0].update(result)
+    found.update(claim)
+    assert text in await refusal(claims, named)
     assert nothing_left(node, claims)
 
 
@@ -194,12 +185,6 @@ async def test_a_uid_that_could_be_a_path_is_refused(node: Node, claims: Claims)
     assert await unprepare(claims, "../x") == {"../x": ""}
 
 
-async def test_an_error_of_the_backend_is_the_answer_and_is_rolled_back(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1", config=[parameters("FromClaim", {"broken": 1})])
-    assert await refusal(claims, claim) == "parameters: broken is not a key"
-    assert nothing_left(node, claims)
-
-
 async def test_parameters_of_the_class_come_before_those_of_the_claim(node: Node, claims: Claims) -> None:
     config = [
         parameters("FromClaim", {"a": 2}),
@@ -226,26 +211,22 @@ async def test_a_change_of_the_prepared_claims_is_a_change_of_health(node: Node,
         await claims_changed.wait()
 
 
-async def test_parameters_that_are_too_long_are_refused(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1", config=[parameters("FromClaim", {"environment": {"A": "x" * 70_000}})])
-    assert "the parameters for phone.aosp.io are too long" in await refusal(claims, claim)
-    assert nothing_left(node, claims)
-
-
-# -- devices that another claim has, and calls that end early
-
-
 # -- conflicts
 
 
-async def test_a_device_of_another_claim_is_waited_for(node: Node, claims: Claims) -> None:
-    await prepared_devices(claims, node.source.add("a", "phone1"))
-    waiting = asyncio.create_task(prepared_devices(claims, node.source.add("b", "phone1")))
-    await node.source.requested("claim-a", 2)
-    assert not waiting.done()
-    await unprepare(claims, "a")
-    assert [device.device for device in await waiting] == ["phone1"]
-    assert counted(node.metrics, "claim_device_wait_seconds_count") == 1
+async def test_a_device_of_another_claim_is_waited_for(node: Node) -> None:
+    """The claim that waits is named until it is prepared."""
+    async with node.claims(timings=TIMINGS._replace(claim_slow=0.0)) as claims:
+        await prepared_devices(claims, node.source.add("a", "phone1"))
+        assert causes(claims) == ""
+        waiting = asyncio.create_task(prepared_devices(claims, node.source.add("b", "phone1")))
+        await node.source.requested("claim-a", 2)
+        assert not waiting.done()
+        assert causes(claims) == "claim b is not prepared after 0 s"
+        await unprepare(claims, "a")
+        assert [device.device for device in await waiting] == ["phone1"]
+        assert causes(claims) == ""
+        assert counted(node.metrics, "claim_device_wait_seconds_count") == 1
 
 
 async def test_a_release_ends_the_wait_although_the_api_server_does_not_answer(node: Node) -> None:
@@ -261,29 +242,12 @@ async def test_a_release_ends_the_wait_although_the_api_server_does_not_answer(n
             assert [device.device for device in await waiting] == ["phone1"]
 
 
-async def test_a_claim_that_waits_is_named_until_it_is_prepared(node: Node) -> None:
-    async with node.claims(timings=TIMINGS._replace(claim_slow=0.0)) as claims:
-        await prepared_devices(claims, node.source.add("a", "phone1"))
-        assert causes(claims) == ""
-        waiting = asyncio.create_task(prepared_devices(claims, node.source.add("b", "phone1")))
-        await node.source.requested("claim-a", 2)
-        assert causes(claims) == "claim b is not prepared after 0 s"
-        await unprepare(claims, "a")
-        await waiting
-        assert causes(claims) == ""
-
-
 async def test_a_claim_that_is_gone_is_unprepared_for_the_next_one(node: Node, claims: Claims) -> None:
     await prepared_devices(claims, node.source.add("a", "phone1"))
     node.source.remove("a")
     await prepared_devices(claims, node.source.add("b", "phone1"))
     assert set(claims.prepared) == {"b"}
     assert node.repairs("claim") == 1
-
-
-async def test_a_claim_with_one_device_twice_is_refused(node: Node, claims: Claims) -> None:
-    node.source.objects["claim-a"] = claim_object("a", {"x": ["phone1"], "y": ["phone1"]})
-    assert "allocated twice, for the requests x and y" in await refusal(claims, reference("a"))
 
 
 # -- calls that end early
@@ -387,10 +351,3 @@ async def test_a_claim_is_prepared_when_the_api_server_has_recovered(node: Node,
         claim = ClaimReference("default", "claim-a", created["metadata"]["uid"])
         assert [device.device for device in await prepared_devices(claims, claim)] == ["phone1"]
         assert added.hits == 2
-
-
-async def test_missing_rights_are_named(node: Node) -> None:
-    async with ApiServer() as server, api_claims(node, server) as claims:
-        server.faults.add(Refuse(403), verb="get", resource="resourceclaims")
-        text = await refusal(claims, reference("a"))
-        assert "requires the verb get on resourceclaims of API group" in text

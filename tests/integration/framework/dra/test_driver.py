@@ -53,15 +53,13 @@ async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
     """A pod that is bound to the node before would wait for a driver that the kubelet does not know."""
     node.kubelet.faults.miss_sockets = True
     driver = node.driver(backend, runtime=Runtime(timings=HASTY))
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(driver.run())
+    async with node.begun(driver):
         await until(lambda: "it has not registered the driver's socket" in unready(driver))
         assert driver.inventory.snapshot.devices
         assert not node.slices
         node.kubelet.faults.miss_sockets = False
         await node.server.wait_for(lambda _: node.devices)
         assert driver.registered
-        driver.stop()
 
 
 async def test_devices_are_kept_current_while_the_kubelet_is_away(node: DraNode, backend: DirectoryBackend) -> None:
@@ -130,19 +128,15 @@ async def test_a_second_process_of_a_driver_is_registered_when_the_first_one_has
     """Two releases with the same resource; a kubelet would call the one that has registered last."""
     pod = DraPod("game", (node.create_claim("a", ["phone2"]),))
     waiting = node.driver(backend, runtime=Runtime(timings=Timings(recheck=0.05)))
-    async with node.running(backend) as driver, asyncio.TaskGroup() as tasks:
-        tasks.create_task(waiting.run())
-        try:
-            await until(lambda: "another process serves the driver" in unready(waiting))
-            await node.kubelet.prepare(pod)
-            assert (driver.driver.claims, waiting.driver.claims) == (1, 0)
-            driver.stop()
-            await node.ready(waiting)
-            assert waiting.driver.claims == 1
-            await node.kubelet.unprepare(pod)
-            assert backend.mounted == set()
-        finally:
-            waiting.stop()
+    async with node.running(backend) as driver, node.begun(waiting):
+        await until(lambda: "another process serves the driver" in unready(waiting))
+        await node.kubelet.prepare(pod)
+        assert (driver.driver.claims, waiting.driver.claims) == (1, 0)
+        driver.stop()
+        await node.ready(waiting)
+        assert waiting.driver.claims == 1
+        await node.kubelet.unprepare(pod)
+        assert backend.mounted == set()
 
 
 async def test_all_servers_of_a_process_share_one_inotify_instance(

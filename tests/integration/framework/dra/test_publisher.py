@@ -71,16 +71,12 @@ async def test_number_of_slices_stays_while_they_are_computed(
 async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> None:
     async with publishing(server) as running:
         await server.wait_for(lambda s: s.open_watches)
-        await at_rest_without_devices(running)
+        lists = server.count("list", "resourceslices")
+        running.publisher.check()
+        await server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
+        assert not running.slices()
         assert not running.publisher.confirmed
         assert causes(running.publisher) == "the API server has not confirmed all ResourceSlices yet"
-
-
-async def at_rest_without_devices(running: Publishing) -> None:
-    lists = running.server.count("list", "resourceslices")
-    running.publisher.check()
-    await running.server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
-    assert not running.slices()
 
 
 async def test_at_rest_nothing_is_written_whatever_reason_there_is_to_look(server: ApiServer) -> None:
@@ -116,62 +112,54 @@ async def test_a_foreign_change_is_repaired(server: ApiServer) -> None:
         assert running.free() == ["phone0", "phone1"]
 
 
-def foreign_slices(server: ApiServer) -> dict[str, str]:
-    """Create slices of another driver and of another node; return their versions by path."""
-    versions = {}
-    for name, driver, node in (("other-driver", "gpu.example.com", NODE), ("other-node", DRIVER, "other")):
-        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "a"}]}
-        created = server.objects.create(SLICES, {"metadata": {"name": name}, "spec": spec})
-        versions[protocol.object_path(SLICES, name)] = created["metadata"]["resourceVersion"]
-    return versions
+def create_slice(
+    server: ApiServer, name: str, *, driver: str = DRIVER, node: str = NODE, pool: str = "a", devices: Any = ()
+) -> dict[str, Any]:
+    """Create a slice, as another client or an earlier version; return its metadata."""
+    spec = {
+        "driver": driver,
+        "nodeName": node,
+        "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
+        "devices": [*devices],
+    }
+    metadata: dict[str, Any] = server.objects.create(SLICES, {"metadata": {"name": name}, "spec": spec})["metadata"]
+    return metadata
 
 
 async def test_obsolete_slices_are_deleted(server: ApiServer) -> None:
     async with publishing(server, phones(200)) as running:
         await running.published(phones(10))
         assert [each["metadata"]["name"] for each in running.slices()] == [slice_name(0)]
-    spec = {
-        **server.objects.get(slice_path(0))["spec"],
-        "pool": {"name": "x", "generation": 1, "resourceSliceCount": 1},
-    }
-    server.objects.create(SLICES, {"metadata": {"name": "of-an-earlier-version"}, "spec": spec})
+        devices = running.slices()[0]["spec"]["devices"]
+    create_slice(server, "of-an-earlier-version", pool="x", devices=devices)
     async with publishing(server, phones(10)) as running:
         await server.wait_for(lambda _: [each["metadata"]["name"] for each in running.slices()] == [slice_name(0)])
 
 
 async def test_a_slice_of_another_pool_under_our_name_is_replaced(server: ApiServer) -> None:
-    async with publishing(server, phones(1)):
-        spec = {**server.objects.get(slice_path(0))["spec"]}
-    server.objects.delete(slice_path(0))
-    spec["pool"] = {**spec["pool"], "name": "another"}
-    server.objects.create(SLICES, {"metadata": {"name": slice_name(0)}, "spec": spec})
+    create_slice(server, slice_name(0), pool="another", devices=[{"name": "phone0"}])
     async with publishing(server, phones(1)) as running:
         assert running.slices()[0]["spec"]["pool"]["name"] == f"{NODE}/00000"
 
 
-@pytest.mark.parametrize("foreign", [{"driver": "gpu.example.com"}, {"nodeName": "attacker"}], ids=["driver", "node"])
+@pytest.mark.parametrize("foreign", [{"driver": "gpu.example.com"}, {"node": "attacker"}], ids=["driver", "node"])
 async def test_slices_have_other_names_if_one_of_others_has_the_name(
     server: ApiServer, foreign: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """That one may neither be changed nor deleted. The pools keep their names, which are in claims."""
-    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool} | foreign
-    version = server.objects.create(SLICES, {"metadata": {"name": slice_name(1)}, "spec": spec})["metadata"]
+    created = create_slice(server, slice_name(1), **foreign)
     async with publishing(server, phones(70)) as running:
         assert [each["spec"]["pool"]["name"] for each in running.slices()] == [f"{NODE}/00000", f"{NODE}/00001"]
         names = [each["metadata"]["name"] for each in running.slices()]
         assert [name.partition("x")[0] for name in names] == ["00000", "00001"]
         assert all(name.endswith(f"-{DRIVER}-{NODE}") and name.count("-", 0, 20) == 1 for name in names)
-        assert server.objects.get(slice_path(1))["metadata"] == version
+        assert server.objects.get(slice_path(1))["metadata"] == created
     assert "of another client has the name" in caplog.text
 
 
 async def test_taints_are_asked_for_under_another_name_if_others_have_it(server: ApiServer) -> None:
     """Otherwise unhealthy devices would be omitted."""
-    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": "attacker", "pool": pool}
-    server.objects.create(SLICES, {"metadata": {"name": f"probe-{DRIVER}-{NODE}"}, "spec": spec})
+    create_slice(server, f"probe-{DRIVER}-{NODE}", node="attacker")
     async with publishing(server, phones(2, phone1="missing")) as running:
         await server.wait_for(lambda _: running.taints() == {"phone0": [], "phone1": ["missing"]})
 
@@ -246,15 +234,21 @@ class WithoutSelectors(ApiClient):
 
 
 async def test_slices_of_others_are_not_even_touched_if_the_server_ignores_field_selectors(server: ApiServer) -> None:
-    others = foreign_slices(server)
+    devices = [{"name": "a"}]
+    created = [
+        create_slice(server, "other-driver", driver="gpu.example.com", devices=devices),
+        create_slice(server, "other-node", node="other", devices=devices),
+    ]
+    paths = [protocol.object_path(SLICES, name) for name in ("other-driver", "other-node")]
     async with publishing(server, phones(1), client_type=WithoutSelectors) as running:
         await at_rest(running)
-        foreign_slices_path = next(iter(others))
-        found = server.objects.get(foreign_slices_path)
-        found["spec"]["devices"] = []
-        others[foreign_slices_path] = server.objects.update(foreign_slices_path, found)["metadata"]["resourceVersion"]
+        assert [server.objects.get(path)["metadata"] for path in paths] == created
+        changed = server.objects.get(paths[0])
+        changed["spec"]["devices"] = []
+        server.objects.update(paths[0], changed)
+        others = [*map(server.objects.get, paths)]
         await at_rest(running)
-    assert {server.objects.get(path)["metadata"]["resourceVersion"] for path in others} == set(others.values())
+    assert [*map(server.objects.get, paths)] == others
 
 
 # -- while the API server refuses, breaks, forgets or hangs

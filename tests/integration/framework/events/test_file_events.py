@@ -5,9 +5,10 @@ import ctypes
 import logging
 import os
 import re
+import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,15 @@ def subscribe(events: FileEvents, *directories: Path) -> Subscription:
     return subscription
 
 
+async def is_watched(subscription: Subscription, directory: Path) -> None:
+    """Watch a directory again, as after each scan, and check that a change in it is noticed."""
+    subscription.watch([str(directory)])
+    assert subscription.interval == DEFAULT.safety
+    subscription.changed.clear()
+    (directory / "a").touch()
+    await change(subscription)
+
+
 def watched_inode(events: FileEvents, watch: DirectoryWatch) -> int:
     """Return the inode number of the directory that the kernel watches (fs/notify/fdinfo.c)."""
     watches = Path(f"/proc/self/fdinfo/{events._instance()._descriptor}").read_text(encoding="ascii")
@@ -84,18 +94,16 @@ async def test_created_removed_and_moved_files_are_changes(events: FileEvents, d
     outside = directory.parent / "outside"
     subscription = subscribe(events, directory)
     assert subscription.interval == DEFAULT.safety
-    (directory / "a").touch()
-    await change(subscription)
-    (directory / "link").symlink_to("nowhere")
-    await change(subscription)
-    (directory / "a").rename(directory / "b")
-    await change(subscription)
-    (directory / "b").rename(outside)
-    await change(subscription)
-    outside.rename(directory / "c")
-    await change(subscription)
-    (directory / "c").unlink()
-    await change(subscription)
+    for cause in (
+        (directory / "a").touch,
+        lambda: (directory / "link").symlink_to("nowhere"),
+        lambda: (directory / "a").rename(directory / "b"),
+        lambda: (directory / "b").rename(outside),
+        lambda: outside.rename(directory / "c"),
+        (directory / "c").unlink,
+    ):
+        cause()
+        await change(subscription)
 
 
 @pytest.mark.usefixtures("no_mount_events")
@@ -121,11 +129,7 @@ async def test_recreated_directory_is_watched_at_the_next_call(events: FileEvent
     subscription.watch([str(directory)])
     assert subscription.interval == DEFAULT.poll
     os.mkdir(directory)
-    subscription.watch([str(directory)])
-    assert subscription.interval == DEFAULT.safety
-    subscription.changed.clear()
-    (directory / "a").touch()
-    await change(subscription)
+    await is_watched(subscription, directory)
 
 
 @pytest.mark.usefixtures("no_mount_events")
@@ -142,10 +146,7 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
         while not subscription._watches[str(directory)]._ended:
             await subscription.changed.wait()
             subscription.changed.clear()
-    subscription.watch([str(directory)])
-    subscription.changed.clear()
-    (directory / "a").touch()
-    await change(subscription)
+    await is_watched(subscription, directory)
 
 
 @pytest.mark.usefixtures("no_mount_events")
@@ -204,9 +205,7 @@ async def test_link_is_watched_at_its_current_target(events: FileEvents, directo
     await change(subscription)
     link.unlink()
     link.symlink_to(target)
-    subscription.watch([str(link)])
-    (target / "a").touch()
-    await change(subscription)
+    await is_watched(subscription, link)
 
 
 async def test_close_ends_files_and_changes(directory: Path) -> None:
@@ -294,3 +293,53 @@ async def test_removal_of_a_directory_is_a_change_for_all_its_subscriptions(
     for subscription in (first, second):
         subscription.watch([str(directory)])
         assert subscription.interval == DEFAULT.poll
+
+
+# -- mounts
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Iterator[Path]:
+    """Mount a tmpfs; what is mounted in it later is unmounted too."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts file systems, which requires root")
+    run("mount", "-t", "tmpfs", "none", tmp_path)
+    run("mount", "--make-private", tmp_path)
+    yield tmp_path
+    run("umount", "--recursive", "--lazy", tmp_path)
+
+
+def run(*command: str | Path) -> None:
+    """Run a command."""
+    subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - fixed commands
+
+
+async def test_each_change_of_a_mount_wakes_every_subscription(events: FileEvents, top: Path) -> None:
+    """Whatever it is, and whether or not the mount is below a watched directory."""
+    for name in ("a", "b"):
+        (top / name).mkdir()
+    (top / "file").touch()
+    commands: list[list[str | Path]] = [
+        ["mount", "-t", "tmpfs", "none", top / "a"],
+        ["mount", "-o", "remount,bind,ro", top / "a"],
+        ["mount", "--move", top / "a", top / "b"],
+        ["umount", top / "b"],
+        ["mount", "--bind", "/dev/null", top / "file"],
+        ["umount", top / "file"],
+        ["mount", "--bind", top, top],
+        ["umount", top],
+    ]
+    subscriptions = [events.subscribe(), events.subscribe()]
+    for command in commands:
+        await asyncio.to_thread(run, *command)
+        for subscription in subscriptions:
+            await change(subscription)
+
+
+async def test_missing_table_is_an_error_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no mount would be reported."""
+    before = fds()
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.MOUNT_TABLE", "/proc/self/none")
+    with pytest.raises(FileNotFoundError):
+        FileEvents()
+    assert fds() == before

@@ -250,6 +250,29 @@ def test_new_connection_replaces_the_oldest(port: int) -> None:
             assert connection.recv(4) == b"HTTP"
 
 
+def test_connections_that_get_no_thread_are_one_log_line(
+    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are closed, and the next ones are served when there are threads again."""
+    monkeypatch.setattr(plugin_http, "ACCEPT_RETRY", 0.01)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def answer() -> bytes:
+        with contextlib.suppress(ConnectionError):
+            return raw(port, REQUEST)
+        return b""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert [answer() for _ in range(3)] == [b""] * 3
+    assert answer().endswith(b"hello")
+    (record,) = [vars(record) for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record["message"] == "HTTP connections cannot be accepted, retrying"
+    assert (record["error"], record["exc_info"]) == ("can't start new thread", None)
+
+
 # -- logging
 
 

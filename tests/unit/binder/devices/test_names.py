@@ -36,7 +36,7 @@ def test_name_problem_describes_unusable_names() -> None:
         ("", "the name is empty"),
         ("x" * (LONGEST_NAME + 1), "the name has 64 characters; a device ID has at most 63"),
         ("a b", "a space"),
-        ("a\x7fb", "a control character"),
+        *((f"a{text}b", "a control character") for text in ("\x7f", "\n", "\x1b[2J", "\u202e")),
         (os.fsdecode(b"a\xff"), "bytes that are not UTF-8"),
         ("a/b", "it is a path, not a name"),
         ("..", "it is a path, not a name"),

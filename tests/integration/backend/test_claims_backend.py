@@ -1,24 +1,26 @@
-"""Phones for ResourceClaims, mounted on demand; a tmpfs, really mounted, stands in for binderfs."""
+"""Phones and found devices for ResourceClaims. A tmpfs, really mounted, stands in for the binderfs of a phone."""
 
 import math
 import os
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.host_errors import BinderfsError
-from aosp_plugin.config.values import Api, Isolation
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError
+from aosp_plugin.config.keys import NumberedSets, Resource
+from aosp_plugin.config.values import Api, Isolation, Recreate
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
-from tests.backends import Served, phones_backend
-from tests.support import Clock
+from tests.backends import Served, binder_backend, phones_backend
+from tests.recreations import Recreations
+from tests.support import Clock, DeviceDirectory
 from tests.tmpfs_binderfs import Mounts
-
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
@@ -39,10 +41,6 @@ def mounts_of(edits: ContainerEdits) -> dict[str, str]:
     return {mount.container_path: mount.host_path for mount in edits.mounts}
 
 
-def nodes_of(edits: Sequence[ContainerEdits]) -> list[list[str]]:
-    return [[node.container_path for node in part.devices] for part in edits]
-
-
 def test_a_phone_of_no_claim_is_removed_when_no_pod_has_it(directory: Mounts) -> None:
     """Its claim record is lost, or damaged when its claim has ended, so that nothing else tells."""
     started(directory).prepare(["phone1"], [])
@@ -52,8 +50,7 @@ def test_a_phone_of_no_claim_is_removed_when_no_pod_has_it(directory: Mounts) ->
 
     def mounted(allocated: Allocated | None) -> set[str]:
         backend.tell(allocated=allocated)
-        backend.scan()
-        backend.update_host()
+        backend.scan_and_update()
         return set(directory.mounted())
 
     before = clock()
@@ -74,8 +71,7 @@ def test_a_phone_that_the_device_plugin_has_replaced_is_not_released(directory: 
     backend.prepare(["phone1"], [])
     plugin = phones_backend(directory.path)
     plugin.tell(held={}, asked=math.inf)
-    plugin.scan()
-    plugin.update_host()
+    plugin.scan_and_update()
     backend.unprepare(["phone1"])
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
 
@@ -104,13 +100,11 @@ def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) 
     backend = started(directory)
     assert not backend.is_prepared(["phone0"])
     backend.prepare(["phone0"], [])
-    backend.scan()
-    backend.update_host()
+    backend.scan_and_update()
     assert backend.is_prepared(["phone0"])
     directory.unmount("phone0")
     assert not backend.is_prepared(["phone0"])
-    backend.scan()
-    backend.update_host()  # mounts it again, and the claim's CDI spec has to be written again
+    backend.scan_and_update()  # mounts it again, and the claim's CDI spec has to be written again
     assert not backend.is_prepared(["phone0"])
     backend.prepare(["phone0"], [])
     assert backend.is_prepared(["phone0"])
@@ -199,7 +193,7 @@ def test_parameters_change_what_the_container_gets(directory: Mounts) -> None:
     phone = f"{directory.path}/phone0"
     assert [path for path in mounts_of(edits) if not path.startswith(phone)] == ["/dev/x"]
     assert {**edits.environment, "A": "1", "B": "2"} == edits.environment
-    assert os.path.exists("/dev/fuse") == ("/dev/fuse" in nodes_of([edits])[0])
+    assert os.path.exists("/dev/fuse") == ("/dev/fuse" in [node.container_path for node in edits.devices])
 
 
 def test_devices_of_parameters_must_be_devices_of_the_node(directory: Mounts) -> None:
@@ -215,3 +209,99 @@ def test_devices_of_parameters_must_be_devices_of_the_node(directory: Mounts) ->
     ):
         backend.prepare(["phone0"], parameters("class", devices=["/dev/none"]))
     assert directory.mounted() == {"phone1": 1}
+
+
+# -- found devices, which are plain files, so that their recreation is faked
+
+
+def backend_of(devices: DeviceDirectory, **keys: Any) -> Served:
+    """Return a backend after its first scan."""
+    backend = binder_backend(devices.directory, cdi_dir="/none", api=Api.DRA, **keys)
+    backend.scan()
+    return backend
+
+
+@pytest.fixture
+def devices(device_directory: DeviceDirectory) -> DeviceDirectory:
+    device_directory.add(*range(6))
+    return device_directory
+
+
+def test_each_device_of_a_request_brings_its_own_part(devices: DeviceDirectory) -> None:
+    backend = backend_of(devices, container_paths=("/dev/x", "/dev/y"))
+    second, first = backend.prepare(["aosp_binder3", "aosp_binder2"], [])
+    assert [node.container_path for node in first.devices] == ["/dev/aosp_binder2"]
+    assert [node.container_path for node in second.devices] == ["/dev/aosp_binder3"]
+    assert [mount.container_path for mount in (*first.mounts, *second.mounts)] == ["/dev/x", "/dev/y"]
+    assert first.environment["BINDER_VISIBLE_DEVICES"] == "aosp_binder2,aosp_binder3"
+    assert not second.environment
+
+
+def test_parameters_replace_the_container_paths(devices: DeviceDirectory) -> None:
+    backend = backend_of(devices, sets=NumberedSets(size=3), container_paths=("/dev/x", "/dev/y", "/dev/z"))
+    (edits,) = backend.prepare(["aosp_binder3"], parameters(containerPaths=["/dev/a", "/dev/b"]))
+    assert [mount.container_path for mount in edits.mounts] == ["/dev/a", "/dev/b"]
+
+
+def test_paths_of_the_host_have_no_links(devices: DeviceDirectory, tmp_path: Path) -> None:
+    """A runtime does not follow the links in a CDI spec."""
+    target = tmp_path / "elsewhere"
+    target.touch()
+    (devices.directory / "aosp_binder7").symlink_to(target)
+    backend = backend_of(devices)
+    (edits,) = backend.prepare(["aosp_binder7"], [])
+    assert [(node.host_path, node.container_path) for node in edits.devices] == [(str(target), "/dev/aosp_binder7")]
+
+
+def test_devices_are_recreated_when_the_claim_is_over(devices: DeviceDirectory, recreations: Recreations) -> None:
+    backend = backend_of(devices, recreate=Recreate.ON_START)
+    assert not backend.backend.pre_start_required
+    backend.prepare(["aosp_binder1", "aosp_binder2"], [])
+    backend.prepare(["aosp_binder1", "aosp_binder2"], [])
+    assert recreations.recreated == []
+    backend.unprepare(["aosp_binder1", "aosp_binder2", "unknown"])
+    assert recreations.recreated == ["aosp_binder1", "aosp_binder2"]
+    backend.prepare(["aosp_binder3"], [])
+    backend.unprepare(["aosp_binder3"])
+    assert recreations.recreated == ["aosp_binder1", "aosp_binder2", "aosp_binder3"]
+
+
+def test_device_that_cannot_be_recreated_is_not_prepared_until_it_is(
+    devices: DeviceDirectory, recreations: Recreations
+) -> None:
+    """The pod ends nevertheless: its device does not wait for the recreation."""
+    backend = backend_of(devices, recreate=Recreate.ON_START)
+    backend.prepare(["aosp_binder1"], [])
+    recreations.failure = DevicesExhaustedError("max= is reached")
+    backend.unprepare(["aosp_binder1"])
+    assert backend.scan()["aosp_binder1"] == "not-recreated"
+    with pytest.raises(UnhealthyDeviceError, match="not-recreated"):
+        backend.prepare(["aosp_binder1"], [])
+    recreations.failure = None
+    backend.update_host()
+    assert recreations.recreated == ["aosp_binder1"]
+    assert backend.scan()["aosp_binder1"] == ""
+    backend.prepare(["aosp_binder1"], [])
+
+
+@pytest.mark.usefixtures("recreations")
+def test_recreated_device_stays_prepared_when_a_scan_finds_it(devices: DeviceDirectory) -> None:
+    """Its inode is not that of the scan before the preparation. Otherwise each claim would be reported as lost."""
+    backend = backend_of(devices, recreate=Recreate.ON_START)
+    backend.unprepare(["aosp_binder1"])
+    backend.prepare(["aosp_binder1"], [])
+    backend.scan()
+    assert backend.is_prepared(["aosp_binder1"])
+
+
+@pytest.mark.parametrize("device_id", ["phone7", "binder", "aosp_binder1a"])
+def test_id_of_a_former_layout_has_no_place(devices: DeviceDirectory, device_id: str) -> None:
+    """A record of a claim may have it: the driver serves its other claims."""
+    resource = Resource(device_dir=str(devices.directory), api=Api.DRA, sets=NumberedSets(size=2))
+    backend = ClaimsBackend(Host(), resource, cdi_dir="/none")
+    assert backend.places(device_id) == []
+
+
+def test_attributes_of_a_found_device(devices: DeviceDirectory) -> None:
+    attributes = backend_of(devices, sets=NumberedSets(size=2)).attributes("aosp_binder4")
+    assert attributes == {"number": 4, "binderDevices": 2}

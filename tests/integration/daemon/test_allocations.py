@@ -1,8 +1,11 @@
 """What was not read, or not asked after it was read, counts as in use: device records and answers of the kubelet."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,23 +13,30 @@ from typing import Any, cast
 
 import pytest
 
+from aosp_plugin.backend.found_devices import ScanInput
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api
 from aosp_plugin.daemon import allocations
-from aosp_plugin.daemon.allocations import AllocationWatch
+from aosp_plugin.daemon.allocations import AllocationWatch, yield_to_device_plugins
 from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.daemon.device_records import DIRECTORY, DeviceRecord, DeviceRecords
+from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra import claim_records
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, RequestRecord
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.dra.record_store import Content, Others
-from aosp_plugin.framework.podresources_client import Allocations, Owner, PodResources
+from aosp_plugin.framework.podresources_client import Allocatable, Allocations, Owner, PodResources
+from kubelet_standin import Kubelet
+from kubelet_standin import PodResources as PodResourcesServer
+from kubelet_standin.apiserver import ApiServer
 from tests.backends import Served
-from tests.support import PATIENCE, until
+from tests.claims import DirectoryBackend
+from tests.dra_node import DraNode
+from tests.support import PATIENCE, listed, run, unready, until
 
 OLD, NEW = "aosp.io/binder", "example.com/binder"
 TENANT = {OLD: {"aosp_binder0"}}
@@ -38,27 +48,34 @@ class Pods:
     def __init__(self) -> None:
         self.enabled = True
         self.problem = ""
+        self.are_known = True
+        """False as long as the kubelet may not know its pods."""
         self.devices: Mapping[str, Collection[str]] = {}
-        """The devices of pods by resource."""
+        """The devices of pods by resource, by the device plugin API."""
+        self.claimed: Mapping[str, Collection[str]] = {}
+        """The devices of pods by resource, by claims."""
 
     async def query(self, others: Mapping[str, Collection[str]]) -> Allocations:
         """Return which pods have which devices."""
         if self.problem:
             return Allocations(self.problem)
-        by_plugin = {name: frozenset(self.devices.get(name, ())) for name in (OLD, NEW, *others)}
-        pod = (Owner("games", "tenant", "android"),)
-        owners = {name: dict.fromkeys(ids, pod) for name, ids in by_plugin.items()}
-        return Allocations(owners=owners, by_plugin=by_plugin)
+        names, pod = (OLD, NEW, *others), (Owner("games", "tenant", "android"),)
+        by_plugin = {name: frozenset(self.devices.get(name, ())) for name in names}
+        by_claim = {name: frozenset(self.claimed.get(name, ())) for name in names}
+        owners = {name: dict.fromkeys(by_plugin[name] | by_claim[name], pod) for name in names}
+        return Allocations(owners=owners, pods_known=self.are_known, by_plugin=by_plugin, by_claim=by_claim)
 
 
 class Release:
     """A plugin of a resource whose devices are all files of the node."""
 
-    def __init__(self, node: "Node", name: str, main: str = "", **keys: Any) -> None:
+    def __init__(self, node: Node, name: str, main: str = "", **keys: Any) -> None:
         resource = Resource(**{"resource_name": name, "device_dir": str(node.devices), "verify": Verify.FILE, **keys})
         self.backend = Served(create_backend(Host(), resource, cdi_dir=str(node.directory / "cdi")))
         self.backend.scan()
         pods, records = cast("PodResources", node.pods), DeviceRecords(str(node.directory), "/run/cdi", main)
+        self.rescans: list[str] = []
+        """The resources of which a scan was requested."""
         self.stands_in_for: Collection[str] = ()
         """The former resources that it serves."""
         self.specs_removed: list[set[str]] = []
@@ -69,12 +86,17 @@ class Release:
             lambda _: self.backend.found,
             pods,
             records,
-            lambda _: None,
+            self.rescans.append,
             lambda: node.claims,
             self._serve_former,
             self._remove_specs,
             Conditions(),
         )
+
+    @property
+    def told(self) -> ScanInput:
+        """What the backend was told."""
+        return self.backend.backend.input
 
     def offered(self) -> set[str]:
         """Return the devices that new pods get."""
@@ -132,6 +154,13 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
+def claimed(node: Node, driver: str, device_id: str, *files: str) -> Content:
+    """Return the record of a claim that has these files of the node, as one device."""
+    request = RequestRecord("phone", (claim_records.DeviceRecord(device_id, "pool", device_id),))
+    claim = ClaimRecord(driver, "uid-1", "games", "tenant", (request,))
+    return Content("boot", "/var/run/cdi", tuple(str(node.devices / file) for file in files), claim)
+
+
 @pytest.mark.parametrize("problem", ["", "no answer"])
 async def test_release_that_ends_leaves_what_it_gave_since_the_last_answer(node: Node, problem: str) -> None:
     old = await node.begin(OLD)
@@ -183,8 +212,7 @@ async def test_all_devices_are_held_while_a_pod_has_one_that_no_record_of_its_fo
 
 
 async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_the_record_is_gone(node: Node) -> None:
-    claim = ClaimRecord("phone.example.com", "uid-1", "games", "tenant", ())
-    node.claims = Others([Content("boot", "/var/run/cdi", (str(node.devices / "aosp_binder0"),), claim)], ())
+    node.claims = Others([claimed(node, "phone.example.com", "phone0", "aosp_binder0")], ())
     node.pods.problem = "no answer"
     release = await node.begin(OLD)
     assert release.offered() == {"aosp_binder1"}
@@ -194,13 +222,6 @@ async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_
     node.pods.problem = ""
     assert await release.watch.ask()
     assert release.offered() == {"aosp_binder0", "aosp_binder1"}
-
-
-def claimed(node: Node, driver: str, device_id: str, *files: str) -> Content:
-    """Return the record of a claim that has these files of the node, as one device."""
-    request = RequestRecord("phone", (claim_records.DeviceRecord(device_id, "pool", device_id),))
-    claim = ClaimRecord(driver, "uid-1", "games", "tenant", (request,))
-    return Content("boot", "/var/run/cdi", tuple(str(node.devices / file) for file in files), claim)
 
 
 async def test_a_driver_does_not_offer_what_claims_of_other_drivers_have(node: Node) -> None:
@@ -227,13 +248,53 @@ async def test_a_driver_does_not_offer_what_its_claims_have_by_other_ids(node: N
 
 @pytest.mark.parametrize("damaged", [(), ("/plugins/phone.example.com/claim_a_b_c.json",)])
 async def test_claims_count_as_users_of_their_devices(node: Node, damaged: Sequence[str]) -> None:
-    claim = ClaimRecord(driver_name(OLD), "uid-1", "games", "tenant", ())
-    content = Content("boot", "/var/run/cdi", (str(node.devices / "aosp_binder0"),), claim)
-    node.claims = Others([content], damaged)
+    node.claims = Others([claimed(node, driver_name(OLD), "phone0", "aosp_binder0")], damaged)
     release = await node.begin(OLD, api=Api.DRA)
     assert await release.watch.ask()
-    allocated = release.backend.backend.input.allocated
+    allocated = release.told.allocated
     assert (None if allocated is None else allocated.ids) == (None if damaged else {"aosp_binder0"})
+
+
+async def test_allocated_devices_are_reported_while_the_kubelet_knows_its_pods(node: Node) -> None:
+    release = await node.begin(OLD)
+    started = time.monotonic()
+    for node.pods.devices, node.pods.problem, node.pods.are_known, expected in (
+        (TENANT, "", True, {"aosp_binder0"}),
+        (TENANT, "no answer", True, None),
+        ({}, "", False, None),
+        ({}, "", True, set()),
+    ):
+        assert await release.watch.ask() is (expected is not None)
+        allocated = release.told.allocated
+        assert (None if allocated is None else allocated.ids) == expected
+        assert allocated is None or started <= allocated.asked <= time.monotonic()
+
+
+@pytest.mark.parametrize(("api", "held"), [(Api.DRA, {"aosp_binder0"}), (Api.DEVICE_PLUGIN, {"aosp_binder1"})])
+async def test_devices_that_pods_have_through_the_other_api_are_held(node: Node, api: Api, held: set[str]) -> None:
+    """A kubelet that does not answer, or may not know its pods yet, frees no device. Replicas are one device."""
+    release, started = await node.begin(OLD, api=api), time.monotonic()
+    release.rescans.clear()
+    for are_used, node.pods.problem, node.pods.are_known, expected in (
+        (False, "no answer", True, (set(), False)),
+        (True, "", True, (held, True)),
+        (False, "no answer", True, (held, True)),
+        (True, "", False, (held, True)),
+        (False, "", True, (set(), True)),
+    ):
+        node.pods.devices = {OLD: {"aosp_binder0::1"}} if are_used else {}
+        node.pods.claimed = {OLD: {"aosp_binder1"}} if are_used else {}
+        await release.watch.ask()
+        assert ({*release.told.held}, release.told.asked >= started) == expected
+    assert release.rescans == [OLD, OLD]
+
+
+async def test_no_device_is_held_where_the_kubelet_cannot_be_asked(node: Node) -> None:
+    node.pods.enabled = False
+    node.pods.problem = "disabled"
+    release, started = await node.begin(OLD), time.monotonic()
+    assert await release.watch.ask()
+    assert (release.told.held, release.told.asked >= started) == ({}, True)
 
 
 async def test_device_that_an_id_meant_before_is_held_until_the_kubelet_answers(node: Node) -> None:
@@ -319,13 +380,17 @@ async def test_release_stands_in_for_a_renamed_resource_and_for_none_with_other_
 
 
 async def test_specs_of_a_former_resource_go_when_no_pod_has_its_devices(node: Node) -> None:
-    await node.end(await node.begin(OLD), OLD)
+    """Not while another plugin serves it, such as another version in a rolling update."""
+    old = await node.begin(OLD)
     new = await node.begin(NEW)
+    assert await new.watch.ask()
+    await new.watch.follow_up()
+    await node.end(old, OLD)
     for devices, new.can_remove_specs in ((TENANT, True), ({}, False), ({}, True), ({}, True)):
         node.pods.devices = devices
         assert await new.watch.ask()
         await new.watch.follow_up()
-    assert new.specs_removed == [{NEW}, {OLD, NEW}, {OLD, NEW}, {NEW}]
+    assert new.specs_removed == [{NEW}, {NEW}, {OLD, NEW}, {OLD, NEW}, {NEW}]
 
 
 async def test_only_specs_of_the_predecessor_go_where_the_kubelet_cannot_be_asked(node: Node) -> None:
@@ -353,3 +418,48 @@ async def test_kubelet_is_asked_soon_after_a_pod_may_have_got_a_device(
         server.pods_changed.set()
         await until(lambda: len(release.specs_removed) == 2)
         assert not server.pods_changed.is_set()
+
+
+# -- a driver, and a device plugin with the same resource on its node
+
+
+PHONE = "aosp.io/phone"
+
+
+async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(short_directory: Path) -> None:
+    (short_directory / "dev").mkdir()
+    (short_directory / "dev" / "a").touch()
+    devices = ListedDevices(
+        PHONE, lambda: [str(short_directory / "dev" / "a")], directories=[str(short_directory / "dev")]
+    )
+    async with ApiServer() as server, Kubelet(short_directory / "k") as kubelet:
+        node = DraNode(short_directory, server)
+        socket = str(short_directory / "pods.sock")
+        async with (
+            node.kubelet,
+            PodResourcesServer(kubelet, socket),
+            node.running(DirectoryBackend(short_directory / "phones", count=3)) as driver,
+        ):
+            pod_resources = PodResources(socket, [PHONE])
+            yielding = asyncio.create_task(yield_to_device_plugins([driver], pod_resources, interval=0.01))
+            async with run(DevicePlugin(devices, kubelet_dir=kubelet.directory)):
+                await listed(kubelet, 1, PHONE)
+                await server.wait_for(lambda _: node.slices and not node.devices)
+                assert "a device plugin offers 1 devices of aosp.io/phone on this node" in unready(driver)
+            await server.wait_for(lambda _: len(node.devices) == 3)
+            yielding.cancel()
+            pod_resources.close()
+
+
+async def test_devices_stay_published_while_the_kubelet_does_not_answer() -> None:
+    class Unanswered:
+        requests = 0
+
+        async def allocatable(self) -> Allocatable:
+            self.requests += 1
+            return Allocatable("no answer")
+
+    unanswered: Any = Unanswered()
+    driver: Any = SimpleNamespace(resource_name=OLD, withhold=pytest.fail)
+    async with background_task(yield_to_device_plugins([driver], unanswered, interval=0.0)):
+        await until(lambda: unanswered.requests >= 2)
