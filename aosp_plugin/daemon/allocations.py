@@ -89,6 +89,8 @@ class AllocationWatch:
         self._stale: Sequence[DeviceRecord] = ()
         """The records of former resources whose CDI specs are to be removed."""
         self._conditions = conditions
+        self._write_failure = ""
+        """Why the own records could not be written the last time, for people; empty if they were."""
         self._read_failure = ""
         """Why the records could not be read the last time, for people; empty if they were."""
 
@@ -191,9 +193,10 @@ class AllocationWatch:
             else:
                 held = held_devices.held(backend, found, self._records.own, self._others, self._latest)
             claimed = held_devices.used_by_claims(backend, found, self._claims.prepared)
-            if backend.api is Api.DEVICE_PLUGIN:
-                held, claimed = claimed | held, {}
             own = self._records.own.get(name)
+            if backend.api is Api.DEVICE_PLUGIN:
+                unrecorded = held_devices.unrecorded(found, own, self._write_failure) if self._write_failure else {}
+                held, claimed = unrecorded | claimed | held, {}
             former = before.former if own is None else frozenset(own.devices)
             backend.input = before._replace(held=held, claimed=claimed, asked=self._answered, former=former)
             if (held, claimed) != (before.held, before.claimed) or found.state.held:
@@ -257,12 +260,14 @@ class AllocationWatch:
         """
         found = {name: self._found(name) for name in self._backends}
         update = partial(_update, self._records, found, unused, allocations)
+        before, self._write_failure = self._write_failure, ""
         try:
             await self._worker.run(update, DEFAULT.hang, label="update of the device records")
         except (OSError, WorkerTimeoutError) as error:
-            self._conditions.set(RECORDS_NOT_UPDATED, str(error))
-        else:
-            self._conditions.set(RECORDS_NOT_UPDATED, "")
+            self._write_failure = str(error)
+        self._conditions.set(RECORDS_NOT_UPDATED, self._write_failure)
+        if bool(before) != bool(self._write_failure) and self._others is not None:
+            self._tell()
 
     def _read(self) -> tuple[list[OtherRecord], Others]:
         """Read the records of other resources, and those of claims. Runs in the worker thread. Raises OSError."""

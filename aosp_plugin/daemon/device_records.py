@@ -82,9 +82,9 @@ class DeviceRecords:
         kept = {name: paths for name, paths in former.items() if used is None or name in used}
         directories = sorted({*before.cdi_dirs, *others.cdi_dirs})
         record = DeviceRecord(resource, before.since, _merged(devices, kept), directories, self.main)
-        self.own[resource] = record
         if record != written:
             atomic_file.replace(self._path(resource), msgspec.json.encode(record))
+        self.own[resource] = record
 
     def others(self) -> list[OtherRecord]:
         """Return the records of the resources that this process does not serve. Raises OSError.

@@ -121,6 +121,13 @@ def used_by_claims(backend: BinderBackend, found: FoundDevices, claims: Iterable
     }
 
 
+def unrecorded(found: FoundDevices, own: DeviceRecord | None, error: str) -> dict[str, HealthProblem]:
+    """Return the devices that the record of their resource lacks, by ID; ``error`` is why it could not be written."""
+    recorded = {} if own is None else own.devices
+    problem = HealthProblem(Reason.NOT_RECORDED, f"{Reason.NOT_RECORDED}: {error}")
+    return {name: problem for name, paths in found.paths.items() if not {*paths}.issubset(recorded.get(name, ()))}
+
+
 def all_held(found: FoundDevices, error: str) -> dict[str, HealthProblem]:
     """Return all devices as held, by ID: the records of this host cannot be read."""
     return dict.fromkeys(found.paths, _in_use(f"the records of devices cannot be read: {error}"))

@@ -49,6 +49,8 @@ class Reason(enum.StrEnum):
     devices of the old one."""
     NOT_IN_CDI_SPEC = "not-in-cdi-spec"
     """Containers get the device by the CDI spec only, and the spec that has it could not be written."""
+    NOT_RECORDED = "not-recorded"
+    """The record of the device could not be written, without which a later configuration would give it away again."""
     OFFERED_BY_OTHER_RESOURCE = "offered-by-other-resource"
     """The device is offered under the name of another resource on this host, which began earlier."""
     BEYOND_PER_DEVICE = "beyond-per-device"
@@ -152,6 +154,11 @@ REASONS: Mapping[Reason, ReasonInfo] = {
     Reason.NOT_IN_CDI_SPEC: ReasonInfo(  # PreStartContainer writes the spec, or fails itself
         "not in the CDI spec",
         "Check for a full or read-only file system: the spec could not be written.",
+        Effect.OPEN_TO_OWNER,
+    ),
+    Reason.NOT_RECORDED: ReasonInfo(
+        "not recorded: the record of the resource could not be written",
+        "Check for a full or read-only file system with the kubelet's directory.",
         Effect.OPEN_TO_OWNER,
     ),
     Reason.OFFERED_BY_OTHER_RESOURCE: ReasonInfo(

@@ -54,6 +54,7 @@ EXPECTED = {
     # Another pod has it, so neither a container of this resource nor another claim may.
     Reason.IN_USE_BY_OTHER_API: Allowed(restart=False, claim=False, spec=True),
     Reason.IN_USE_BY_OTHER_RESOURCE: Allowed(restart=False, claim=False, spec=True),
+    Reason.NOT_RECORDED: OPEN,
     Reason.OFFERED_BY_OTHER_RESOURCE: OPEN,
     Reason.BEYOND_PER_DEVICE: OPEN,
     Reason.SURPLUS: Allowed(restart=True, claim=True, spec=True, removal=True),

@@ -255,6 +255,23 @@ async def test_claims_count_as_users_of_their_devices(node: Node, damaged: Seque
     assert (None if allocated is None else allocated.ids) == (None if damaged else {"aosp_binder0"})
 
 
+async def test_devices_whose_record_cannot_be_written_are_held(node: Node) -> None:
+    """Nobody could tell later which file a pod has: the resource may be renamed before its record is written."""
+    await node.begin(OLD)
+    node.add(2)
+    (node.directory / DIRECTORY).rename(node.directory / "records")
+    (node.directory / DIRECTORY).touch()
+    release = await node.begin(NEW)
+    assert {device.reason for device in release.backend.found.devices} == {""}, "scanned before the records"
+    assert release.offered() == set()
+    (node.directory / DIRECTORY).unlink()
+    (node.directory / "records").rename(node.directory / DIRECTORY)
+    assert await release.watch.ask()
+    assert release.rescans
+    release.backend.scan()
+    assert {device.reason for device in release.backend.found.devices} == {"offered-by-other-resource", ""}
+
+
 async def test_allocated_devices_are_reported_while_the_kubelet_knows_its_pods(node: Node) -> None:
     release = await node.begin(OLD)
     started = time.monotonic()
