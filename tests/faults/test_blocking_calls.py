@@ -157,6 +157,7 @@ async def test_any_failure_of_pre_start_is_followed_by_a_scan(things: LockedThin
     """Nothing else reports that the device is lost: its directory is not watched."""
     fragile = FragileThings(things._directory)
     fragile._directories = frozenset()
+    fragile.scans = 2  # none fails, so none is retried
     plugin = DevicePlugin(fragile, kubelet_dir=kubelet_dir, runtime=Runtime(timings=IN_LIFE))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 2, RESOURCE)
