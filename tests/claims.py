@@ -45,6 +45,8 @@ class DirectoryBackend(Backend[Found]):
     """Phones that are directories while they are prepared, in place of mounts.
 
     ``fail`` has the names of methods that raise an error. A method whose name is in ``hang`` waits for ``resume``.
+    The driver unprepares what an earlier claim may have left before it prepares a device, and prepares a device again
+    whenever the kubelet asks for its claim.
     """
 
     resource_name = "aosp.io/phone"

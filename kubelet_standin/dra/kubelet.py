@@ -130,7 +130,7 @@ class DraKubelet(Observable[_Run]):
         return tuple(name for device in self.devices(pod, request) for name in device.cdi_devices)
 
     async def prepare(self, pod: DraPod) -> None:
-        """Prepare the claims of a pod, for its sandbox. Raises ClaimsError."""
+        """Prepare the claims of a pod, for its sandbox. Raises ClaimsError, also if the kubelet stops meanwhile."""
         try:
             await self._running().manager.prepare(pod)
         except ClaimsError as error:

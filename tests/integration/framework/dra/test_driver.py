@@ -18,7 +18,7 @@ from tests.backends import binder_backend
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_drivers import HASTY
 from tests.dra_node import DraNode
-from tests.support import IN_LIFE, DeviceDirectory, fds, listed, run, unready, until
+from tests.support import IN_LIFE, PATIENCE, DeviceDirectory, fds, listed, run, unready, until
 
 
 @pytest.fixture
@@ -45,6 +45,34 @@ async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
     assert driver.driver.claims == 1
     await node.kubelet.unprepare(pod)
     assert (backend.mounted, node.specs) == (set(), [])
+
+
+@pytest.mark.parametrize("kubelet_version", KubeletVersion)
+@pytest.mark.parametrize("is_prepared", [False, True])
+async def test_a_claim_is_kept_if_the_kubelet_restarts_while_it_is_prepared(
+    node: DraNode, driver: DraDriver, backend: DirectoryBackend, *, is_prepared: bool
+) -> None:
+    """No answer reaches the first kubelet. The next one asks before or after the end of the preparation."""
+    pod = DraPod("game", (node.create_claim("a", ["phone2"]),))
+    backend.hang = {"prepare"}
+    asking = asyncio.create_task(node.kubelet.prepare(pod))
+    await asyncio.to_thread(backend.hanging.wait, PATIENCE)
+    await node.kubelet.restart()
+    with pytest.raises(ClaimsError, match="NodePrepareResources: the kubelet has stopped"):
+        await asking
+    await node.ready(driver)
+    backend.hang = set()
+    if is_prepared:
+        backend.resume.set()
+        await until(lambda: node.specs != [])
+    asking = asyncio.create_task(node.kubelet.prepare(pod))
+    await node.kubelet.next_change().wait()
+    backend.resume.set()
+    await asking
+    assert node.kubelet.cdi_devices(pod) == (f"{DRIVER}/claim={pod.claims[0].uid}-phone2",)
+    assert backend.mounted == {"phone2"}
+    assert backend.calls.count("unprepare phone2") == 1, "what an earlier claim may have left, and not the phone"
+    assert driver.driver.claims == len(node.specs) == 1
 
 
 async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
