@@ -25,7 +25,7 @@ from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.dra.record_store import claims_on_host
-from aosp_plugin.framework.errors import BackendError, WorkerTimeoutError
+from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
@@ -115,7 +115,7 @@ class NodeService:
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Scan all resources, then start the servers and other work in ``tasks``, where their errors are raised.
 
-        Raises the errors that keep the plugin from serving: PluginError, HostError and OSError, as a group.
+        Raises the errors that keep the devices from being served: PluginError, HostError and OSError, as a group.
         """
         logs.set_up(self.config.log_level, self.config.log_format)
         logging.getLogger().addHandler(self._log)
@@ -137,18 +137,13 @@ class NodeService:
         self._running = Running(tasks, self.servers, beside, self._run)
 
     async def _prepare(self) -> None:
-        """Scan all resources side by side, and check that they share no device. A scan that hangs is no error.
-
-        A scan that fails is repeated if another one has succeeded: a directory that is missing after a reboot must not
-        take the phones of other resources.
-        """
+        """Scan all resources side by side, and check that they share no device. A scan that hangs is no error."""
         with contextlib.suppress(WorkerTimeoutError):
             check = partial(assembly.check_phone_directories, self.config)
             await self._worker.run(check, DEFAULT.hang, label="check of the directories of phones")
         results = await asyncio.gather(*(server.prepare() for server in self.servers), return_exceptions=True)
         errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]
-        is_fatal = any(not isinstance(each, (OSError, BackendError)) for each in errors)
-        if is_fatal or len(errors) == len(results):
+        if errors:
             raise ExceptionGroup("the configuration cannot be served", errors)
         assembly.check_overlap({name: self._found(name) for name in self.resources})
         await self._allocation_watch.begin()

@@ -169,9 +169,9 @@ class ResourceServer(ABC):
     async def run(self) -> None:
         """Serve until ``stop`` is called; call ``prepare`` first, if that has not happened yet.
 
-        Raises what ``prepare`` raises if that was not called before, but not if the scan hangs, and KubeletError if a
-        device plugin can never be registered. Later failures of scans, the kubelet and the API server are retried.
-        Several errors are raised as a group.
+        Raises what ``prepare`` raises, but not if the scan hangs, and KubeletError if a device plugin can never be
+        registered. Later failures of scans, the kubelet and the API server are retried. Several errors are raised as a
+        group.
         """
         with working_for(self.resource_name):
             try:

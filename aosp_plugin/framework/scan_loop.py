@@ -70,7 +70,6 @@ class ScanLoop:
         self._metrics = runtime.metrics
         self._timings = timings
         self._clock = runtime.clock
-        self._prepared = False
         self._updates_paused = False
         self._due = 0.0
         self._update_due = 0.0
@@ -101,16 +100,15 @@ class ScanLoop:
 
         Raises OSError and PluginError if the scan fails, and WorkerTimeoutError if it takes more than ``Timings.hang``.
         """
-        self._prepared = True
         await self.scan(self._timings.hang)
 
     async def start(self) -> None:
         """Scan and update the host before the first registration, and scan again if the update has changed the devices.
 
         So all devices are published at once, without those that a failed update makes unusable. Only an error of the
-        first scan is raised, and not if the caller has got it from ``prepare``: ``run`` scans again.
+        first scan is raised: another plugin may have been stopped for this one.
         """
-        if not self._prepared:
+        if self.inventory.found is None and self.worker.running() is None:  # a scan that hangs is not waited for twice
             with contextlib.suppress(WorkerTimeoutError):
                 await self.prepare()
         if self.inventory.found is None:

@@ -1,7 +1,6 @@
 """``aosp-plugin serve``: signals, reloads, probes, exit codes and errors."""
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -41,13 +40,13 @@ def write_config(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def run_serve(devices: DeviceDirectory, kubelet_dir: str, *flags: str, usual_flags: bool = True) -> tuple[int, str]:
+def run_serve(devices: DeviceDirectory, kubelet_dir: str, *flags: str) -> tuple[int, str]:
     """Run the command in this process, which ends with an error; return its exit code and standard error."""
     usual = ("--device-dir", str(devices.directory), "--kubelet-dir", kubelet_dir, "--verify", "file", "--listen", "")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signal, "pthread_sigmask", lambda *_: None)
         patch.setattr(serving, "stop_on_signals", lambda *_: None)
-        code, _, err = run_command("serve", *(usual if usual_flags else ()), *flags)
+        code, _, err = run_command("serve", *usual, *flags)
     return code, err
 
 
@@ -224,45 +223,3 @@ def test_binder_device_of_two_resources_through_a_link_is_an_error(
     assert f"{link} ({device_directory.directory}/aosp_binder4 of aosp.io/phone)" in log
     assert "belongs to both aosp.io/phone and aosp.io/sidecar" in log
     assert code == 2
-
-
-@pytest.fixture
-def two_resources(device_directory: DeviceDirectory, tmp_path: Path) -> Callable[..., str]:
-    """Return a function that writes a configuration of two resources, the second one without its directory."""
-
-    def write(other: str, **keys: str) -> str:
-        resources = {RESOURCE: device_directory.directory, other: tmp_path / "others"}
-        lines = [f"{key}: {value}" for key, value in {"version": "v1", **keys, "resources": ""}.items()]
-        lines += [f"- {{resource_name: {name}, device_dir: {path}, verify: file}}" for name, path in resources.items()]
-        (tmp_path / "config.yaml").write_text("\n".join(lines))
-        return str(tmp_path / "config.yaml")
-
-    return write
-
-
-async def test_resource_whose_devices_cannot_be_read_leaves_the_others_served(
-    device_directory: DeviceDirectory, kubelet_dir: str, two_resources: Callable[..., str], tmp_path: Path
-) -> None:
-    """As after a reboot without a mount. Its own devices are served as soon as they are there."""
-    device_directory.add(0, 1)
-    port = free_port()
-    file = two_resources("aosp.io/other", kubelet_dir=kubelet_dir, listen=f"127.0.0.1:{port}")
-    process = Serve(device_directory, kubelet_dir, "--config", file, usual_flags=False)
-    async with Kubelet(kubelet_dir) as kubelet, process:
-        await listed(kubelet, 2)
-        assert (await answered(port, "/readyz", "aosp.io/other: device scan failed: cannot read"))[0] == 503
-        DeviceDirectory(tmp_path / "others").add(0)
-        await kubelet.wait_for(lambda k: k.resource("aosp.io/other").allocatable == 1)
-        assert (await answered(port, "/readyz", "ok: "))[0] == 200
-
-
-def test_resource_that_can_never_be_registered_is_an_error_also_beside_another_one(
-    kubelet_dir: str, two_resources: Callable[..., str], tmp_path: Path
-) -> None:
-    """The path of its socket would be too long."""
-    directory = f"{kubelet_dir}/{'d' * (60 - len(kubelet_dir))}"
-    os.mkdir(directory)
-    DeviceDirectory(tmp_path / "others")
-    file = two_resources(f"aosp.io/{'long' * 12}", kubelet_dir=directory, listen='""')
-    code, log = run_serve(DeviceDirectory(tmp_path / "devices"), directory, "--config", file, usual_flags=False)
-    assert (code, "and the limit is 107" in log) == (1, True)
