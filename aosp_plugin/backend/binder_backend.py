@@ -301,7 +301,7 @@ class BinderBackend(Backend[FoundDevices]):
     def _state(self) -> HostState:
         """Return the present state of the host that decides on the health of devices."""
         return HostState(
-            {**self.input.claimed, **self._held.problems},
+            {**self.input.unrecorded, **self.input.claimed, **self._held.problems},
             frozenset() if self._spec is None else self._spec.lacking,
             None if self._recreator is None else self._recreator.failed,
             None if self._phones is None else self._phones.state(),

@@ -50,6 +50,8 @@ class ScanInput(NamedTuple):
     claimed: Mapping[str, HealthProblem] = {}
     """Why a DRA driver does not offer devices that claims of other drivers have, by ID. It reads their records itself
     before it prepares or releases a device."""
+    unrecorded: Mapping[str, HealthProblem] = {}
+    """Why no new pod gets a device whose record could not be written, by ID."""
     asked: float = -math.inf
     """When the last question to the kubelet began that it has answered, with the records of claims."""
     allocated: Allocated | None = None

@@ -89,8 +89,6 @@ class AllocationWatch:
         self._stale: Sequence[DeviceRecord] = ()
         """The records of former resources whose CDI specs are to be removed."""
         self._conditions = conditions
-        self._write_failure = ""
-        """Why the own records could not be written the last time, for people; empty if they were."""
         self._read_failure = ""
         """Why the records could not be read the last time, for people; empty if they were."""
 
@@ -168,7 +166,7 @@ class AllocationWatch:
                 self._tell()
             return None
         self._latest = allocations
-        if not self._read_failure:
+        if not (self._read_failure or self._claims.damaged):
             self._answered = asked
         self._tell()
         self._renamed = self._find_renamed(allocations)
@@ -195,11 +193,11 @@ class AllocationWatch:
             claimed = held_devices.used_by_claims(backend, found, self._claims.prepared)
             own = self._records.own.get(name)
             if backend.api is Api.DEVICE_PLUGIN:
-                unrecorded = held_devices.unrecorded(found, own, self._write_failure) if self._write_failure else {}
-                held, claimed = unrecorded | claimed | held, {}
+                held, claimed = claimed | held, {}
             former = before.former if own is None else frozenset(own.devices)
             backend.input = before._replace(held=held, claimed=claimed, asked=self._answered, former=former)
-            if (held, claimed) != (before.held, before.claimed) or found.state.held:
+            has_suspects = not {*held, *claimed, *before.unrecorded}.issuperset(found.state.held)
+            if (held, claimed) != (before.held, before.claimed) or has_suspects:
                 self._rescan(name)
 
     def _find_renamed(self, allocations: Allocations) -> set[str]:
@@ -260,14 +258,25 @@ class AllocationWatch:
         """
         found = {name: self._found(name) for name in self._backends}
         update = partial(_update, self._records, found, unused, allocations)
-        before, self._write_failure = self._write_failure, ""
+        failure = ""
         try:
             await self._worker.run(update, DEFAULT.hang, label="update of the device records")
-        except (OSError, WorkerTimeoutError) as error:
-            self._write_failure = str(error)
-        self._conditions.set(RECORDS_NOT_UPDATED, self._write_failure)
-        if bool(before) != bool(self._write_failure) and self._others is not None:
-            self._tell()
+        except OSError as error:
+            failure = error.strerror or str(error)  # the name of the temporary file differs each time
+        except WorkerTimeoutError as error:
+            failure = str(error)
+        self._conditions.set(RECORDS_NOT_UPDATED, failure)
+        for name, backend in self._backends.items():
+            if backend.api is Api.DEVICE_PLUGIN:
+                self._withhold_unrecorded(name, found[name], failure)
+
+    def _withhold_unrecorded(self, name: str, found: FoundDevices, failure: str) -> None:
+        """Let no new pod get a device that is not in the written record, if ``failure`` says why it is not."""
+        backend, record = self._backends[name], self._records.written.get(name)
+        unrecorded = held_devices.unrecorded(found, record, failure) if failure else {}
+        if unrecorded != backend.input.unrecorded:
+            backend.input = backend.input._replace(unrecorded=unrecorded)
+            self._rescan(name)
 
     def _read(self) -> tuple[list[OtherRecord], Others]:
         """Read the records of other resources, and those of claims. Runs in the worker thread. Raises OSError."""

@@ -66,6 +66,8 @@ class DeviceRecords:
         self._locks: dict[str, int] = {}
         self.own: dict[str, DeviceRecord] = {}
         """The records of the resources that this process serves, by resource."""
+        self.written: dict[str, DeviceRecord] = {}
+        """Those as they were last written, by resource."""
 
     def write(self, resource: str, devices: Paths, used: Collection[str] | None) -> None:
         """Record the devices of a resource that this process serves, unless the file has them. Raises OSError.
@@ -82,9 +84,10 @@ class DeviceRecords:
         kept = {name: paths for name, paths in former.items() if used is None or name in used}
         directories = sorted({*before.cdi_dirs, *others.cdi_dirs})
         record = DeviceRecord(resource, before.since, _merged(devices, kept), directories, self.main)
+        self.own[resource] = record
         if record != written:
             atomic_file.replace(self._path(resource), msgspec.json.encode(record))
-        self.own[resource] = record
+        self.written[resource] = record
 
     def others(self) -> list[OtherRecord]:
         """Return the records of the resources that this process does not serve. Raises OSError.

@@ -121,9 +121,9 @@ def used_by_claims(backend: BinderBackend, found: FoundDevices, claims: Iterable
     }
 
 
-def unrecorded(found: FoundDevices, own: DeviceRecord | None, error: str) -> dict[str, HealthProblem]:
-    """Return the devices that the record of their resource lacks, by ID; ``error`` is why it could not be written."""
-    recorded = {} if own is None else own.devices
+def unrecorded(found: FoundDevices, record: DeviceRecord | None, error: str) -> dict[str, HealthProblem]:
+    """Return the devices that the written record of their resource lacks, by ID; ``error`` is why it does."""
+    recorded = {} if record is None else record.devices
     problem = HealthProblem(Reason.NOT_RECORDED, f"{Reason.NOT_RECORDED}: {error}")
     return {name: problem for name, paths in found.paths.items() if not {*paths}.issubset(recorded.get(name, ()))}
 

@@ -204,8 +204,12 @@ class SocketDirectory:
         return f"{self.stem}-0-{creation_time(name)}.sock"
 
     def was_registered(self, name: str) -> bool:
-        """Return whether a kubelet has registered a plugin on this socket, see ``REGISTERED_MODE``. Raises OSError."""
-        return stat.S_IMODE(os.stat(os.path.join(self.path, name)).st_mode) == REGISTERED_MODE
+        """Return whether a kubelet has registered a plugin on this socket, see ``REGISTERED_MODE``. Raises OSError.
+
+        A hidden socket has the mode that the process's umask gives it.
+        """
+        mode = stat.S_IMODE(os.stat(os.path.join(self.path, name)).st_mode)
+        return mode == REGISTERED_MODE and not name.startswith(".")
 
     def _endpoint(self, created: int) -> str:
         return f"{self.stem}-{os.getpid()}-{created}.sock"

@@ -26,7 +26,8 @@ LOG = logging.getLogger(__name__)
 class OtherMount(NamedTuple):
     """The binderfs of a phone that was mounted for pods of the other API."""
 
-    st_dev: int
+    identity: tuple[int, int]
+    """st_dev and st_mtime in nanoseconds of its root: the kernel gives the next mount the same st_dev."""
     found: float
     """When it was found first, in seconds of ``time.monotonic``."""
 
@@ -90,7 +91,7 @@ class PhoneProvisioner:
                 except phone_mount.ForeignMountError:
                     foreign.add(phone)
         self.foreign = frozenset(foreign)
-        self.other_api = {phone: each for phone, each in self.other_api.items() if phone in self.file_systems}
+        self._forget_ended()
         return {*self.file_systems}
 
     def is_mounted(self, phone: str) -> bool:
@@ -136,6 +137,7 @@ class PhoneProvisioner:
                     if isinstance(error, phone_mount.ForeignMountError):
                         foreign.add(phone)
             self.foreign = frozenset(foreign)
+            self._forget_ended()
             self._link(self.file_systems, [self._host_directory])
         return mounted
 
@@ -218,6 +220,10 @@ class PhoneProvisioner:
         self.file_systems.pop(phone, None)
         self.phone_errors.pop(phone, None)
 
+    def _forget_ended(self) -> None:
+        """Forget the mounts for the other API that are gone."""
+        self.other_api = {phone: each for phone, each in self.other_api.items() if phone in self.file_systems}
+
     def _own_file_system(self, phone: str, path: str) -> int | None:
         """Return st_dev of the plugin's binderfs of a phone; None if there is none. Raises HostError.
 
@@ -236,9 +242,17 @@ class PhoneProvisioner:
         self.file_systems[phone] = st_dev
         if source == self._source:
             self.other_api.pop(phone, None)
-        elif phone not in self.other_api or self.other_api[phone].st_dev != st_dev:
-            self.other_api[phone] = OtherMount(st_dev, time.monotonic())
+        else:
+            self._found_for_other_api(phone, path)
         return st_dev
+
+    def _found_for_other_api(self, phone: str, path: str) -> None:
+        """Note a mount for the other API, and when it was found first. Raises HostError."""
+        with translated_errors(f"read {path}"):
+            status = os.stat(path)
+        identity = status.st_dev, status.st_mtime_ns
+        if phone not in self.other_api or self.other_api[phone].identity != identity:
+            self.other_api[phone] = OtherMount(identity, time.monotonic())
 
     def _restore_or_mount(self, phone: str, path: str) -> bool:
         """Restore a phone, or mount it if that is allowed; return whether it was mounted. Raises HostError.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +24,7 @@ from aosp_plugin.daemon import allocations
 from aosp_plugin.daemon.allocations import AllocationWatch, yield_to_device_plugins
 from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.daemon.device_records import DIRECTORY, DeviceRecord, DeviceRecords
-from aosp_plugin.framework import DevicePlugin, ListedDevices
+from aosp_plugin.framework import DevicePlugin, ListedDevices, atomic_file
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra import claim_records
@@ -255,21 +257,50 @@ async def test_claims_count_as_users_of_their_devices(node: Node, damaged: Seque
     assert (None if allocated is None else allocated.ids) == (None if damaged else {"aosp_binder0"})
 
 
-async def test_devices_whose_record_cannot_be_written_are_held(node: Node) -> None:
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after which no record can be written. The error names another file each time."""
+    numbers = itertools.count()
+
+    def fill() -> None:
+        def fail(*_: object) -> None:
+            raise OSError(errno.EROFS, "Read-only file system", f".record.{next(numbers)}.tmp")
+
+        monkeypatch.setattr(atomic_file, "replace", fail)
+
+    return fill
+
+
+async def test_devices_whose_record_cannot_be_written_are_withheld(node: Node, full_disk: Callable[[], None]) -> None:
     """Nobody could tell later which file a pod has: the resource may be renamed before its record is written."""
-    await node.begin(OLD)
+    release = await node.begin(OLD)
+    full_disk()
+    for number in (2, 3):
+        node.add(number)
+        release.backend.scan()
+        rescans = [*release.rescans]
+        for _ in range(3):
+            await release.watch.ask()
+        assert release.rescans == [*rescans, OLD]
+        assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+    assert release.backend.found.devices[2].detail == "not-recorded: Read-only file system"
+
+
+async def test_devices_of_a_former_resource_stay_held_when_a_record_cannot_be_written(
+    node: Node, full_disk: Callable[[], None]
+) -> None:
+    """The failure applies no older answer of the kubelet to the records that were read since."""
+    old, new = await node.begin(OLD), await node.begin(NEW)
+    assert await new.watch.ask()
+    node.pods.devices = TENANT
+    await node.end(old, OLD)
+    node.pods.problem = "no answer"
+    await new.watch.ask()
+    full_disk()
     node.add(2)
-    (node.directory / DIRECTORY).rename(node.directory / "records")
-    (node.directory / DIRECTORY).touch()
-    release = await node.begin(NEW)
-    assert {device.reason for device in release.backend.found.devices} == {""}, "scanned before the records"
-    assert release.offered() == set()
-    (node.directory / DIRECTORY).unlink()
-    (node.directory / "records").rename(node.directory / DIRECTORY)
-    assert await release.watch.ask()
-    assert release.rescans
-    release.backend.scan()
-    assert {device.reason for device in release.backend.found.devices} == {"offered-by-other-resource", ""}
+    new.backend.scan()
+    await new.watch.ask()
+    assert new.offered() == set()
 
 
 async def test_allocated_devices_are_reported_while_the_kubelet_knows_its_pods(node: Node) -> None:
