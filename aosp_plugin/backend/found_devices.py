@@ -122,8 +122,8 @@ class FoundDevices(Found):
         found = map(self.binder_devices.get, group.members)
         return [device for device in found if device is not None and device.identity is not None]
 
-    @property
-    def paths(self) -> dict[str, list[str]]:
+    @cached_property
+    def paths(self) -> Mapping[str, list[str]]:
         """The paths on the host, links resolved, that belong to one device alone, by ID.
 
         They are the paths of its binder devices, or of the phone even before it is mounted, and of its slices.

@@ -68,6 +68,9 @@ class DeviceRecords:
         """The records of the resources that this process serves, by resource."""
         self.written: dict[str, DeviceRecord] = {}
         """Those as they were last written, by resource."""
+        self._settled: dict[tuple[str, bool], tuple[Paths, Collection[str] | None, tuple[int, int]]] = {}
+        """Arguments of ``write`` that leave a file as it is, and its identity, by resource and whether users are
+        known: with 10,000 devices, it takes 60 ms to compare them again."""
 
     def write(self, resource: str, devices: Paths, used: Collection[str] | None) -> None:
         """Record the devices of a resource that this process serves, unless the file has them. Raises OSError.
@@ -76,9 +79,12 @@ class DeviceRecords:
         unknown.
         """
         atomic_file.make_directory(self._directory, 0o700)
+        key, path = (resource, used is None), self._path(resource)
         if not self._has_lock(resource):
             self._begin(resource)
-        before, written = self.own[resource], _read(self._path(resource))
+        elif self._settled.get(key) == (devices, used, _identity(path)):
+            return
+        before, written = self.own[resource], _read(path)
         others = before if written is None else written
         former = _merged(before.devices, others.devices)
         kept = {name: paths for name, paths in former.items() if used is None or name in used}
@@ -86,8 +92,10 @@ class DeviceRecords:
         record = DeviceRecord(resource, before.since, _merged(devices, kept), directories, self.main)
         self.own[resource] = record
         if record != written:
-            atomic_file.replace(self._path(resource), msgspec.json.encode(record))
+            atomic_file.replace(path, msgspec.json.encode(record))
         self.written[resource] = record
+        if identity := _identity(path):
+            self._settled[key] = devices, used, identity
 
     def others(self) -> list[OtherRecord]:
         """Return the records of the resources that this process does not serve. Raises OSError.
@@ -184,6 +192,14 @@ def _merged(*paths: Paths) -> dict[str, list[str]]:
     """Return all paths of each device."""
     names = dict.fromkeys(name for each in paths for name in each)
     return {name: sorted({path for each in paths for path in each.get(name, ())}) for name in names}
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return what distinguishes a file from one that replaces it; None if it is missing."""
+    with contextlib.suppress(FileNotFoundError):
+        status = os.stat(path)
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
 def _read(path: str) -> DeviceRecord | None:
