@@ -66,8 +66,8 @@ class DeviceRecords:
         self._locks: dict[str, int] = {}
         self.own: dict[str, DeviceRecord] = {}
         """The records of the resources that this process serves, by resource."""
-        self.written: dict[str, DeviceRecord] = {}
-        """Those as they were last written, by resource."""
+        self.written: dict[str, DeviceRecord | None] = {}
+        """What their files had at the last ``write``, by resource; None if nothing."""
         self._settled: dict[tuple[str, bool], tuple[Paths, Collection[str] | None, tuple[int, int]]] = {}
         """Arguments of ``write`` that leave a file as it is, and its identity, by resource and whether users are
         known: with 10,000 devices, it takes 60 ms to compare them again."""
@@ -90,7 +90,7 @@ class DeviceRecords:
         kept = {name: paths for name, paths in former.items() if used is None or name in used}
         directories = sorted({*before.cdi_dirs, *others.cdi_dirs})
         record = DeviceRecord(resource, before.since, _merged(devices, kept), directories, self.main)
-        self.own[resource] = record
+        self.own[resource], self.written[resource] = record, written
         if record != written:
             atomic_file.replace(path, msgspec.json.encode(record))
         self.written[resource] = record

@@ -286,6 +286,17 @@ async def test_devices_whose_record_cannot_be_written_are_withheld(node: Node, f
     assert release.backend.found.devices[2].detail == "not-recorded: Read-only file system"
 
 
+async def test_recorded_devices_are_offered_after_a_restart_with_a_full_disk(
+    node: Node, full_disk: Callable[[], None]
+) -> None:
+    """The file has them, although it cannot be updated."""
+    await node.end(await node.begin(OLD), OLD)
+    full_disk()
+    node.add(2)
+    release = await node.begin(OLD)
+    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
 async def test_devices_of_a_former_resource_stay_held_when_a_record_cannot_be_written(
     node: Node, full_disk: Callable[[], None]
 ) -> None:

@@ -128,6 +128,21 @@ def test_record_that_does_not_change_is_not_written_again(processes: list[Device
     assert path.stat().st_ino == before
 
 
+@pytest.mark.parametrize("used", [None, set()])
+def test_record_that_others_have_changed_is_written_again(
+    processes: list[DeviceRecords], tmp_path: Path, used: set[str] | None
+) -> None:
+    process = processes[0]
+    for content in (None, b"", b"{"):
+        for _ in range(3):
+            process.write(PHONE, PHONE_0, used)
+        (path,) = (tmp_path / DIRECTORY).glob("*.json")
+        before = path.read_bytes()
+        path.unlink() if content is None else path.write_bytes(content)
+        process.write(PHONE, PHONE_0, used)
+        assert path.read_bytes() == before
+
+
 def test_record_names_all_directories_that_specs_of_the_resource_may_be_in(processes: list[DeviceRecords]) -> None:
     first, second, third = processes
     first.write(PHONE, {}, None)
