@@ -168,7 +168,7 @@ class BinderBackend(Backend[FoundDevices]):
             yield Condition(catalog.NO_DEVICES, "")
         elif self.expected is not None and count < self.expected:
             yield Condition(catalog.TOO_FEW_DEVICES, f"{count:,} of {self.expected:,} devices exist")
-        if names := natural_sort([name for names in found.restricted.values() for name in names]):
+        if names := [name for names in found.restricted.values() for name in names]:
             first = ",".join(names[:10])
             fields = {"devices": len(names), "device": first}
             yield Condition(catalog.RESTRICTED, f"{len(names):,} binder devices are restricted: {first}", fields=fields)

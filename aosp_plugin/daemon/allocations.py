@@ -103,8 +103,9 @@ class AllocationWatch:
         """
         async with self._asking:
             await self._record()
-            for name, record in self._records.own.items():
-                self._offers.keep(name, record.devices)
+            if len(self._backends) > 1:
+                for name, record in self._records.own.items():
+                    self._offers.keep(name, record.devices)
             await self._read_others()
             self._tell()
 
@@ -194,7 +195,7 @@ class AllocationWatch:
             own = self._records.own.get(name)
             if backend.api is Api.DEVICE_PLUGIN:
                 held, claimed = claimed | held, {}
-            former = before.former if own is None else frozenset(own.devices)
+            former = before.former if own is None else own.devices.keys()
             backend.input = before._replace(held=held, claimed=claimed, asked=self._answered, former=former)
             has_suspects = not {*held, *claimed, *before.unrecorded}.issuperset(found.state.held)
             if (held, claimed) != (before.held, before.claimed) or has_suspects:

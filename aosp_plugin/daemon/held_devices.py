@@ -100,6 +100,7 @@ def used_perhaps(
         device_id: _in_use(f"it was offered as {former_id} of {record.resource}, and {unknown}")
         for record in records
         for former_id, paths in record.devices.items()
+        if record.resource != backend.resource_name or paths != found.paths.get(former_id)
         for device_id in filter(None, map(found.device_at, paths))
         if (record.resource, former_id) != (backend.resource_name, device_id)
     }

@@ -8,7 +8,7 @@ the owners are unknown.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -203,7 +203,7 @@ def allocations_in(
     by_plugin: dict[str, set[str]] = {name: set() for name in resources}
     by_claim: dict[str, set[str]] = {name: set() for name in resources}
     drivers = {driver_names.driver_name(name): name for name in resources}
-    known = {name: driver_names.ids_by_name(ids) for name, ids in resources.items()}
+    known = cache(lambda name: driver_names.ids_by_name(resources[name]))
     for pod in response.pod_resources:
         for container in pod.containers:
             owner = Owner(pod.namespace, pod.name, container.name)
@@ -214,7 +214,7 @@ def allocations_in(
             for claim in container.dynamic_resources:
                 for device in claim.claim_resources:
                     if (resource := drivers.get(device.driver_name)) is not None:
-                        device_id = driver_names.device_id(device.device_name, known[resource])
+                        device_id = driver_names.device_id(device.device_name, known(resource))
                         by_claim[resource].add(device_id)
                         _add(owners[resource], [device_id], owner)
     return Allocations(owners=owners, by_plugin=_frozen(by_plugin), by_claim=_frozen(by_claim))

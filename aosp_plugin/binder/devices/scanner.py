@@ -239,7 +239,9 @@ class DeviceReader:
         before = self._before.get(name)
         if before is not None and before[2:] == found:
             return before
-        return BinderDevice(name, self._path_prefix + name, kind, FileIdentity(*identity), *found[2:])
+        own_path = self._path_prefix + name
+        own_path = path if own_path == path else own_path  # one string in place of two, for each device
+        return BinderDevice(name, own_path, kind, FileIdentity(*identity), *found[2:])
 
     def _root_of(self, directory: str, st_dev: int) -> _Root:
         """Return the binderfs whose root is ``directory``.
