@@ -113,6 +113,7 @@ class Server:
         except asyncio.CancelledError:
             if call.cancelled():
                 raise failure(grpc.StatusCode.UNAVAILABLE, "Socket closed") from None
+            call.cancel()  # as a server of gRPC does (aio/server.pyx.pxi, ``_handle_cancellation_from_core``)
             raise
         except grpc.aio.AioRpcError:
             raise
