@@ -347,6 +347,26 @@ def plugin_reloads(world: "World") -> None:
 
 
 @fault
+def provisioner_is_killed(world: "World") -> None:
+    """The provisioner is killed now, and starts again."""
+    world.provisioner.process.kill()
+
+
+@fault
+def provisioner_is_killed_at_a_call(world: "World") -> None:
+    """The provisioner is killed between two calls on the host, soon."""
+    process = world.provisioner.process
+    process.killed_at_call = process.calls + 1 + int(world.rng.expovariate(1 / 20))
+
+
+@fault
+def provisioner_hangs(world: "World") -> Undo:
+    """The provisioner performs requests after the plugin has given up."""
+    world.provisioner.hang()
+    return world.provisioner.go_on
+
+
+@fault
 def second_plugin(world: "World") -> Undo:
     """Another plugin of the same configuration runs beside, as in a rolling update."""
     return world.start_second_plugin()

@@ -79,6 +79,8 @@ class Host:
         self.hung_at = float("-inf")
         """When a call was hanging last."""
         self.slow = 0.0
+        self.switches = 0.05
+        """How likely it is that others run before a host call of a worker."""
         self.no_descriptors = False
         self.no_space = False
         self.no_mounts = False
@@ -104,7 +106,7 @@ class Host:
         return self.clock_offset + self._time()
 
     def call_time(self) -> float:
-        """Return how long a call in a worker thread takes now."""
+        """Return how long a call in a worker thread takes now, or waits for a processor."""
         return self.rng.uniform(0.0001, 0.002) + self.slow
 
     # -- the run
@@ -191,6 +193,10 @@ class Host:
     def change(self, name: str, path: Any) -> None:
         """Note a call of the current process that changes the host. Raises OSError."""
         current().call()
+        self.permit(name, path)
+
+    def permit(self, name: str, path: Any) -> None:
+        """Check that the current process may change this now. Raises OSError."""
         text = self.path(path)
         if text and not text.startswith(OWN) and not (name in {"mkdir", "chmod"} and text in MAY_MAKE):
             self.violated(f"the plugin changes {text} ({name})")

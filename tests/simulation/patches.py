@@ -19,6 +19,7 @@ from unittest import mock
 
 import aosp_plugin
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.provision.provisioner_socket import RemotePhoneProvisioner
 from aosp_plugin.framework.events import file_events
 from tests.simulation.api import SimulatedApiClient
 from tests.simulation.files import Inode
@@ -36,14 +37,16 @@ class SimulatedTime:
 
     def __init__(self, host: Host) -> None:
         self.monotonic, self.time, self.perf_counter = host.monotonic, host.wall_time, host.monotonic
+        self._host, self._used = host, 0.0
 
     def monotonic_ns(self) -> int:
         """Return the monotonic time in nanoseconds."""
         return int(self.monotonic() * 1e9)
 
     def thread_time(self) -> float:
-        """Return the processor time, of which nothing takes any."""
-        return 0.0
+        """Return the processor time, of which each question takes some: scans pause in proportion."""
+        self._used += self._host.call_time()
+        return self._used
 
 
 class SimulatedRandom:
@@ -198,6 +201,7 @@ def simulated(host: Host) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "time", SimulatedTime(host)))
         for owner, name, value in (
             (binderfs, "call", host.system_call),
+            (RemotePhoneProvisioner, "_exchange", lambda _, request: current().request(request)),
             (file_events, "Inotify", lambda _loop: _Inotify(host)),
             (file_events, "MountEvents", lambda _loop, changed: _MountEvents(host, changed)),
             (importlib.import_module("aosp_plugin.framework.sockets"), "listener", _listener(host)),

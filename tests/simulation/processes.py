@@ -15,8 +15,12 @@ import posixpath
 import stat
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from greenlet import getcurrent, greenlet
+
+from aosp_plugin.binder.host_errors import ProvisionerError
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from tests.simulation.files import FileSystem, Inode, Status
 
@@ -51,12 +55,18 @@ class Process:
         self.descriptors: dict[int, Descriptor] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.at_death: list[Callable[[], None]] = []
+        self.request: Callable[[dict[str, Any]], dict[str, Any]] = self._refuse
+        """Returns the answer of its provisioner to a request. Raises ProvisionerError."""
         self.successor: Process | None = None
         """What it is since it has executed its program again; it has the same ID."""
         self._on_stop: Callable[[], None] | None = None
         self._on_reload: Callable[[], None] | None = None
         self._is_to_stop = self._is_to_reload = False
         self._next_descriptor = 3
+
+    @staticmethod
+    def _refuse(_request: dict[str, Any]) -> dict[str, Any]:
+        raise ProvisionerError("there is no provisioner")
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call a function as this process."""
@@ -123,12 +133,20 @@ class Process:
             task.cancel()
 
     def call(self) -> None:
-        """Count a host call. Raises ProcessKilledError."""
+        """Count a host call. Others may run before it, if a worker makes it. Raises ProcessKilledError."""
         self.calls += 1
         if self.killed_at_call is not None and self.calls >= self.killed_at_call:
             self.kill()
+        if self.host.rng.random() < self.host.switches:
+            self.pause()
         if not self.alive:
             raise ProcessKilledError
+
+    @staticmethod
+    def pause() -> None:
+        """Let others run, if a worker of the process runs now: its event loop makes few host calls."""
+        if (parent := getcurrent().parent) is not None:
+            parent.switch()
 
     def opened(self, descriptor: Descriptor) -> int:
         """Return the number of a new descriptor. Raises OSError if there are no more."""
@@ -284,9 +302,10 @@ class SimulatedOs:
 
     def mkdir(self, path: str, mode: int = 0o777) -> None:
         """See os."""
+        current().call()
         if self._host.exists(path, follow=False):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        self._host.change("mkdir", path)
+        self._host.permit("mkdir", path)
         self._host.files.add(path, stat.S_IFDIR | mode)
 
     def makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - as in os
@@ -326,11 +345,11 @@ class SimulatedOs:
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         """See os."""
         process = current()
+        process.call()
         if flags & os.O_CREAT and not self._host.exists(path, follow=False):
-            self._host.change("create", path)
+            self._host.permit("create", path)
             inode = self._host.files.add(path, stat.S_IFREG | mode)
         else:
-            process.call()
             if flags & os.O_CREAT and flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             inode = self._host.at(path, follow=not flags & os.O_NOFOLLOW)
@@ -346,16 +365,21 @@ class SimulatedOs:
         process.call()
 
     def flock(self, descriptor: int, operation: int) -> None:
-        """See fcntl. A lock that is waited for is there: a process holds an exclusive one within a call at most."""
+        """See fcntl."""
         process = current()
         process.call()
         own = process.descriptors[descriptor]
         assert own.inode is not None
-        shared = operation & fcntl.LOCK_SH
-        others = [each for each in own.inode.locks if each is not own and each.is_open]
-        if operation & fcntl.LOCK_NB and not (shared and all(each.shares for each in others)) and others:
-            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
-        own.shares = bool(shared)
+        shared = bool(operation & fcntl.LOCK_SH)
+        while others := [each for each in own.inode.locks if each is not own and each.is_open]:
+            if shared and all(each.shares for each in others):
+                break
+            if operation & fcntl.LOCK_NB:
+                raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+            process.pause()
+            if not process.alive:
+                raise ProcessKilledError
+        own.shares = shared
         own.inode.locks = [*others, own]
 
     def pread(self, descriptor: int, size: int, offset: int) -> bytes:
@@ -454,7 +478,7 @@ class SimulatedTempfile:
 
 
 class SimulatedWorker:
-    """A worker thread: its calls are steps of the event loop, one after another, and take simulated time."""
+    """A worker thread: others run before any of its host calls, as the seed decides. Calls take simulated time."""
 
     def __init__(self, host: "Host", name: str) -> None:
         self.name = name
@@ -462,6 +486,9 @@ class SimulatedWorker:
         self._host = host
         self._queue: collections.deque[tuple[Callable[[], Any], str, Any, contextvars.Context]] = collections.deque()
         self._busy = False
+        self._thread: greenlet | None = None
+        """The call that has started and not ended."""
+        self._process: Process | None = None
 
     async def run(self, function: Callable[[], Any], timeout: float | None = None, *, label: str = "call") -> Any:
         """See ``aosp_plugin.framework.worker.Worker``."""
@@ -490,38 +517,47 @@ class SimulatedWorker:
     def _enqueue(self, function: Callable[[], Any], label: str, future: Any) -> None:
         self._queue.append((function, label, future, contextvars.copy_context()))
         if not self._busy:
-            self._start()
+            self._busy = True
+            self._wait(self._host.call_time())
 
-    def _start(self) -> None:
-        self._busy = True
-        asyncio.get_running_loop().call_later(self._host.call_time(), self._step)
+    def _wait(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._step)
 
     def _step(self) -> None:
-        while self._queue and self._queue[0][2] is not None and self._queue[0][2].done():
-            self._queue.popleft()  # nobody waits any more
-        if not self._queue:
+        """Begin the next call, or go on with the one that has started, until others are to run, or it ends."""
+        self._thread = self._begun() if self._thread is None else self._thread
+        if self._thread is None:
             self._busy = False
-            return
-        function, label, future, context = self._queue[0]
-        process = context.get(CURRENT)
-        if process is not None and not process.alive:
+        elif self._process is not None and not self._process.alive:
             self._queue.clear()
-            return
-        if self._host.hanging:
+            if self._thread:  # it has begun
+                self._thread.throw(ProcessKilledError)
+            self._thread = None
+        elif self._host.hanging:
             self._host.hung_at = self._host.monotonic()
-            self.current = self.current or (label, self._host.monotonic())
-            asyncio.get_running_loop().call_later(0.25, self._step)
-            return
-        self.current = None
-        self._queue.popleft()
+            self._wait(0.25)
+        else:
+            self._thread.switch()
+            if self._thread.dead:
+                self._thread = None
+            self._wait(self._host.call_time())
+
+    def _begun(self) -> greenlet | None:
+        """Return the next call; None if there is none."""
+        while self._queue:
+            function, label, future, context = self._queue.popleft()
+            if future is None or not future.done():  # otherwise, nobody waits for it any more
+                self.current, self._process = (label, self._host.monotonic()), context.get(CURRENT)
+                return greenlet(partial(self._execute, function, future, context))
+        return None
+
+    def _execute(self, function: Callable[[], Any], future: Any, context: contextvars.Context) -> None:
         try:
-            result = context.run(function)
+            report = partial(future.set_result if future else bool, context.run(function))
         except ProcessKilledError:
             return
         except BaseException as error:  # noqa: BLE001 - raised in the caller
-            if future is not None and not future.done():
-                future.set_exception(error)
-        else:
-            if future is not None and not future.done():
-                future.set_result(result)
-        self._start()
+            report = partial(future.set_exception if future else bool, error)
+        self.current = None
+        if future is not None and not future.done():
+            report()

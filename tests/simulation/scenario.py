@@ -4,7 +4,7 @@ import asyncio
 import collections
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +36,9 @@ ASKED = {kind.name for kind in (API_SERVER_FAILING, CLAIMS_UNSERVED, SLICES_MISS
 
 ASKED_ERRORS = ("API server",)
 """What is in errors of pods that do so."""
+
+PEACE = 130.0
+"""Seconds without a fault, at the end of a run: more than the longest interval of the plugin."""
 
 UPDATE = 5.0
 """Seconds after which the kubelet knows what the plugin knows."""
@@ -158,6 +161,7 @@ async def _run(result: Result, steps: list[Step]) -> None:
             if world.host.violations:
                 break
         if not world.host.violations:
+            await _check_peace(world)
             await world.close()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
@@ -233,7 +237,8 @@ async def _recovered(world: World, result: Result, name: str) -> None:
             result.recoveries[name] = max(result.recoveries.get(name, 0.0), recovered - began)
         if not (missing or signals or left):
             _check_rest(world)
-            await _linked(world)
+            await _until_none(world, "linked", world.wrong_links)
+            await _until_none(world, "counted", world.misreported)
             return
         if not (outdated := world.outdated()):
             current = loop.time()
@@ -253,11 +258,11 @@ def _check_bound(world: World, seconds: float, what: str, wrong: list[str]) -> N
         world.host.violated(f"not {what} after {BOUND:.0f} s: {'; '.join(wrong)}")
 
 
-async def _linked(world: World) -> None:
-    """Wait until binder devices have the right links, which no signal reports."""
+async def _until_none(world: World, what: str, find: Callable[[], list[str]]) -> None:
+    """Wait until nothing is wrong of what no signal reports."""
     began = asyncio.get_running_loop().time()
-    while (wrong := world.wrong_links()) and not world.host.violations:
-        _check_bound(world, asyncio.get_running_loop().time() - began, "linked", wrong)
+    while (wrong := find()) and not world.host.violations:
+        _check_bound(world, asyncio.get_running_loop().time() - began, what, wrong)
         await asyncio.sleep(0.25)
 
 
@@ -274,6 +279,14 @@ def _check_echo(world: World, result: Result, seconds: float, signals: list[Sign
         result.echo = max(result.echo, seconds)
     if seconds > limit:
         world.host.violated(f"a signal {limit:.0f} s after the recovery: {'; '.join(map(str, signals))}")
+
+
+async def _check_peace(world: World) -> None:
+    """Check that a plugin at rest registers, writes and logs nothing. A kubelet tries to start containers for ever."""
+    before = len(world.host.lines)
+    await asyncio.sleep(PEACE)
+    if more := [line for line in world.host.lines[before:] if "container not started" not in line]:
+        world.host.violated(f"something happens without a cause: {'; '.join(more[:3])}")
 
 
 def _check_rest(world: World) -> None:

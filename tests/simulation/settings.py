@@ -58,6 +58,13 @@ class Pool:
     spreads: bool = False
     per_device: int | None = None
     slices: bool = False
+    is_requested: bool = False
+    """Whether a provisioner mounts the phones, as long as their API is that of device plugins."""
+
+    @property
+    def has_provisioner(self) -> bool:
+        """Whether the plugin mounts no phone itself."""
+        return self.is_requested and self.api is Api.DEVICE_PLUGIN
 
     @property
     def driver(self) -> str:
@@ -92,6 +99,8 @@ class Pool:
             entry["slice_devices"] = [{"path": f"/dev/{LOOPS[kind]}*", "count": SLICE}]
         if self.api is Api.DEVICE_PLUGIN:
             entry |= {"replicas": self.replicas, "device_list": self.device_list}
+        if self.has_provisioner:
+            entry["provisioned_by"] = "provisioner"
         return entry
 
 
@@ -133,6 +142,7 @@ class Settings:
                 spreads=rng.random() < 0.5,
                 per_device=rng.choice((None, 2, 2, 1)),
                 slices=rng.random() < 0.3,
+                is_requested=rng.random() < 0.3,
             )
             for kind, first, second in (
                 ("phone", Api.DEVICE_PLUGIN, Api.DRA),

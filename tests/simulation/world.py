@@ -26,6 +26,7 @@ from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, Kubelet, Pod
 from tests.simulation.loop import SimulatedLoop, SimulatedTask
 from tests.simulation.processes import CURRENT, Process
+from tests.simulation.provisioner import Provisioner
 from tests.simulation.runbook import Runbook
 from tests.simulation.settings import (
     DEVICES,
@@ -98,6 +99,7 @@ class World:
         )
         self.claims.configured = lambda: {pool.driver for pool in self.settings.of(Api.DRA)}
         self.process = self.host.new_process()
+        self.provisioner = Provisioner(self.host, self.settings)
         self._others: set[Process] = set()
         self._daemon: Daemon | None = None
         self._pods = 0
@@ -138,6 +140,7 @@ class World:
         if process.alive and process.descriptors:
             self.host.violated(f"descriptors are left open: {sorted(process.descriptors)}")
         process.kill()
+        self.provisioner.end()
         self.stop_kubelet()
         for task in self.tasks:
             task.cancel()
@@ -153,6 +156,7 @@ class World:
         following: Process | None = self.host.new_process()
         while following is not None and following.alive:
             self.process = process = following
+            process.request = self.provisioner.exchange
             self._daemon = process.run(partial(Daemon, self._load))
             self.host.log("plugin started", pid=process.pid)
             await self._until_ended(process, self._daemon)
@@ -227,6 +231,7 @@ class World:
     def apply(self) -> None:
         """Write the configuration, and send SIGHUP or restart the plugin."""
         self._write_configuration()
+        self.provisioner.process.kill()  # it starts again with this configuration
         self.reconfigured = self.rng.choice(("reload", "restart"))
         self.host.log("configuration", by=self.reconfigured, text=self.settings.text())
         if self.reconfigured == "reload":
@@ -265,8 +270,10 @@ class World:
         return ["the configuration is not served"]
 
     def start_second_plugin(self) -> Callable[[], None]:
-        """Start another process of the plugin; return what ends it."""
-        process = self.host.new_process()
+        """Start another process of the plugin, with a provisioner of its own; return what ends it."""
+        process, provisioner = self.host.new_process(), Provisioner(self.host, self.settings)
+        process.request = provisioner.exchange
+        process.at_death.append(provisioner.end)
         daemon = process.run(partial(Daemon, self._load))
         self.host.log("second plugin started", pid=process.pid)
         self._others.add(process)
@@ -490,6 +497,37 @@ class World:
         links = files.lookup("/dev/char").entries if files.exists("/dev/char") else {}
         found = {(name, link.target) for name, link in links.items() if not link.target.startswith(former)}
         return [f"link {name} -> {target}" for name, target in sorted(found ^ self._links(devices))]
+
+    def misreported(self) -> list[str]:
+        """Return the metrics that say something else than what is true: none, some time later."""
+        service = self._service()
+        if service is None:
+            return ["there are no metrics"]
+        metrics = service.observation.metrics
+        gauges = [metrics.devices, metrics.kubelet_allocatable, metrics.registered]
+        gauges += [metrics.claims_prepared, metrics.slices_wanted, metrics.slices_confirmed]
+        families = [*service.observation.collect(), *(family for gauge in gauges for family in gauge.collect())]
+        samples = [sample for family in families for sample in family.samples]
+        total = [each for each in samples if not each.labels.get("reason")]
+        told = {(each.labels.get("resource"), each.name): each.value for each in total}
+        return [
+            f"{pool.name}: {name} is {told.get((pool.name, f'aosp_plugin_{name}'))}, not {value}"
+            for pool in self.settings.pools
+            for name, value in self._facts(pool).items()
+            if told.get((pool.name, f"aosp_plugin_{name}")) != value
+        ]
+
+    def _facts(self, pool: Pool) -> dict[str, int]:
+        """Return what metrics should say of a resource at rest, by name."""
+        claims = [pod for pod in self.claims.prepared() if pod.driver == pool.driver]
+        pods = [pod for pod in self.kubelet.pods.values() if pod.resource == pool.name]
+        used = {name for pod in pods for name in pod.ids} | {pod.device.replace("-", "_") for pod in claims}
+        if pool.api is Api.DEVICE_PLUGIN:
+            healthy = len(self.kubelet.healthy(pool.name))
+            return {"devices": healthy, "kubelet_allocatable": healthy, "devices_allocated": len(used), "registered": 1}
+        slices = sum(each["spec"]["driver"] == pool.driver for each in self.api.slices())
+        count = {"slices_wanted": slices, "slices_confirmed": slices, "claims_prepared": len(claims)}
+        return {**count, "devices_allocated": len(used), "registered": 1}
 
     def _links(self, devices: list[str]) -> set[tuple[str, str]]:
         files = self.host.files
