@@ -9,15 +9,45 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aosp_plugin.framework.conditions import API_SERVER_FAILING, CLAIMS_UNSERVED, SLICES_MISSING, WITHHELD
+from aosp_plugin.framework.podresources_client import ALLOCATIONS_INTERVAL
 from tests.simulation.claims import STATE
 from tests.simulation.faults import FAULTS, Undo
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.patches import simulated
-from tests.simulation.world import Signal, World
+from tests.simulation.settings import TTL
+from tests.simulation.world import OPERATOR, Signal, World
 
 BOUND = 200.0
 """Seconds without a fault after which nothing may be missing: the longest interval of the plugin is 120 s, from one
 registration because of the kubelet's answer to the next one."""
+
+RECOVERY = 8.0
+"""Seconds after a fault that was alone since everything had recovered, after which nothing may be missing."""
+
+SLOW_RECOVERY = {
+    **dict.fromkeys(("claim_ends", "pod_ends"), ALLOCATIONS_INTERVAL + 5.0),
+    "binderfs_is_mounted_again": TTL + 5.0,
+    "device_is_removed": TTL + 5.0,
+    "kubelet_loses_devices": 125.0,
+    **dict.fromkeys(
+        (
+            "api_changes",
+            "cdi_directory_moves",
+            "count_is_lowered",
+            "count_is_raised",
+            "driver_is_renamed",
+            "per_device_is_lowered",
+            "per_device_is_raised",
+            "phones_move",
+            "plugin_reloads",
+            "resource_is_renamed",
+        ),
+        OPERATOR + 5.0,
+    ),
+}
+"""The same for faults after which something has to be waited for: the next question who has which device, the time for
+which a replaced device is not trusted, the shortest time between two registrations because of the kubelet's answer, and
+an operator who looks."""
 
 SILENCE = 5.0
 """Seconds after which a signal says what is wrong, and after which no signal is left when nothing is wrong."""
@@ -140,6 +170,7 @@ async def _run(result: Result, steps: list[Step]) -> None:
         await _recovered(world, result, "start")
         world.spawn(_Signals(world, result).run())
         lasting: list[Undo] = []
+        alone = True
         for step in steps:
             await asyncio.sleep(step.pause)
             world.rng = random.Random(step.seed)  # noqa: S311 - a simulation
@@ -154,10 +185,13 @@ async def _run(result: Result, steps: list[Step]) -> None:
                 lasting.append(ends)
                 world.host.later(step.lasts, ends)
             if step.is_last:
+                if alone:
+                    await asyncio.sleep(step.lasts)
                 for ends in lasting:
                     ends()
                 lasting.clear()
-                await _recovered(world, result, step.name)
+                await _recovered(world, result, step.name, alone=alone)
+            alone = step.is_last
             if world.host.violations:
                 break
         if not world.host.violations:
@@ -219,7 +253,7 @@ class _Signals:
             world.host.violated(f"no signal for {longest:.0f} s: {'; '.join(sorted(silent))}")
 
 
-async def _recovered(world: World, result: Result, name: str) -> None:
+async def _recovered(world: World, result: Result, name: str, *, alone: bool = False) -> None:
     """Wait until nothing is missing, and no signal and nothing of an ended claim is left."""
     loop = asyncio.get_running_loop()
     began = current = silent = loop.time()
@@ -234,7 +268,7 @@ async def _recovered(world: World, result: Result, name: str) -> None:
             recovered = None
         elif recovered is None:
             recovered = loop.time()
-            result.recoveries[name] = max(result.recoveries.get(name, 0.0), recovered - began)
+            _check_recovery(world, result, name, recovered - began, alone=alone)
         if not (missing or signals or left):
             _check_rest(world)
             await _until_none(world, "linked", world.wrong_links)
@@ -250,6 +284,14 @@ async def _recovered(world: World, result: Result, name: str) -> None:
             _check_echo(world, result, loop.time() - max(recovered, silent), signals)
         _check_bound(world, loop.time() - began, "recovered", [*missing, *map(str, signals), *left])
         await asyncio.sleep(0.25)
+
+
+def _check_recovery(world: World, result: Result, name: str, seconds: float, *, alone: bool) -> None:
+    """Check that a fault which was alone did not take too long to recover from."""
+    result.recoveries[name] = max(result.recoveries.get(name, 0.0), seconds)
+    limit = SLOW_RECOVERY.get(name, RECOVERY)
+    if alone and seconds > limit:
+        world.host.violated(f"{name} alone: recovered after {seconds:.1f} s, not {limit:.0f} s")
 
 
 def _check_bound(world: World, seconds: float, what: str, wrong: list[str]) -> None:
@@ -283,6 +325,7 @@ def _check_echo(world: World, result: Result, seconds: float, signals: list[Sign
 
 async def _check_peace(world: World) -> None:
     """Check that a plugin at rest registers, writes and logs nothing. A kubelet tries to start containers for ever."""
+    await asyncio.sleep(PEACE)  # what follows from the last faults may be late
     before = len(world.host.lines)
     await asyncio.sleep(PEACE)
     if more := [line for line in world.host.lines[before:] if "container not started" not in line]:
