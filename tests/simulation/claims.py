@@ -104,6 +104,8 @@ class ClaimKubelet:
         self._numbers += 1
         name = f"claim-{self._numbers}"
         results = [{"request": "main", "driver": driver, "pool": pool, "device": device}]
+        if self.host.rng.random() < 0.3:
+            results.append({"request": "other", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0"})
         status = {"allocation": {"devices": {"results": results, "config": []}}}
         body = {"kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"}, "status": status}
         created = self.api.create(CLAIMS, body)
