@@ -347,17 +347,18 @@ def kind_of(result: Result) -> str:
 
 
 def shrunk(seed: int, steps: list[Step], kind: str) -> list[Step]:
-    """Return the few of the faults that are enough for a violation of this kind."""
-    size = max(1, len(steps) // 2)
-    while size:
-        before, start = len(steps), 0
-        while start < len(steps):
-            fewer = _closed(steps[:start] + steps[start + size :])
-            if fewer and kind_of(run(seed, fewer)) == kind:
-                steps = fewer
-            else:
-                start += size
-        size = size // 2 if len(steps) == before or size > 1 else 1
+    """Return the few of the faults that are enough for a violation of this kind: no run of them can be left out."""
+    before = len(steps) + 1
+    while len(steps) < before:
+        before = size = len(steps)
+        while size := size // 2:
+            start = 0
+            while start < len(steps):
+                fewer = _closed(steps[:start] + steps[start + size :])
+                if fewer and kind_of(run(seed, fewer)) == kind:
+                    steps = fewer
+                else:
+                    start += size
     return steps
 
 
