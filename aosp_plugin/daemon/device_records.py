@@ -155,8 +155,11 @@ class DeviceRecords:
         self.own[resource] = msgspec.structs.replace(before, since=began, cdi_dirs=[*before.cdi_dirs, self._cdi_dir])
 
     def _has_lock(self, resource: str) -> bool:
-        """Return whether other processes see that this one serves the resource: the directory may be removed."""
-        descriptor = self._locks.get(resource)
+        """Return whether other processes see that this one serves the resource: the directory may be removed.
+
+        An error may have ended ``_begin`` between the lock and the record: it is to begin again.
+        """
+        descriptor = self._locks.get(resource) if resource in self.own else None
         with contextlib.suppress(FileNotFoundError):
             return descriptor is not None and os.path.samestat(os.fstat(descriptor), os.stat(self._lock_path(resource)))
         return False

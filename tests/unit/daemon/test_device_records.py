@@ -152,3 +152,18 @@ def test_record_names_all_directories_that_specs_of_the_resource_may_be_in(proce
     second.close()
     ((record, _),) = third.others()
     assert (record.cdi_dirs, record.main) == (["/cdi0", "/cdi1"], PHONE)
+
+
+def test_an_error_while_a_process_begins_to_serve_is_retried(processes: list[DeviceRecords], tmp_path: Path) -> None:
+    """Its lock is there already: descriptors have run out between the lock and the record."""
+    first, second, _ = processes
+    second.write(PHONE, PHONE_0, None)
+    second.close()
+    (record,) = (tmp_path / DIRECTORY).glob("*.json")
+    record.unlink()
+    record.mkdir()
+    with pytest.raises(IsADirectoryError):
+        first.write(PHONE, PHONE_0, None)
+    record.rmdir()
+    first.write(PHONE, PHONE_0, None)
+    assert first.own[PHONE].devices == PHONE_0
