@@ -258,7 +258,8 @@ class AllocationWatch:
         devices that it does not have are forgotten.
         """
         found = {name: self._found(name) for name in self._backends}
-        update = partial(_update, self._records, found, unused, allocations)
+        plugins = {name for name, backend in self._backends.items() if backend.api is Api.DEVICE_PLUGIN}
+        update = partial(_update, self._records, found, plugins, unused, allocations)
         failure = ""
         try:
             await self._worker.run(update, DEFAULT.hang, label="update of the device records")
@@ -297,6 +298,7 @@ class AllocationWatch:
 def _update(
     records: DeviceRecords,
     found: Mapping[str, FoundDevices],
+    plugins: Collection[str],
     unused: Iterable[DeviceRecord],
     allocations: Allocations | None,
 ) -> None:
@@ -307,7 +309,8 @@ def _update(
             LOG.info("device record removed, no pod has a device of the former resource", extra=extra)
     for name, each in found.items():
         offered = {device_id: paths for device_id, paths in each.paths.items() if device_id not in each.elsewhere}
-        records.write(name, offered, held_devices.used_ids(name, allocations))
+        by_plugin = name in plugins or bool(allocations and allocations.by_plugin.get(name))
+        records.write(name, offered, held_devices.used_ids(name, allocations), by_plugin=by_plugin)
 
 
 async def yield_to_device_plugins(

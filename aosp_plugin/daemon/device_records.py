@@ -39,6 +39,9 @@ class DeviceRecord(msgspec.Struct, frozen=True):
     """The paths of each device, and its paths in earlier configurations until no pod has it."""
     cdi_dirs: list[str]
     """The host's directories of CDI specs that processes of the resource have been configured with."""
+    by_plugin: bool
+    """Whether pods may have devices through the device plugin API: it is that of the last process, or of an earlier
+    one, until no pod has a device by it. Claims have records of their own."""
     main: str
     """The first resource of the process that served it last: the successor of that process has the same one."""
 
@@ -68,34 +71,37 @@ class DeviceRecords:
         """The records of the resources that this process serves, by resource."""
         self.written: dict[str, DeviceRecord | None] = {}
         """What their files had at the last ``write``, by resource; None if nothing."""
-        self._settled: dict[tuple[str, bool], tuple[Paths, Collection[str] | None, tuple[int, int]]] = {}
+        self._settled: dict[tuple[str, bool], tuple[Paths, Collection[str] | None, bool, tuple[int, int]]] = {}
         """Arguments of ``write`` that leave a file as it is, and its identity, by resource and whether users are
         known: with 10,000 devices, it takes 60 ms to compare them again."""
 
-    def write(self, resource: str, devices: Paths, used: Collection[str] | None) -> None:
+    def write(self, resource: str, devices: Paths, used: Collection[str] | None, *, by_plugin: bool) -> None:
         """Record the devices of a resource that this process serves, unless the file has them. Raises OSError.
 
         Former paths of an ID are kept if pods have the device. ``used`` has the IDs of their devices; None if they are
-        unknown.
+        unknown. ``by_plugin``: pods get them through the device plugin API, or have some by it.
         """
         atomic_file.make_directory(self._directory, 0o700)
         key, path = (resource, used is None), self._path(resource)
         if not self._has_lock(resource):
             self._begin(resource)
-        elif self._settled.get(key) == (devices, used, _identity(path)):
+        elif self._settled.get(key) == (devices, used, by_plugin, _identity(path)):
             return
         before, written = self.own[resource], _read(path)
         others = before if written is None else written
         former = _merged(before.devices, others.devices)
         kept = {name: paths for name, paths in former.items() if used is None or name in used}
         directories = sorted({*before.cdi_dirs, *others.cdi_dirs})
-        record = DeviceRecord(resource, before.since, _merged(devices, kept), directories, self.main)
+        by_plugin_once = by_plugin or (used is None and (before.by_plugin or others.by_plugin))
+        record = DeviceRecord(
+            resource, before.since, _merged(devices, kept), directories, by_plugin=by_plugin_once, main=self.main
+        )
         self.own[resource], self.written[resource] = record, written
         if record != written:
             atomic_file.replace(path, msgspec.json.encode(record))
         self.written[resource] = record
         if identity := _identity(path):
-            self._settled[key] = devices, used, identity
+            self._settled[key] = devices, used, by_plugin, identity
 
     def others(self) -> list[OtherRecord]:
         """Return the records of the resources that this process does not serve. Raises OSError.
@@ -150,7 +156,8 @@ class DeviceRecords:
         descriptor = os.open(self._lock_path(resource), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._locks[resource] = descriptor
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        before = self.own.get(resource) or _read(self._path(resource)) or DeviceRecord(resource, 0, {}, [], self.main)
+        unknown = DeviceRecord(resource, 0, {}, [], by_plugin=False, main=self.main)
+        before = self.own.get(resource) or _read(self._path(resource)) or unknown
         began = self._clock() if unserved and resource not in self.own else before.since
         self.own[resource] = msgspec.structs.replace(before, since=began, cdi_dirs=[*before.cdi_dirs, self._cdi_dir])
 

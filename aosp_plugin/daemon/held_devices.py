@@ -92,11 +92,15 @@ def _used_unrecorded(
 def used_perhaps(
     backend: BinderBackend, found: FoundDevices, records: Iterable[DeviceRecord], unknown: str
 ) -> dict[str, HealthProblem]:
-    """Return the devices that were offered under another name, by ID: pods may have them.
+    """Return the devices that were offered under another name, or to pods of the other API, by ID: pods may have them.
 
     ``records`` are those of all resources on this host. ``unknown`` is why it is not known which pods have devices.
     """
-    return {
+    other_api = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}: {unknown}")
+    records = [*records]
+    by_plugin = [each for each in records if each.resource == backend.resource_name and each.by_plugin]
+    own = by_plugin if backend.api is Api.DRA else ()
+    return {device_id: other_api for record in own for device_id in devices_of(found, record)} | {
         device_id: _in_use(f"it was offered as {former_id} of {record.resource}, and {unknown}")
         for record in records
         for former_id, paths in record.devices.items()

@@ -329,6 +329,30 @@ async def test_allocated_devices_are_reported_while_the_kubelet_knows_its_pods(n
         assert allocated is None or started <= allocated.asked <= time.monotonic()
 
 
+async def test_driver_offers_no_device_of_the_former_plugin_until_the_kubelet_answers(node: Node) -> None:
+    """Its pods may have each of them, also after another restart; when none has one, a restart offers all at once."""
+    plugin = await node.begin(OLD)
+    await node.end(plugin, OLD)
+    node.pods.devices = {OLD: ["aosp_binder0"]}
+    node.pods.problem = "the kubelet does not answer"
+    for _ in range(2):
+        driver = await node.begin(OLD, api=Api.DRA)
+        await driver.watch.ask()
+        assert driver.offered() == set()
+        await node.end(driver, OLD)
+    driver = await node.begin(OLD, api=Api.DRA)
+    node.pods.problem = ""
+    await driver.watch.ask()
+    assert driver.offered() == {"aosp_binder1"}
+    node.pods.devices = {}
+    await driver.watch.ask()
+    assert driver.offered() == {"aosp_binder0", "aosp_binder1"}
+    await node.end(driver, OLD)
+    node.pods.problem = "the kubelet does not answer"
+    driver = await node.begin(OLD, api=Api.DRA)
+    assert driver.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
 @pytest.mark.parametrize(("api", "held"), [(Api.DRA, {"aosp_binder0"}), (Api.DEVICE_PLUGIN, {"aosp_binder1"})])
 async def test_devices_that_pods_have_through_the_other_api_are_held(node: Node, api: Api, held: set[str]) -> None:
     """A kubelet that does not answer, or may not know its pods yet, frees no device. Replicas are one device."""

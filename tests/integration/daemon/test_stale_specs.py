@@ -128,7 +128,7 @@ class Specs:
             cdi_dir=cdi_dir,
         )
         with contextlib.closing(DeviceRecords(config.kubelet_dir, cdi_dir, PHONE)) as records:
-            records.write(PHONE, {}, None)
+            records.write(PHONE, {}, None, by_plugin=True)
             return remove_stale_specs(config, [*records.own.values(), *further])
 
     def write(self, *directories: str, resource_name: str = PHONE) -> None:
@@ -181,7 +181,7 @@ def test_spec_goes_from_a_directory_of_a_former_configuration(host: Specs) -> No
 def test_specs_of_a_former_resource_go_from_all_directories(host: Specs) -> None:
     host.write("/opt/cdi", "/run/cdi", resource_name=SIDECAR)
     host.write("/etc/cdi")
-    host.remove("/etc/cdi", DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], PHONE))
+    host.remove("/etc/cdi", DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], by_plugin=False, main=PHONE))
     assert host.places == {"/etc/cdi"}
 
 

@@ -30,7 +30,7 @@ def processes(tmp_path: Path) -> Iterator[list[DeviceRecords]]:
 def test_record_outlives_the_process_that_served_the_resource(processes: list[DeviceRecords], tmp_path: Path) -> None:
     """Until it is removed. A process does not meet its own records."""
     first, second, _ = processes
-    first.write(PHONE, PHONE_0, None)
+    first.write(PHONE, PHONE_0, None, by_plugin=True)
     assert first.others() == []
     ((record, is_served),) = second.others()
     assert (record.resource, record.devices, is_served) == (PHONE, PHONE_0, True)
@@ -54,34 +54,34 @@ def test_paths_of_an_earlier_configuration_stay_until_the_device_is_free(process
     """A set of three binder devices became three devices; the pod still has all three."""
     first, second, _ = processes
     former = {"b0": ["/dev/b0", "/dev/b1"], "b2": ["/dev/b2", "/dev/b3"]}
-    first.write(PHONE, former, None)
+    first.write(PHONE, former, None, by_plugin=True)
     first.close()
     devices = {"b0": ["/dev/b0"], "b1": ["/dev/b1"]}
     for used, kept in ((None, former), ({"b0"}, {"b0": former["b0"]}), (set[str](), {})):
-        second.write(PHONE, devices, used)
+        second.write(PHONE, devices, used, by_plugin=True)
         assert second.own[PHONE].devices == {**devices, **kept}
 
 
 def test_process_of_a_rolling_update_continues_the_turn_of_the_one_before(processes: list[DeviceRecords]) -> None:
     """Another resource that began meanwhile is later than both; after a restart without overlap it is earlier."""
     first, second, third = processes
-    first.write(PHONE, {}, None)
-    third.write(OTHER, {}, None)
-    second.write(PHONE, {}, None)
+    first.write(PHONE, {}, None, by_plugin=True)
+    third.write(OTHER, {}, None, by_plugin=True)
+    second.write(PHONE, {}, None, by_plugin=True)
     assert second.own[PHONE].since < third.own[OTHER].since
     first.close()
     second.close()
-    first.write(PHONE, {}, None)
+    first.write(PHONE, {}, None, by_plugin=True)
     assert first.own[PHONE].since > third.own[OTHER].since
 
 
 def test_record_of_a_resource_that_is_served_by_now_is_not_removed(processes: list[DeviceRecords]) -> None:
     """Another process began to serve it, before or after the record was read."""
     first, second, third = processes
-    first.write(PHONE, PHONE_0, None)
+    first.write(PHONE, PHONE_0, None, by_plugin=True)
     first.close()
     before = second.others()
-    third.write(PHONE, PHONE_0, None)
+    third.write(PHONE, PHONE_0, None, by_plugin=True)
     after = second.others()
     assert [other.is_served for other in (*before, *after)] == [False, True]
     assert not any(second.remove(other.record) for other in (*before, *after))
@@ -90,12 +90,12 @@ def test_record_of_a_resource_that_is_served_by_now_is_not_removed(processes: li
 
 def test_removed_directory_is_written_again(processes: list[DeviceRecords], tmp_path: Path) -> None:
     first, second, third = processes
-    third.write(PHONE, {}, None)
-    first.write(PHONE, PHONE_0, None)
+    third.write(PHONE, {}, None, by_plugin=True)
+    first.write(PHONE, PHONE_0, None, by_plugin=True)
     third.close()
     before = first.own[PHONE]
     shutil.rmtree(tmp_path / DIRECTORY)
-    first.write(PHONE, PHONE_0, set())
+    first.write(PHONE, PHONE_0, set(), by_plugin=True)
     assert second.others() == [OtherRecord(before, is_served=True)]
     assert before.cdi_dirs == ["/cdi0", "/cdi2"]
 
@@ -110,21 +110,21 @@ RECORD = b'{"resource": "%s", "since": 1, "devices": {}, "cdi_dirs": [], "main":
 )
 def test_damaged_record_is_none(processes: list[DeviceRecords], tmp_path: Path, content: bytes) -> None:
     first, second, _ = processes
-    first.write(PHONE, PHONE_0, None)
+    first.write(PHONE, PHONE_0, None, by_plugin=True)
     first.close()
     (path,) = (tmp_path / DIRECTORY).glob("*.json")
     path.write_bytes(content)
     assert second.others() == []
-    second.write(PHONE, {"phone1": ["/run/phones/phone1"]}, None)
+    second.write(PHONE, {"phone1": ["/run/phones/phone1"]}, None, by_plugin=True)
     assert second.own[PHONE].devices == {"phone1": ["/run/phones/phone1"]}
 
 
 def test_record_that_does_not_change_is_not_written_again(processes: list[DeviceRecords], tmp_path: Path) -> None:
     process = processes[0]
-    process.write(PHONE, PHONE_0, None)
+    process.write(PHONE, PHONE_0, None, by_plugin=True)
     (path,) = (tmp_path / DIRECTORY).glob("*.json")
     before = path.stat().st_ino
-    process.write(PHONE, PHONE_0, set())
+    process.write(PHONE, PHONE_0, set(), by_plugin=True)
     assert path.stat().st_ino == before
 
 
@@ -135,19 +135,19 @@ def test_record_that_others_have_changed_is_written_again(
     process = processes[0]
     for content in (None, b"", b"{"):
         for _ in range(3):
-            process.write(PHONE, PHONE_0, used)
+            process.write(PHONE, PHONE_0, used, by_plugin=True)
         (path,) = (tmp_path / DIRECTORY).glob("*.json")
         before = path.read_bytes()
         path.unlink() if content is None else path.write_bytes(content)
-        process.write(PHONE, PHONE_0, used)
+        process.write(PHONE, PHONE_0, used, by_plugin=True)
         assert path.read_bytes() == before
 
 
 def test_record_names_all_directories_that_specs_of_the_resource_may_be_in(processes: list[DeviceRecords]) -> None:
     first, second, third = processes
-    first.write(PHONE, {}, None)
-    second.write(PHONE, {}, None)
-    first.write(PHONE, {}, None)
+    first.write(PHONE, {}, None, by_plugin=True)
+    second.write(PHONE, {}, None, by_plugin=True)
+    first.write(PHONE, {}, None, by_plugin=True)
     first.close()
     second.close()
     ((record, _),) = third.others()
@@ -157,13 +157,13 @@ def test_record_names_all_directories_that_specs_of_the_resource_may_be_in(proce
 def test_an_error_while_a_process_begins_to_serve_is_retried(processes: list[DeviceRecords], tmp_path: Path) -> None:
     """Its lock is there already: descriptors have run out between the lock and the record."""
     first, second, _ = processes
-    second.write(PHONE, PHONE_0, None)
+    second.write(PHONE, PHONE_0, None, by_plugin=True)
     second.close()
     (record,) = (tmp_path / DIRECTORY).glob("*.json")
     record.unlink()
     record.mkdir()
     with pytest.raises(IsADirectoryError):
-        first.write(PHONE, PHONE_0, None)
+        first.write(PHONE, PHONE_0, None, by_plugin=True)
     record.rmdir()
-    first.write(PHONE, PHONE_0, None)
+    first.write(PHONE, PHONE_0, None, by_plugin=True)
     assert first.own[PHONE].devices == PHONE_0
