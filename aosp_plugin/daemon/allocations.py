@@ -84,6 +84,8 @@ class AllocationWatch:
         """The last answer of the kubelet that was believed; None before it."""
         self._answered = -math.inf
         """When the last question began whose answer was believed, and after which all records were read."""
+        self._allocated: dict[str, float] = {}
+        """When pods got devices of a resource last, until the kubelet was asked who has them."""
         self._renamed: Collection[str] = ()
         """The resources that ``serve_former`` is called with."""
         self._stale: Sequence[DeviceRecord] = ()
@@ -134,6 +136,8 @@ class AllocationWatch:
             answer = await self._query(asked)
             self._stale = [] if answer is None else self._find_stale(answer)
             if answer is not None:
+                settled = asked - ALLOCATED_PAUSE
+                self._allocated = {name: at for name, at in self._allocated.items() if at > settled}
                 used = {name: held_devices.used_ids(name, answer) for name in self._backends}
                 self._offers.release(lost, used)
                 await self._record(answer)
@@ -240,9 +244,15 @@ class AllocationWatch:
             changed = any(each.is_set() for each in changes)
             if any(each.is_set() for each in pods_changed):
                 end = min(end, self._clock() + ALLOCATED_PAUSE)
-                for each in pods_changed:
-                    each.clear()
+                for each in servers:
+                    self._note_allocation(each)
             await self._clock.sleep(max(0.0, min(rested, end) - self._clock()))
+
+    def _note_allocation(self, server: ResourceServer) -> None:
+        """Note whether pods may have got devices of a resource through the device plugin API."""
+        if server.pods_changed.is_set() and server.driver is None:
+            self._allocated[server.resource_name] = self._clock()
+        server.pods_changed.clear()
 
     def _is_ambiguous(self) -> bool:
         """Return whether pods may have a device under another name than that of the present configuration."""
@@ -258,8 +268,7 @@ class AllocationWatch:
         devices that it does not have are forgotten.
         """
         found = {name: self._found(name) for name in self._backends}
-        plugins = {name for name, backend in self._backends.items() if backend.api is Api.DEVICE_PLUGIN}
-        update = partial(_update, self._records, found, plugins, unused, allocations)
+        update = partial(_update, self._records, found, {*self._allocated}, unused, allocations)
         failure = ""
         try:
             await self._worker.run(update, DEFAULT.hang, label="update of the device records")
@@ -298,7 +307,7 @@ class AllocationWatch:
 def _update(
     records: DeviceRecords,
     found: Mapping[str, FoundDevices],
-    plugins: Collection[str],
+    allocated: Collection[str],
     unused: Iterable[DeviceRecord],
     allocations: Allocations | None,
 ) -> None:
@@ -309,7 +318,7 @@ def _update(
             LOG.info("device record removed, no pod has a device of the former resource", extra=extra)
     for name, each in found.items():
         offered = {device_id: paths for device_id, paths in each.paths.items() if device_id not in each.elsewhere}
-        by_plugin = name in plugins or bool(allocations and allocations.by_plugin.get(name))
+        by_plugin = name in allocated or bool(allocations and allocations.by_plugin.get(name))
         records.write(name, offered, held_devices.used_ids(name, allocations), by_plugin=by_plugin)
 
 

@@ -39,11 +39,10 @@ class DeviceRecord(msgspec.Struct, frozen=True):
     """The paths of each device, and its paths in earlier configurations until no pod has it."""
     cdi_dirs: list[str]
     """The host's directories of CDI specs that processes of the resource have been configured with."""
-    by_plugin: bool
-    """Whether pods may have devices through the device plugin API: it is that of the last process, or of an earlier
-    one, until no pod has a device by it. Claims have records of their own."""
     main: str
     """The first resource of the process that served it last: the successor of that process has the same one."""
+    by_plugin: bool = False
+    """Whether pods may have devices through the device plugin API. Claims have records of their own."""
 
 
 class OtherRecord(NamedTuple):
@@ -79,7 +78,8 @@ class DeviceRecords:
         """Record the devices of a resource that this process serves, unless the file has them. Raises OSError.
 
         Former paths of an ID are kept if pods have the device. ``used`` has the IDs of their devices; None if they are
-        unknown. ``by_plugin``: pods get them through the device plugin API, or have some by it.
+        unknown. ``by_plugin``: pods have devices through the device plugin API; otherwise, none has, unless the file
+        says so and ``used`` is unknown.
         """
         atomic_file.make_directory(self._directory, 0o700)
         key, path = (resource, used is None), self._path(resource)
@@ -92,10 +92,8 @@ class DeviceRecords:
         former = _merged(before.devices, others.devices)
         kept = {name: paths for name, paths in former.items() if used is None or name in used}
         directories = sorted({*before.cdi_dirs, *others.cdi_dirs})
-        by_plugin_once = by_plugin or (used is None and (before.by_plugin or others.by_plugin))
-        record = DeviceRecord(
-            resource, before.since, _merged(devices, kept), directories, by_plugin=by_plugin_once, main=self.main
-        )
+        perhaps = by_plugin or (used is None and (before.by_plugin or others.by_plugin))
+        record = DeviceRecord(resource, before.since, _merged(devices, kept), directories, self.main, by_plugin=perhaps)
         self.own[resource], self.written[resource] = record, written
         if record != written:
             atomic_file.replace(path, msgspec.json.encode(record))
@@ -156,8 +154,7 @@ class DeviceRecords:
         descriptor = os.open(self._lock_path(resource), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._locks[resource] = descriptor
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        unknown = DeviceRecord(resource, 0, {}, [], by_plugin=False, main=self.main)
-        before = self.own.get(resource) or _read(self._path(resource)) or unknown
+        before = self.own.get(resource) or _read(self._path(resource)) or DeviceRecord(resource, 0, {}, [], self.main)
         began = self._clock() if unserved and resource not in self.own else before.since
         self.own[resource] = msgspec.structs.replace(before, since=began, cdi_dirs=[*before.cdi_dirs, self._cdi_dir])
 

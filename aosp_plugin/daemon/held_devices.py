@@ -46,7 +46,7 @@ def held(
     records = [*own.values(), *(record for record, _ in others)]
     problems = _offered_elsewhere(found, own[backend.resource_name], others) if backend.resource_name in own else {}
     if allocations is None:
-        return problems | used_perhaps(backend, found, records, NOT_ANSWERED)
+        return problems | used_perhaps(backend, found, records, NOT_ANSWERED) | _used_by_plugin(backend, found, own)
     if allocations.problem:
         return problems | used_perhaps(backend, found, records, DISABLED)
     former = [record for record, is_served in others if not is_served]
@@ -92,15 +92,11 @@ def _used_unrecorded(
 def used_perhaps(
     backend: BinderBackend, found: FoundDevices, records: Iterable[DeviceRecord], unknown: str
 ) -> dict[str, HealthProblem]:
-    """Return the devices that were offered under another name, or to pods of the other API, by ID: pods may have them.
+    """Return the devices that were offered under another name, by ID: pods may have them.
 
     ``records`` are those of all resources on this host. ``unknown`` is why it is not known which pods have devices.
     """
-    other_api = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}: {unknown}")
-    records = [*records]
-    by_plugin = [each for each in records if each.resource == backend.resource_name and each.by_plugin]
-    own = by_plugin if backend.api is Api.DRA else ()
-    return {device_id: other_api for record in own for device_id in devices_of(found, record)} | {
+    return {
         device_id: _in_use(f"it was offered as {former_id} of {record.resource}, and {unknown}")
         for record in records
         for former_id, paths in record.devices.items()
@@ -108,6 +104,18 @@ def used_perhaps(
         for device_id in filter(None, map(found.device_at, paths))
         if (record.resource, former_id) != (backend.resource_name, device_id)
     }
+
+
+def _used_by_plugin(
+    backend: BinderBackend, found: FoundDevices, own: Mapping[str, DeviceRecord]
+) -> dict[str, HealthProblem]:
+    """Return the devices of a driver, by ID, that pods may have by a device plugin that served the same resource."""
+    record = own.get(backend.resource_name)
+    if record is None or not record.by_plugin or backend.api is not Api.DRA:
+        return {}
+    reason = Reason.IN_USE_BY_OTHER_API
+    problem = HealthProblem(reason, f"{reason}: {NOT_ANSWERED}")
+    return dict.fromkeys({*record.devices, *devices_of(found, record)}, problem)
 
 
 def used_by_claims(backend: BinderBackend, found: FoundDevices, claims: Iterable[Content]) -> dict[str, HealthProblem]:

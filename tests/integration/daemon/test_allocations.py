@@ -332,8 +332,9 @@ async def test_allocated_devices_are_reported_while_the_kubelet_knows_its_pods(n
 async def test_driver_offers_no_device_of_the_former_plugin_until_the_kubelet_answers(node: Node) -> None:
     """Its pods may have each of them, also after another restart; when none has one, a restart offers all at once."""
     plugin = await node.begin(OLD)
-    await node.end(plugin, OLD)
     node.pods.devices = {OLD: ["aosp_binder0"]}
+    await plugin.watch.ask()
+    await node.end(plugin, OLD)
     node.pods.problem = "the kubelet does not answer"
     for _ in range(2):
         driver = await node.begin(OLD, api=Api.DRA)
@@ -495,7 +496,8 @@ async def test_kubelet_is_asked_soon_after_a_pod_may_have_got_a_device(
     monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", 0.0)
     release = await node.begin(OLD)
     inventory = SimpleNamespace(snapshot=SimpleNamespace(revision=1), superseded=lambda _: asyncio.Event())
-    server: Any = SimpleNamespace(inventory=inventory, pods_changed=asyncio.Event())
+    pods_changed = asyncio.Event()
+    server: Any = SimpleNamespace(inventory=inventory, pods_changed=pods_changed, driver=None, resource_name=OLD)
     async with background_task(release.watch.run([server])):
         await until(lambda: len(release.specs_removed) == 1)
         server.pods_changed.set()

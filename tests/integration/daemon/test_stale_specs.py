@@ -181,7 +181,7 @@ def test_spec_goes_from_a_directory_of_a_former_configuration(host: Specs) -> No
 def test_specs_of_a_former_resource_go_from_all_directories(host: Specs) -> None:
     host.write("/opt/cdi", "/run/cdi", resource_name=SIDECAR)
     host.write("/etc/cdi")
-    host.remove("/etc/cdi", DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], by_plugin=False, main=PHONE))
+    host.remove("/etc/cdi", DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], PHONE))
     assert host.places == {"/etc/cdi"}
 
 
