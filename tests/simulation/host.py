@@ -231,7 +231,7 @@ class Host:
             if system is None:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
             self.files.detach(path)
-            self.containers.unmounted(path)
+            self.containers.unmounted(path, system)
             for inode in system.root.entries.values():
                 self.containers.removed(inode)
             return 0
