@@ -354,6 +354,18 @@ async def test_driver_offers_no_device_of_the_former_plugin_until_the_kubelet_an
     assert driver.offered() == {"aosp_binder0", "aosp_binder1"}
 
 
+async def test_driver_on_a_drained_node_offers_all_devices_at_once(node: Node) -> None:
+    """A kubelet that lists no pod is not believed: on a node without other pods, no answer would free them."""
+    plugin = await node.begin(OLD)
+    for node.pods.devices in ({OLD: ["aosp_binder0"]}, {}):
+        await plugin.watch.ask()
+    await node.end(plugin, OLD)
+    node.pods.are_known = False
+    driver = await node.begin(OLD, api=Api.DRA)
+    await driver.watch.ask()
+    assert driver.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
 @pytest.mark.parametrize(("api", "held"), [(Api.DRA, {"aosp_binder0"}), (Api.DEVICE_PLUGIN, {"aosp_binder1"})])
 async def test_devices_that_pods_have_through_the_other_api_are_held(node: Node, api: Api, held: set[str]) -> None:
     """A kubelet that does not answer, or may not know its pods yet, frees no device. Replicas are one device."""
