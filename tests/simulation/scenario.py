@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from aosp_plugin.framework.conditions import API_SERVER_FAILING, CLAIMS_UNSERVED, SLICES_MISSING, WITHHELD
@@ -270,7 +271,7 @@ async def _recovered(world: World, result: Result, name: str, *, alone: bool = F
             recovered = loop.time()
             _check_recovery(world, result, name, recovered - began, alone=alone)
         if not (missing or signals or left):
-            _check_rest(world)
+            await _until_none(world, "returned", partial(_unreturned, world))
             await _until_none(world, "linked", world.wrong_links)
             await _until_none(world, "counted", world.misreported)
             return
@@ -332,13 +333,16 @@ async def _check_peace(world: World) -> None:
         world.host.violated(f"something happens without a cause: {'; '.join(more[:3])}")
 
 
-def _check_rest(world: World) -> None:
-    """Check that descriptors and tasks were returned, but those of locks that the process holds until it ends."""
+def _unreturned(world: World) -> list[str]:
+    """Return the descriptors and tasks of the process, but those of locks that it holds until it ends.
+
+    A worker may have a file open just now.
+    """
     open_files = [
         each.path for each in world.process.descriptors.values() if not (each.shares or each.path.startswith(STATE))
     ]
-    if open_files or len(world.process.tasks) > TASKS:
-        world.host.violated(f"not returned: {len(world.process.tasks)} tasks, {open_files}")
+    tasks = len(world.process.tasks)
+    return [*open_files, *([f"{tasks} tasks"] if tasks > TASKS else [])]
 
 
 def kind_of(result: Result) -> str:
