@@ -330,15 +330,20 @@ async def test_allocated_devices_are_reported_while_the_kubelet_knows_its_pods(n
 
 
 async def test_driver_offers_no_device_of_the_former_plugin_until_the_kubelet_answers(node: Node) -> None:
-    """Its pods may have each of them, also after another restart; when none has one, a restart offers all at once."""
+    """Its pods may have each of them, also after another restart, and one whose file was missing at the start.
+
+    When none has one, a restart offers all at once.
+    """
     plugin = await node.begin(OLD)
     node.pods.devices = {OLD: ["aosp_binder0"]}
     await plugin.watch.ask()
     await node.end(plugin, OLD)
     node.pods.problem = "the kubelet does not answer"
     for _ in range(2):
+        (node.devices / "aosp_binder1").unlink()
         driver = await node.begin(OLD, api=Api.DRA)
         await driver.watch.ask()
+        node.add(1)
         assert driver.offered() == set()
         await node.end(driver, OLD)
     driver = await node.begin(OLD, api=Api.DRA)
@@ -515,6 +520,20 @@ async def test_kubelet_is_asked_soon_after_a_pod_may_have_got_a_device(
         server.pods_changed.set()
         await until(lambda: len(release.specs_removed) == 2)
         assert not server.pods_changed.is_set()
+
+
+async def test_a_device_that_a_pod_may_have_got_is_recorded_before_the_kubelet_is_asked(node: Node) -> None:
+    """The next process may serve the other API, and the kubelet may not answer then."""
+    release, changed = await node.begin(OLD), asyncio.Event()
+    inventory = SimpleNamespace(snapshot=SimpleNamespace(revision=1), superseded=lambda _: asyncio.Event())
+    server: Any = SimpleNamespace(inventory=inventory, pods_changed=changed, driver=None, resource_name=OLD)
+    others = DeviceRecords(str(node.directory), "", "")
+    async with background_task(release.watch.run([server])):
+        await until(lambda: len(release.specs_removed) == 1)
+        assert not any(each.record.by_plugin for each in others.others())
+        node.pods.problem = "the kubelet does not answer"
+        changed.set()
+        await until(lambda: any(each.record.by_plugin for each in others.others()))
 
 
 # -- a driver, and a device plugin with the same resource on its node
