@@ -131,6 +131,7 @@ class BinderBackend(Backend[FoundDevices]):
             numa_nodes=self._numa_nodes(groups.values(), shared),
             directory=directory,
         )
+        self._held.appeared = self.input.held_since(found)
         found = self._evaluated(found) if self._offers is None else self._take(found, self._offers)
         problems = found.problems
         unchanged = (groups, problems, found.numa_nodes) == (before.sets, before.problems, before.numa_nodes)
@@ -142,7 +143,8 @@ class BinderBackend(Backend[FoundDevices]):
 
     def _evaluated(self, found: FoundDevices) -> FoundDevices:
         """Return what a scan has found with the problems of the devices."""
-        return replace(found, problems=found_devices.device_problems(found.sets.values(), found, found.state))
+        state = self._state()
+        return replace(found, state=state, problems=found_devices.device_problems(found.sets.values(), found, state))
 
     def _take(self, found: FoundDevices, offers: Offers) -> FoundDevices:
         """Evaluate what a scan has found, and take what is usable, unless another resource of this process offers it.
@@ -157,7 +159,7 @@ class BinderBackend(Backend[FoundDevices]):
                 for each, offer in others.items()
             }
             self._held.elsewhere = {each: HealthProblem(reason, f"{reason}: {text}") for each, text in details.items()}
-            found = self._evaluated(replace(found, state=self._state(), files=files, elsewhere=frozenset(others)))
+            found = self._evaluated(replace(found, files=files, elsewhere=frozenset(others)))
             own = {device_id: each for device_id, each in files.items() if device_id not in others}
             offers.take(self.resource_name, own, found.sets.keys() - found.problems.keys())
         return found

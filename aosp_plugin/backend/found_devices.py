@@ -8,7 +8,7 @@ import math
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -47,6 +47,8 @@ class ScanInput(NamedTuple):
 
     held: Mapping[str, HealthProblem] = {}
     """Why devices are held, by ID: no further pod gets them until they are free."""
+    held_since: Callable[["FoundDevices"], Mapping[str, HealthProblem]] = lambda _: {}
+    """Returns the same for the devices of a scan whose files have appeared since. For any thread."""
     claimed: Mapping[str, HealthProblem] = {}
     """Why a DRA driver does not offer devices that claims of other drivers have, by ID. It reads their records itself
     before it prepares or releases a device."""
@@ -175,6 +177,13 @@ class FoundDevices(Found):
         if self.state.phones is not None and directory == self.directory:
             return name if is_phone(name) else None
         return self._by_path.get(path)
+
+    def since(self, before: "FoundDevices") -> "FoundDevices":
+        """Return the devices with a binder device that has appeared, or is another file, since an earlier scan."""
+        known = before.binder_devices
+        new = {name for name, device in self.binder_devices.items() if device is not known.get(name)}
+        groups = [group for group in self.sets.values() if not new.isdisjoint(group.members)] if new else ()
+        return replace(self, sets={group.id: group for group in groups})
 
     @property
     def members(self) -> Mapping[str, Sequence[BinderDevice]]:
@@ -340,6 +349,8 @@ class HeldDevices:
         """
         self.told = told
         self._suspects = suspects
+        self.appeared: Mapping[str, HealthProblem] = {}
+        """Those whose files the daemon had not seen yet at the last scan, by ID."""
         self.elsewhere: Mapping[str, HealthProblem] = {}
         """Those that another resource of this process offered at the last scan, by ID."""
 
@@ -348,4 +359,4 @@ class HeldDevices:
         """Why devices are held, by ID."""
         told = self.told()
         suspects = [device_id for device_id, found in self._suspects().items() if found >= told.asked]
-        return {**dict.fromkeys(suspects, _SUSPECT), **told.held, **self.elsewhere}
+        return {**dict.fromkeys(suspects, _SUSPECT), **self.appeared, **told.held, **self.elsewhere}

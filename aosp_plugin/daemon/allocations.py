@@ -21,6 +21,7 @@ from aosp_plugin.backend.offers import Offers
 from aosp_plugin.config.values import Api
 from aosp_plugin.daemon import held_devices
 from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords, OtherRecord
+from aosp_plugin.daemon.held_devices import Known
 from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra.driver import DraDriver
@@ -189,18 +190,21 @@ class AllocationWatch:
 
     def _tell(self) -> None:
         """Tell each backend which of its devices pods have, or may have, and which another process offers."""
+        own = self._records.own
+        known = Known(own, self._others, self._latest, self._claims.prepared, self._read_failure)
         for name, backend in self._backends.items():
             before, found = backend.input, self._found(name)
-            if self._others is None:
-                held = held_devices.all_held(found, self._read_failure)
-            else:
-                held = held_devices.held(backend, found, self._records.own, self._others, self._latest)
-            claimed = held_devices.used_by_claims(backend, found, self._claims.prepared)
-            own = self._records.own.get(name)
+            held = held_devices.held(backend, found, known)
+            claimed = held_devices.used_by_claims(backend, found, known.claims)
             if backend.api is Api.DEVICE_PLUGIN:
                 held, claimed = claimed | held, {}
-            former = before.former if own is None else own.devices.keys()
-            backend.input = before._replace(held=held, claimed=claimed, asked=self._answered, former=former)
+            backend.input = before._replace(
+                held=held,
+                held_since=partial(held_devices.held_since, backend, known, found),
+                claimed=claimed,
+                asked=self._answered,
+                former=own[name].devices.keys() if name in own else before.former,
+            )
             has_suspects = not {*held, *claimed, *before.unrecorded}.issuperset(found.state.held)
             if (held, claimed) != (before.held, before.claimed) or has_suspects:
                 self._rescan(name)

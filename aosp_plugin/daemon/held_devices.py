@@ -31,18 +31,29 @@ class _Use(NamedTuple):
     pod: str
 
 
-def held(
-    backend: BinderBackend,
-    found: FoundDevices,
-    own: Mapping[str, DeviceRecord],
-    others: Sequence[OtherRecord],
-    allocations: Allocations | None,
-) -> dict[str, HealthProblem]:
+class Known(NamedTuple):
+    """What is known at one moment of the devices that pods have, and of those that processes offer."""
+
+    own: Mapping[str, DeviceRecord]
+    """The records of this process, by resource; those written later, too."""
+    others: Sequence[OtherRecord] | None
+    """Those of other resources on this host; None if they were never read."""
+    allocations: Allocations | None
+    """An answer of the kubelet; None before the first one."""
+    claims: Sequence[Content]
+    """The records of prepared claims, of all drivers."""
+    failure: str
+    """Why records could not be read; empty if they were."""
+
+
+def held(backend: BinderBackend, found: FoundDevices, known: Known) -> dict[str, HealthProblem]:
     """Return the devices that pods have, or may have, under another name, and those that another process offers, by ID.
 
-    ``own`` are the records of this process by resource, ``others`` those of other resources on this host, and
-    ``allocations`` an answer of the kubelet, None before the first one.
+    What claims have is left out, see ``used_by_claims``.
     """
+    own, others, allocations = known.own, known.others, known.allocations
+    if others is None:
+        return dict.fromkeys(found.paths, _in_use(f"the records of devices cannot be read: {known.failure}"))
     records = [*own.values(), *(record for record, _ in others)]
     problems = _offered_elsewhere(found, own[backend.resource_name], others) if backend.resource_name in own else {}
     if allocations is None:
@@ -52,6 +63,22 @@ def held(
     former = [record for record, is_served in others if not is_served]
     problems |= _used_unrecorded(found, former, allocations)
     return problems | _used_elsewhere(backend, found, records, allocations)
+
+
+def held_since(
+    backend: BinderBackend, known: Known, before: FoundDevices, found: FoundDevices
+) -> dict[str, HealthProblem]:
+    """Return which devices are held, or a claim has, of those whose files have appeared since ``before``, by ID.
+
+    Otherwise, the kubelet could allocate a device between the scan that finds it and the next comparison of all. The
+    answer is older than the scan: since then, a pod may have got the same file under another name of this process.
+    """
+    appeared = found.since(before)
+    if not appeared.sets:
+        return {}
+    problems = used_perhaps(backend, appeared, [*known.own.values()], NOT_ANSWERED)
+    problems |= used_by_claims(backend, appeared, known.claims) | held(backend, appeared, known)
+    return {device_id: problem for device_id, problem in problems.items() if device_id in appeared.sets}
 
 
 def _used_elsewhere(
@@ -139,11 +166,6 @@ def unrecorded(found: FoundDevices, record: DeviceRecord | None, error: str) -> 
     recorded = {} if record is None else record.devices
     problem = HealthProblem(Reason.NOT_RECORDED, f"{Reason.NOT_RECORDED}: {error}")
     return {name: problem for name, paths in found.paths.items() if not {*paths}.issubset(recorded.get(name, ()))}
-
-
-def all_held(found: FoundDevices, error: str) -> dict[str, HealthProblem]:
-    """Return all devices as held, by ID: the records of this host cannot be read."""
-    return dict.fromkeys(found.paths, _in_use(f"the records of devices cannot be read: {error}"))
 
 
 def _offered_elsewhere(

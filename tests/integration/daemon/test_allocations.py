@@ -213,6 +213,37 @@ async def test_all_devices_are_held_while_a_pod_has_one_that_no_record_of_its_fo
     assert new.offered() == {"aosp_binder0", "aosp_binder1"}
 
 
+@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("before", ["unknown", "missing"])
+async def test_a_device_that_a_pod_has_by_another_name_is_held_from_the_scan_that_finds_it(
+    node: Node, api: Api, before: str
+) -> None:
+    """Its file was missing when the devices were compared with the records. The kubelet may allocate what is found."""
+    await node.end(await node.begin(OLD), OLD)
+    node.pods.devices = TENANT
+    file = node.devices / "aosp_binder0"
+    if before == "unknown":
+        file.unlink()
+    new = await node.begin(NEW, api=api)
+    file.unlink(missing_ok=True)
+    new.backend.scan()
+    assert await new.watch.ask()
+    node.add(0)
+    assert new.offered() == {"aosp_binder1"}
+    node.pods.devices = {}
+    assert await new.watch.ask()
+    assert new.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
+@pytest.mark.parametrize("api", list(Api))
+async def test_a_device_of_a_claim_is_held_from_the_scan_that_finds_it(node: Node, api: Api) -> None:
+    node.claims = Others([claimed(node, "former.example.com", "phone0", "aosp_binder2")], ())
+    release = await node.begin(OLD, api=api)
+    assert await release.watch.ask()
+    node.add(2)
+    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
 async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_the_record_is_gone(node: Node) -> None:
     node.claims = Others([claimed(node, "phone.example.com", "phone0", "aosp_binder0")], ())
     node.pods.problem = "no answer"
@@ -423,7 +454,7 @@ async def test_file_of_a_pod_is_held_when_its_link_leads_elsewhere(node: Node, t
     link.symlink_to(node.directory / "other")
     (node.directory / "other").touch()
     (node.devices / "aosp_binder3").symlink_to(tmp_path / "file")
-    release.offered()
+    assert "aosp_binder3" not in release.offered()
     assert await release.watch.ask()
     assert "aosp_binder3" not in release.offered()
 
