@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import os
 import shutil
 import signal
@@ -179,13 +180,22 @@ def file_id(path: str) -> tuple[int, int]:
 
 
 def open_files() -> set[tuple[int, int]]:
-    """Return the files that processes hold open."""
+    """Return the files that processes hold open, but those of which they have the path only.
+
+    While runc sets up a mount, it holds the path of the file that it has mounted.
+    """
     files = set()
-    for process in os.listdir("/proc"):
-        # Most are no processes, and some end meanwhile.
-        with contextlib.suppress(OSError):
-            files |= {file_id(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")}
+    for file in glob.glob("/proc/[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # the process has closed it, or has ended
+            if not _is_path(file.replace("/fd/", "/fdinfo/")):
+                files.add(file_id(file))
     return files
+
+
+def _is_path(info: str) -> bool:
+    """Return whether a file descriptor was opened with ``O_PATH``; ``info`` is its file in fdinfo."""
+    (flags,) = (line.split()[1] for line in Path(info).read_text(encoding="ascii").splitlines() if "flags:" in line)
+    return bool(int(flags, 8) & os.O_PATH)
 
 
 def own(allocation: ContainerAllocation) -> list[str]:
