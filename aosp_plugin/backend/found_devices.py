@@ -179,10 +179,13 @@ class FoundDevices(Found):
         return self._by_path.get(path)
 
     def since(self, before: "FoundDevices") -> "FoundDevices":
-        """Return the devices with a binder device that has appeared, or is another file, since an earlier scan."""
-        known = before.binder_devices
-        new = {name for name, device in self.binder_devices.items() if device is not known.get(name)}
-        groups = [group for group in self.sets.values() if not new.isdisjoint(group.members)] if new else ()
+        """Return the devices that have appeared since an earlier scan, and those with a binder device that has."""
+        existing = {name: device for name, device in self.binder_devices.items() if device.identity is not None}
+        new = {name for name, device in existing.items() if device is not before.binder_devices.get(name)}
+        if not new and self.sets.keys() == before.sets.keys():
+            return replace(self, sets={})
+        known = before.sets
+        groups = [each for each in self.sets.values() if each.id not in known or not new.isdisjoint(each.members)]
         return replace(self, sets={group.id: group for group in groups})
 
     @property

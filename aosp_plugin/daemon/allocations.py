@@ -102,7 +102,8 @@ class AllocationWatch:
     async def begin(self) -> None:
         """Record what the devices are, and withhold those that pods may have under another name.
 
-        To be called before the devices are offered for the first time, when they have been scanned.
+        To be called before the first scan, so that its result already lacks these devices, and again before the devices
+        are offered for the first time.
         """
         async with self._asking:
             await self._record()

@@ -68,16 +68,22 @@ def held(backend: BinderBackend, found: FoundDevices, known: Known) -> dict[str,
 def held_since(
     backend: BinderBackend, known: Known, before: FoundDevices, found: FoundDevices
 ) -> dict[str, HealthProblem]:
-    """Return which devices are held, or a claim has, of those whose files have appeared since ``before``, by ID.
+    """Return which devices are held of those whose files have appeared since ``before``, by ID.
 
     Otherwise, the kubelet could allocate a device between the scan that finds it and the next comparison of all. The
-    answer is older than the scan: since then, a pod may have got the same file under another name of this process.
+    answer is older than the scan: since then, a pod may have got the same file under another name of this process,
+    unless it had the device already. A driver reads the records of claims itself, and newer ones.
     """
     appeared = found.since(before)
     if not appeared.sets:
         return {}
-    problems = used_perhaps(backend, appeared, [*known.own.values()], NOT_ANSWERED)
-    problems |= used_by_claims(backend, appeared, known.claims) | held(backend, appeared, known)
+    perhaps = used_perhaps(backend, appeared, [*known.own.values()], NOT_ANSWERED)
+    uses = _uses(backend.resource_name, known.allocations) if known.allocations else ()
+    own = {use.id for use in uses if use.api is backend.api}
+    problems = {device_id: problem for device_id, problem in perhaps.items() if device_id not in own}
+    if backend.api is Api.DEVICE_PLUGIN:
+        problems |= used_by_claims(backend, appeared, known.claims)
+    problems |= held(backend, appeared, known)
     return {device_id: problem for device_id, problem in problems.items() if device_id in appeared.sets}
 
 
@@ -107,13 +113,12 @@ def _used_unrecorded(
 
     ``former`` are the records of resources that nobody serves. A record that could not be written lacks devices.
     """
-    return {
-        device_id: _in_use(f"pod {use.pod} has {use.id} of {record.resource}, and no record says which file that is")
-        for record in former
-        for use in _uses(record.resource, allocations)
-        if not record.devices.get(use.id)
-        for device_id in found.paths
-    }
+    for record in former:
+        for use in _uses(record.resource, allocations):
+            if not record.devices.get(use.id):
+                text = f"pod {use.pod} has {use.id} of {record.resource}, and no record says which file that is"
+                return dict.fromkeys(found.paths, _in_use(text))
+    return {}
 
 
 def used_perhaps(

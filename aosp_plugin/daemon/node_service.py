@@ -141,6 +141,7 @@ class NodeService:
         with contextlib.suppress(WorkerTimeoutError):
             check = partial(assembly.check_phone_directories, self.config)
             await self._worker.run(check, DEFAULT.hang, label="check of the directories of phones")
+        await self._allocation_watch.begin()
         results = await asyncio.gather(*(server.prepare() for server in self.servers), return_exceptions=True)
         errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]
         if errors:

@@ -222,6 +222,22 @@ async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
         assert "close timed out" in "".join(serve.log)
 
 
+async def test_renamed_resource_offers_no_device_that_a_pod_may_have_while_its_first_update_hangs(host: Host) -> None:
+    """Where the kubelet cannot be asked, a pod may have each device that was offered by the former name."""
+    async with host.serve():
+        await listed(host.kubelet, 1)
+    os.mkdir(f"{host.hanging.source}/cdi")
+    name = "example.com/binder"
+    host.configure(resource_name=name, device_list=["volume-mounts", "cdi-cri"])
+    with host.config.open("a") as file:
+        file.write(f"cdi_dir: {host.hanging.directory}/cdi\n")
+    host.hanging.hang()
+    async with host.serve():
+        await host.hanging.until_waiting()
+        await host.kubelet.wait_for(lambda kubelet: kubelet.resource(name).devices == {"aosp_binder0": "Unhealthy"})
+        host.hanging.release()
+
+
 async def until_written(file: Path, text: str) -> None:
     """Wait until a file contains a text."""
     while text not in await asyncio.to_thread(content, file):

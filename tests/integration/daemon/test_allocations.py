@@ -18,7 +18,7 @@ import pytest
 from aosp_plugin.backend.found_devices import ScanInput
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.keys import NumberedSets, Resource
+from aosp_plugin.config.keys import NumberedSets, Phones, Resource
 from aosp_plugin.config.values import Api
 from aosp_plugin.daemon import allocations
 from aosp_plugin.daemon.allocations import AllocationWatch, yield_to_device_plugins
@@ -74,7 +74,6 @@ class Release:
     def __init__(self, node: Node, name: str, main: str = "", **keys: Any) -> None:
         resource = Resource(**{"resource_name": name, "device_dir": str(node.devices), "verify": Verify.FILE, **keys})
         self.backend = Served(create_backend(Host(), resource, cdi_dir=str(node.directory / "cdi")))
-        self.backend.scan()
         pods, records = cast("PodResources", node.pods), DeviceRecords(str(node.directory), "/run/cdi", main)
         self.rescans: list[str] = []
         """The resources of which a scan was requested."""
@@ -133,6 +132,8 @@ class Node:
         """Start a release; ``main`` is the first resource of its configuration, if that is another one."""
         release = Release(self, name, main or name, **keys)
         self._watches.append(release.watch)
+        await release.watch.begin()
+        release.backend.scan()
         await release.watch.begin()
         return release
 
@@ -235,13 +236,56 @@ async def test_a_device_that_a_pod_has_by_another_name_is_held_from_the_scan_tha
     assert new.offered() == {"aosp_binder0", "aosp_binder1"}
 
 
-@pytest.mark.parametrize("api", list(Api))
-async def test_a_device_of_a_claim_is_held_from_the_scan_that_finds_it(node: Node, api: Api) -> None:
+async def test_a_device_of_a_claim_is_held_from_the_scan_that_finds_it(node: Node) -> None:
     node.claims = Others([claimed(node, "former.example.com", "phone0", "aosp_binder2")], ())
-    release = await node.begin(OLD, api=api)
+    release = await node.begin(OLD)
     assert await release.watch.ask()
     node.add(2)
     assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+
+
+@pytest.mark.parametrize("problem", ["", "no answer"])
+async def test_a_driver_prepares_a_device_that_its_former_claim_has_recreated(node: Node, problem: str) -> None:
+    """The driver has read that the claim has ended. What the daemon read before says nothing of the new file."""
+    node.claims = Others([claimed(node, "former.example.com", "aosp_binder0", "aosp_binder0")], ())
+    release = await node.begin(OLD, api=Api.DRA)
+    assert await release.watch.ask()
+    (node.devices / "new").touch()
+    (node.devices / "new").rename(node.devices / "aosp_binder0")
+    node.claims, node.pods.problem = Others((), ()), problem
+    release.backend.scan()
+    release.backend.prepare(["aosp_binder0"])
+
+
+@pytest.mark.parametrize("problem", ["", "no answer"])
+async def test_a_pod_keeps_a_device_that_had_another_name_for_a_moment(
+    node: Node, tmp_path: Path, problem: str
+) -> None:
+    (tmp_path / "file").touch()
+    names = [node.devices / f"aosp_binder{number}" for number in (2, 3)]
+    names[0].symlink_to(tmp_path / "file")
+    release = await node.begin(OLD)
+    node.pods.devices = {OLD: {"aosp_binder2"}}
+    assert await release.watch.ask()
+    names[0].rename(names[1])
+    release.backend.scan()
+    assert await release.watch.ask()
+    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+    names[1].rename(names[0])
+    node.pods.problem = problem
+    assert "aosp_binder2" in release.offered()
+
+
+async def test_the_first_scan_of_a_phone_without_a_binderfs_finds_that_a_pod_has_it(node: Node, tmp_path: Path) -> None:
+    phones = Phones(count=2, directory=str(tmp_path / "phones"))
+    await node.end(await node.begin(OLD, api=Api.DRA, phones=phones), OLD)
+    node.pods.devices = {OLD: {"phone0"}}
+    release = Release(node, NEW, NEW, api=Api.DRA, phones=phones)
+    with contextlib.closing(release.watch):
+        await release.watch.begin()
+        assert await release.watch.ask()
+        release.backend.scan()
+        assert {*release.backend.found.state.held} == {"phone0"}
 
 
 async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_the_record_is_gone(node: Node) -> None:
