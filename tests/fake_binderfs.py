@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import BINDERFS
 
 
 class FakeBinderfs:
@@ -27,7 +28,7 @@ class FakeBinderfs:
         for name in ("unmount", "add_device"):
             monkeypatch.setattr(binderfs, name, getattr(self, name))
 
-    def mount(self, directory: str, source: str = mounts.BINDERFS) -> None:
+    def mount(self, directory: str, source: str = BINDERFS) -> None:
         """Fill the directory as the kernel fills a new binderfs."""
         self.hook("mount")
         self.calls.append("mount")

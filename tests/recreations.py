@@ -6,8 +6,7 @@ import pytest
 
 from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.binder.provision import recreation
 
 

@@ -17,8 +17,9 @@ from typing import Never
 import pytest
 
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
-from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.host_errors import NotPermittedError
+from aosp_plugin.binder.driver import binderfs, host
+from aosp_plugin.binder.driver.binderfs import NotPermittedError
+from aosp_plugin.binder.driver.host import read_mounts
 from aosp_plugin.binder.provision import device_links, phone_mount
 
 _NULL = os.makedev(1, 3)
@@ -39,7 +40,8 @@ class Mounts:
         self._numbers: Iterator[int] = itertools.repeat(_NULL)
         self._device_names = binderfs.device_names
         monkeypatch.setattr(device_links, "DIRECTORY", str(self.links))
-        monkeypatch.setattr(mounts, "BINDERFS", "tmpfs")
+        for module in (host, binderfs, phone_mount):
+            monkeypatch.setattr(module, "BINDERFS", "tmpfs")
         monkeypatch.setattr(binderfs, "add_device", self.add_device)
         monkeypatch.setattr(binderfs, "device_names", self.device_names)
 
@@ -78,7 +80,7 @@ class Mounts:
 
     def mounted(self) -> dict[str, int]:
         """Return the number of mounts on each phone's directory."""
-        table = mounts.parse(Path(mounts.MOUNTINFO).read_text(encoding="utf-8"))
+        table = read_mounts()
         parents = [os.path.split(mount.directory) for mount in table]
         return dict(collections.Counter(name for parent, name in parents if parent == str(self.path)))
 
@@ -127,7 +129,7 @@ class Mounts:
 
     def close(self) -> None:
         """Unmount everything at and below the directory's parent."""
-        table = mounts.parse(Path(mounts.MOUNTINFO).read_text(encoding="utf-8"))
+        table = read_mounts()
         below = [mount.directory for mount in table if Path(mount.directory).is_relative_to(self.path.parent)]
         for directory in sorted(below, key=len, reverse=True):
             _run("umount", "--lazy", directory)

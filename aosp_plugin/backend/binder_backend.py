@@ -24,8 +24,7 @@ from aosp_plugin.binder.devices import preference, sets
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet, Layout, PhoneLayout, natural_sort
 from aosp_plugin.binder.devices.store import DeviceStore
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.binder.provision import device_links
 from aosp_plugin.binder.provision.device_links import DeviceLinks
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE

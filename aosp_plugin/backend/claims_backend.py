@@ -20,8 +20,7 @@ from aosp_plugin.backend.parameters import Parameters, effective_parameters, req
 from aosp_plugin.binder.devices.health import HealthProblem
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, kind_of
 from aosp_plugin.binder.devices.sets import DeviceSet, PhoneLayout, is_phone, last_number, natural_sort
-from aosp_plugin.binder.driver.host import Driver
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import Driver, HostError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.binder.provision.recreation import Recreator
 from aosp_plugin.framework.backend import ClaimParameters

@@ -14,7 +14,7 @@ from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, PhoneSt
 from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, is_phone, phone_id, replica_ids
 from aosp_plugin.binder.devices.store import DeviceStore
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import HostError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.framework.podresources_client import ALLOCATIONS_INTERVAL
 

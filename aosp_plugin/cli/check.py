@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.devices.scanner import is_restricted
-from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import SYS_DEV
-from aosp_plugin.binder.host_errors import BinderfsError, HostError
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import BinderfsError
+from aosp_plugin.binder.driver.host import BINDERFS, MOUNTINFO, SYS_DEV, HostError, read_mounts
 from aosp_plugin.binder.provision.device_links import DIRECTORY, link_name
 from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
@@ -98,8 +98,8 @@ def _mounted(names: Sequence[str], root: str) -> list[str]:
     The container of a claim has its binder devices at paths that the configuration lacks.
     """
     with contextlib.suppress(OSError):
-        table = mounts.parse(mounts.read_table(root + mounts.MOUNTINFO))
-        files = [mount for mount in table if mount.type == mounts.BINDERFS and mount.root != "/"]
+        table = read_mounts(root + MOUNTINFO)
+        files = [mount for mount in table if mount.type == BINDERFS and mount.root != "/"]
         return [mount.directory for mount in files if not names or mount.root.lstrip("/") in names]
     return []
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from aosp_plugin import PROGRAM, __version__
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import HostError
 from aosp_plugin.cli import check as check_command
 from aosp_plugin.cli import provisioner as provisioner_command
 from aosp_plugin.cli import reload as reload_command

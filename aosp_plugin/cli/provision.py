@@ -8,8 +8,7 @@ in an init container.
 import logging
 
 from aosp_plugin.binder.devices.sets import phone_id
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.config.keys import Config, Phones, Resource
 from aosp_plugin.config.values import Api

@@ -15,14 +15,12 @@ import posixpath
 from collections.abc import Mapping
 
 from aosp_plugin.binder.devices.sets import natural_sort, phone_number, replicated_id
-from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import Host, sees_kernel_threads
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import Host, HostError, mount_users, read_mounts, sees_kernel_threads
 from aosp_plugin.binder.provision.device_links import DeviceLinks
 from aosp_plugin.binder.provision.phone_mount import (
     has_namespace_of_init,
     phones_below,
-    read_mount_table,
     require_propagation,
 )
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
@@ -134,8 +132,8 @@ def _unmount(host: Host, directory: str, mounted: Mapping[str, int], kept: Uses)
     The directories stay: a container that has one as a volume would not see its successor. Raises HostError.
     """
     if mounted:
-        require_propagation(host, directory, read_mount_table())
-    users = mounts.users({st_dev: name for name, st_dev in mounted.items()})
+        require_propagation(host, directory, read_mounts())
+    users = mount_users({st_dev: name for name, st_dev in mounted.items()})
     for name, st_dev in mounted.items():
         if st_dev in users:
             kept.setdefault(name, f"process {users[st_dev]} has it mounted")

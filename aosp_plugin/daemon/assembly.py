@@ -12,8 +12,7 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.backend.offers import Offers
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.config.keys import Config, Resource, status_address
 from aosp_plugin.config.sources import node_name
 from aosp_plugin.config.values import Api

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import HostError
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, Condition, Conditions

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import HostError
 from aosp_plugin.config.keys import Config
 from aosp_plugin.daemon.assembly import check_host
 from aosp_plugin.daemon.node_service import NodeService

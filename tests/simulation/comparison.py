@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import HostError, read_mounts
 from tests.e2e.kubelet import probe
 from tests.simulation.api import ApiServer, SimulatedApiClient
 from tests.simulation.host import OWN, Host
@@ -196,7 +196,7 @@ class _Calls:
 
     def _source(self) -> str:
         place = self._directory, self._os.lstat(self._directory).st_dev
-        table = mounts.parse(mounts.read_table())
+        table = read_mounts()
         return next((mount.source for mount in table if (mount.directory, mount.st_dev) == place), "")
 
     def _mode(self, path: str) -> int:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent, greenlet
 
-from aosp_plugin.binder.host_errors import ProvisionerError
+from aosp_plugin.binder.provision.provisioner_socket import ProvisionerError
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from tests.simulation.files import FileSystem, Inode, Status
 

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from aosp_plugin.binder.driver.host import Host as PluginHost
-from aosp_plugin.binder.host_errors import ProvisionerError
-from aosp_plugin.binder.provision.provisioner_socket import RequestedPhones
+from aosp_plugin.binder.provision.provisioner_socket import ProvisionerError, RequestedPhones
 from tests.simulation.host import Host
 from tests.simulation.processes import Process, ProcessKilledError
 from tests.simulation.settings import Settings

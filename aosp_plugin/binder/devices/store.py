@@ -10,8 +10,8 @@ from aosp_plugin.binder.devices.health import REASONS, Reason, Verify
 from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader, FileSystem, Kind, Scan, scan_devices
 from aosp_plugin.binder.devices.sets import Layout
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.host_errors import BinderfsError, HostError, NotPermittedError
+from aosp_plugin.binder.driver.binderfs import BinderfsError, NotPermittedError
+from aosp_plugin.binder.driver.host import Driver, Host, HostError
 
 LOG = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ import os
 import struct
 from collections.abc import Iterator
 
-from aosp_plugin.binder.driver import mounts
-from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, NotPermittedError
+from aosp_plugin.binder.driver.host import BINDERFS, MODULE_NAMES, MODULES, HostError
 
 CONTROL_NAME = "binder-control"
 """The control file of a binderfs, whose ioctl adds binder devices. Never allocated."""
@@ -44,12 +43,6 @@ LONGEST_FILE_NAME = 255
 ALL_MINORS = 1 << 20
 """Minor numbers of all binderfs mounts together, 1 << MINORBITS. Each mount's binder-control uses one of them."""
 
-MODULES = "/sys/module"
-"""Directory of sysfs with each loaded module, and each built-in one that has parameters."""
-
-MODULE_NAMES = ("binder_linux", "binder", "rust_binder")
-"""The names of the driver: C and Rust, as modules or built in."""
-
 _DEVICE = struct.Struct("256sII")
 """struct binderfs_device: the name, and the major and minor number that the kernel returns."""
 
@@ -62,6 +55,18 @@ _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 1, 6
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _AT_FDCWD = -100  # include/uapi/linux/fcntl.h
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # include/linux/fs.h: unmount lazily; fail if the mount point is a link
+
+
+class BinderfsError(HostError):
+    """An operation on a binderfs or a binder device failed."""
+
+
+class NotPermittedError(BinderfsError):
+    """The process lacks a permission: root, CAP_SYS_ADMIN, or a rule in its device cgroup."""
+
+
+class DevicesExhaustedError(BinderfsError):
+    """No further binder device can be created: all minor numbers are in use, or the mount's ``max=`` is reached."""
 
 
 class Step(enum.Enum):
@@ -247,7 +252,7 @@ def create_mount(directory: str, source: str) -> Iterator[int]:
     """Create a detached binderfs with this ``source``, which is to be attached to ``directory``; yield its descriptor.
 
     /proc/self/fd/<descriptor> is its root directory. A mount that is not attached vanishes at the end of the block.
-    Raises BinderMissingError, NotPermittedError, DevicesExhaustedError, or BinderfsError for any other failure.
+    Raises NotPermittedError, DevicesExhaustedError, or BinderfsError for any other failure.
     """
     with contextlib.ExitStack() as stack:
         with kernel_errors(Step.MOUNT, directory):
@@ -270,7 +275,7 @@ def attach(mount: int, directory: str) -> None:
 
 
 def _open_file_system(stack: contextlib.ExitStack) -> int:
-    descriptor = call("syscall", _FSOPEN, mounts.BINDERFS.encode(), _FSOPEN_CLOEXEC)
+    descriptor = call("syscall", _FSOPEN, BINDERFS.encode(), _FSOPEN_CLOEXEC)
     stack.callback(os.close, descriptor)
     return descriptor
 

@@ -1,18 +1,30 @@
-"""The host's files as this process accesses them, and the device numbers of the binder driver.
+"""The host as this process sees it: its files, its mounts, and the device numbers of the binder driver.
 
 Discovery accesses the file system through a ``Host`` only. In a container the host's files are below a root
 (``--host-root /host``). All paths that a ``Host`` accepts and returns are the host's own, except those of
 ``process_path``. Each call may hang with the file system that it accesses.
+
+Mount tables are files of /proc, in the format of proc_pid_mountinfo(5). Reading them accesses no mounted file system,
+so that it never hangs.
 """
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from aosp_plugin.binder.driver import mounts
-from aosp_plugin.binder.driver.binderfs import MODULE_NAMES, MODULES
+BINDERFS = "binder"
+"""The type of a binderfs in /proc/filesystems and the mount table, for the C driver and the Rust driver."""
+
+MOUNTINFO = "/proc/self/mountinfo"
+
+MODULES = "/sys/module"
+"""Directory of sysfs with each loaded module, and each built-in one that has parameters."""
+
+MODULE_NAMES = ("binder_linux", "binder", "rust_binder")
+"""The names of the driver: C and Rust, as modules or built in."""
 
 MISC_MAJOR = 10
 """Major number of all misc devices (include/uapi/linux/major.h)."""
@@ -32,6 +44,42 @@ Rust driver's (drivers/android/binder/rust_binderfs.c ``init_rust_binderfs``). B
 
 _MAX_LINKS = 40
 """Links in one path before ELOOP, as in the kernel (include/linux/namei.h, MAXSYMLINKS)."""
+
+_INVISIBLE = frozenset({errno.EACCES, errno.ENOENT, errno.ESRCH, errno.EINVAL})
+"""Errors for the files of a process that this one must not trace, or that has ended meanwhile."""
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+class HostError(Exception):
+    """The host is not in the required state.
+
+    The text is one line for an operator: the failed operation, its path, the cause and the remedy. A subclass exists
+    only for an error that some caller handles separately. An OSError is not wrapped if the wrapper would add nothing.
+    """
+
+
+class MountPoint(NamedTuple):
+    """A mounted file system."""
+
+    directory: str
+    """Mount point: an absolute path without links. The mounted file, if a single file is bind-mounted."""
+    st_dev: int
+    """The file system: st_dev of its files. No other file system has the same number at the same time."""
+    type: str
+    source: str
+    """The source that was given to mount(2). The kernel ignores it for a binderfs; a program recognises its own mounts
+    by it."""
+    id: int = 0
+    """Mount ID. Distinguishes it from all other mounts of the host; the kernel reuses it after an unmount."""
+    shared: bool = False
+    """Whether it is in a peer group, so that what is mounted below it appears in other mount namespaces: in the host's,
+    for a directory that a container has with ``mountPropagation: Bidirectional``."""
+    slave: bool = False
+    """Whether it receives the mounts of another mount namespace, where those made here do not appear: in a systemd
+    service with ``ProtectSystem``."""
+    root: str = "/"
+    """The path, in the file system, of the directory or file that is mounted; / for all of it."""
 
 
 class Driver(NamedTuple):
@@ -125,18 +173,52 @@ class Host:
 
         Raises OSError if descriptors or memory are exhausted: an empty answer would change the kind of every device.
         """
-        table = mounts.parse(_read(mounts.MOUNTINFO))
+        table = parse_mounts(_read(MOUNTINFO))
         return Driver(
-            file_systems=frozenset(each.st_dev for each in table if each.type == mounts.BINDERFS),
+            file_systems=frozenset(each.st_dev for each in table if each.type == BINDERFS),
             majors=binder_majors(_read("/proc/devices"), _read(FILE_SYSTEMS)),
             misc_minors=binder_misc_minors(_read("/proc/misc"), binder_parameters()),
         )
 
 
-def _hardware_link(status: os.stat_result) -> str:
-    """Return the link of sysfs from a device to its hardware, if it has any."""
-    kind = "block" if stat.S_ISBLK(status.st_mode) else "char"
-    return f"{SYS_DEV}/{kind}/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}/device"
+def read_mounts(path: str = MOUNTINFO) -> tuple[MountPoint, ...]:
+    """Return the mounts in a mount table, in its order. Raises OSError."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return parse_mounts(file.read())
+
+
+def parse_mounts(mountinfo: str) -> tuple[MountPoint, ...]:
+    """Return the mounts in the text of a mount table, in its order."""
+    lines = mountinfo.rstrip("\n").split("\n") if mountinfo else []  # a path may contain other line separators
+    return tuple(map(_parse_mount, lines))
+
+
+def mount_users(mounted: Mapping[int, str]) -> dict[int, int]:
+    """Return a process that uses each file system, by st_dev; those that no visible process uses are left out.
+
+    ``mounted`` has the name of the directory that each file system is mounted on, by st_dev. A container that uses one
+    has single files of it mounted, or all of it on another directory. The same directory in another mount namespace is
+    a copy of the mount, which ends with an unmount on the host. Processes that this one may not trace are invisible.
+    Raises OSError.
+    """
+    found: dict[int, int] = {}
+    namespaces: set[str] = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            namespace = os.readlink(f"/proc/{pid}/ns/mnt")
+            table = () if namespace in namespaces else read_mounts(f"/proc/{pid}/mountinfo")
+        except OSError as error:
+            if error.errno not in _INVISIBLE:
+                raise
+            continue
+        namespaces.add(namespace)
+        for mount in table:
+            if mount.st_dev in mounted and (mount.root, os.path.basename(mount.directory)) != (
+                "/",
+                mounted[mount.st_dev],
+            ):
+                found[mount.st_dev] = int(pid)
+    return found
 
 
 def binder_majors(proc_devices: str, proc_filesystems: str) -> frozenset[int]:
@@ -145,7 +227,7 @@ def binder_majors(proc_devices: str, proc_filesystems: str) -> frozenset[int]:
     An out-of-tree module registers a region with "binder" in its name. The region of binderfs is excluded: it has no
     cdev, so a copy of its device numbers outside a binderfs does not open.
     """
-    has_binderfs = mounts.BINDERFS in {line.rpartition("\t")[2] for line in proc_filesystems.splitlines()}
+    has_binderfs = BINDERFS in {line.rpartition("\t")[2] for line in proc_filesystems.splitlines()}
     binderfs_names = _BINDERFS_REGIONS if has_binderfs else ()
     characters = proc_devices.partition("Block devices:")[0]
     return frozenset(
@@ -188,6 +270,12 @@ def sees_kernel_threads() -> bool:
     return name == "kthreadd" and fields.split()[1] == "0"  # of no parent
 
 
+def _hardware_link(status: os.stat_result) -> str:
+    """Return the link of sysfs from a device to its hardware, if it has any."""
+    kind = "block" if stat.S_ISBLK(status.st_mode) else "char"
+    return f"{SYS_DEV}/{kind}/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}/device"
+
+
 def _numbered(text: str) -> Iterator[tuple[int, str]]:
     """Yield number and name of each line that has this form."""
     for line in text.splitlines():
@@ -204,3 +292,18 @@ def _read(path: str) -> str:
         if error.errno in TRANSIENT_ERRORS:
             raise
         return ""
+
+
+def _parse_mount(line: str) -> MountPoint:
+    mount_fields, _, file_system_fields = line.partition(" - ")
+    fields = mount_fields.split(" ")
+    major, _, minor = fields[2].partition(":")
+    kind, source, *_ = file_system_fields.split(" ")
+    st_dev = os.makedev(int(major), int(minor))
+    shared, slave = (any(field.startswith(tag) for field in fields[6:]) for tag in ("shared:", "master:"))
+    root, directory, source = map(_unescaped, (fields[3], fields[4], source))
+    return MountPoint(directory, st_dev, kind, source, int(fields[0]), shared, slave, root)
+
+
+def _unescaped(field: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field) if "\\" in field else field

@@ -11,10 +11,9 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, PHONE_PREFIX
-from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS, Host
-from aosp_plugin.binder.driver.mounts import MountPoint
-from aosp_plugin.binder.host_errors import BinderfsError, HostError
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import BinderfsError
+from aosp_plugin.binder.driver.host import BINDERFS, TRANSIENT_ERRORS, Host, HostError, MountPoint
 
 MODE = 0o666
 """Android's processes run as many users: system (1000), and one for each app."""
@@ -109,11 +108,6 @@ def has_namespace_of_init() -> bool:
         return False
 
 
-def read_mount_table() -> tuple[MountPoint, ...]:
-    """Return the mounts of this process. Reading the table accesses no mounted file system."""
-    return mounts.parse(mounts.read_table())
-
-
 def own_mounts(table: Iterable[MountPoint]) -> dict[str, dict[int, str]]:
     """Return the sources of the plugin's binderfs mounts by directory and st_dev.
 
@@ -122,7 +116,7 @@ def own_mounts(table: Iterable[MountPoint]) -> dict[str, dict[int, str]]:
     own: dict[str, dict[int, str]] = {}
     first: dict[tuple[str, int], str] = {}
     for mount in table:
-        if mount.type == mounts.BINDERFS and mount.source in {SOURCE, CLAIM_SOURCE}:
+        if mount.type == BINDERFS and mount.source in {SOURCE, CLAIM_SOURCE}:
             place = os.path.dirname(mount.directory), mount.st_dev
             if first.setdefault(place, mount.directory) == mount.directory:
                 own.setdefault(mount.directory, {})[mount.st_dev] = mount.source

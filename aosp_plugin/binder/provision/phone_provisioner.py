@@ -14,8 +14,7 @@ from typing import NamedTuple
 from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import Driver, Host, HostError, read_mounts
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
 from aosp_plugin.binder.provision.phone_mount import phones_below, translated_errors
@@ -74,7 +73,7 @@ class PhoneProvisioner:
     def check(self) -> None:
         """Check without effect that phones could be mounted. Raises HostError."""
         with self._path() as directory:
-            phone_mount.require_propagation(self._host, directory, phone_mount.read_mount_table())
+            phone_mount.require_propagation(self._host, directory, read_mounts())
             binderfs.check_mountable(directory)
 
     def survey(self) -> set[str]:
@@ -115,7 +114,7 @@ class PhoneProvisioner:
             self._links.repair({}, [self._host_directory])
             return mounted
         with self._path() as directory:
-            table = phone_mount.read_mount_table()
+            table = read_mounts()
             self._own = phone_mount.own_mounts(table)
             try:
                 phone_mount.require_propagation(self._host, directory, table)
@@ -234,7 +233,7 @@ class PhoneProvisioner:
         if st_dev is None or st_dev == self.file_systems.get(phone):
             return st_dev
         if self._own is None:
-            self._own = phone_mount.own_mounts(phone_mount.read_mount_table())
+            self._own = phone_mount.own_mounts(read_mounts())
         source = self._own.get(path, {}).get(st_dev)
         if source is None:
             text = f"{path}: another file system is mounted in place of the phone's binderfs: unmount it"

@@ -19,8 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from aosp_plugin.binder.devices.sets import is_phone, phone_id
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import HostError, ProvisionerError
+from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 
 LOG = logging.getLogger(__name__)
@@ -48,6 +47,10 @@ PROVISIONER_EXIT_WITHIN = 4.0
 """Seconds from SIGTERM until the process ends, whatever hangs: less than the grace period of its pod."""
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+class ProvisionerError(HostError):
+    """The provisioner does not answer."""
 
 
 class RemotePhoneProvisioner(PhoneProvisioner):

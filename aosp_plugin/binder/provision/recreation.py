@@ -28,12 +28,12 @@ from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet, natural_sort
 from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.driver.binderfs import Step
-from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import BinderfsError, HostError, ProvisionerError
+from aosp_plugin.binder.driver.binderfs import BinderfsError, Step
+from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
 from aosp_plugin.binder.provision.phone_mount import MODE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+from aosp_plugin.binder.provision.provisioner_socket import ProvisionerError
 
 LOG = logging.getLogger(__name__)
 

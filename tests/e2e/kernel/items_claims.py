@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from aosp_plugin.backend.claims_backend import ClaimsBackend
-from aosp_plugin.binder.driver import mounts
-from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.driver.host import Host, read_mounts
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
 from aosp_plugin.config.keys import Phones, Resource
 from aosp_plugin.config.values import Api
@@ -57,8 +56,7 @@ def container(prepared: Served, *ids: str) -> ContainerAllocation:
 
 def mounted() -> list[str]:
     """Return the phones that are mounted for claims, each as often as it is."""
-    with open(mounts.MOUNTINFO, encoding="utf-8") as table:
-        found = [mount.directory for mount in mounts.parse(table.read()) if mount.source == CLAIM_SOURCE]
+    found = [mount.directory for mount in read_mounts() if mount.source == CLAIM_SOURCE]
     return sorted(map(os.path.basename, found))
 
 

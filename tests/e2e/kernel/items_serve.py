@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import read_mounts
 from tests.e2e.common.device_tool import BINDERFS
 from tests.e2e.kernel import binderfs_mounts
 from tests.e2e.kernel.item import Item, item
@@ -71,7 +72,7 @@ async def replaced(world: World) -> None:
     """A new binderfs with devices of the same names makes all of them Unhealthy, with the reason replaced."""
     await world.serve()
     await world.healthy(DEVICES)
-    (mounted,) = (mount for mount in mounts.parse(mounts.read_table()) if mount.directory == BINDERFS)
+    (mounted,) = (mount for mount in read_mounts() if mount.directory == BINDERFS)
     binderfs.unmount(BINDERFS)
     binderfs_mounts.mount(BINDERFS, mounted.source)
     for number in range(DEVICES):

@@ -8,7 +8,8 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import read_mounts
 from tests.e2e.common.oci import CAPABILITIES
 from tests.e2e.kernel.confinement import CONFINED
 from tests.e2e.kernel.operations import SHARED, mknod
@@ -82,8 +83,7 @@ def mounted(directory: str = DIRECTORY) -> dict[str, int]:
 
     Raises AssertionError if a mount covers another one, or if one is elsewhere.
     """
-    with open(mounts.MOUNTINFO, encoding="utf-8") as table:
-        found = [mount for mount in mounts.parse(table.read()) if mount.source == SOURCE]
+    found = [mount for mount in read_mounts() if mount.source == SOURCE]
     strays = [mount.directory for mount in found if os.path.dirname(mount.directory) != directory]
     assert not strays, f"mounted elsewhere: {strays}"
     devices = {os.path.basename(mount.directory): mount.st_dev for mount in found}

@@ -12,7 +12,7 @@ import signal
 import sys
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.host_errors import DevicesExhaustedError
+from aosp_plugin.binder.driver.binderfs import DevicesExhaustedError
 from tests.e2e.kernel import binderfs_mounts
 
 MOUNTS = 300

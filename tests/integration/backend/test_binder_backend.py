@@ -12,8 +12,8 @@ import pytest
 
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import BinderfsError, NotPermittedError
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.host_errors import BinderfsError, NotPermittedError
 from aosp_plugin.config.keys import NamedSets, NumberedSets
 from aosp_plugin.framework.devices import DeviceList, DeviceNode
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError

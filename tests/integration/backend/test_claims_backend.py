@@ -10,8 +10,8 @@ import pytest
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import BinderfsError, DevicesExhaustedError
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Isolation, Recreate
 from aosp_plugin.framework.backend import ClaimParameters

@@ -15,7 +15,7 @@ import pytest
 
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
-from aosp_plugin.binder.host_errors import DevicesExhaustedError
+from aosp_plugin.binder.driver.binderfs import DevicesExhaustedError
 from aosp_plugin.config.keys import Phones
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin

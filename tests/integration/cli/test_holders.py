@@ -12,7 +12,7 @@ import pytest
 
 from aosp_plugin.binder.devices.holders import Holder, Search, Unread
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind
-from aosp_plugin.binder.host_errors import HostError
+from aosp_plugin.binder.driver.host import HostError
 from aosp_plugin.cli import holders
 from tests.support import DeviceDirectory
 

@@ -25,7 +25,7 @@ import pytest
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.sets import phone_id
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import phone_mount, provisioner_socket
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
@@ -107,7 +107,7 @@ def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
 
 
 def test_the_command_fails_on_a_kernel_without_binderfs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "BINDERFS", "no-such-file-system")
+    monkeypatch.setattr(binderfs, "BINDERFS", "no-such-file-system")
     code, log = command()
     assert code == 1
     assert log.startswith("aosp-plugin: aosp.io/phone: cannot mount a binderfs on")

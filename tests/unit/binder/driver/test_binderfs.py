@@ -1,4 +1,4 @@
-"""binderfs operations: exact requests to the kernel, errors for its refusals, and the mount table."""
+"""binderfs operations: exact requests to the kernel, and errors for its refusals."""
 
 import contextlib
 import errno
@@ -11,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, mounts
-from aosp_plugin.binder.driver.binderfs import MODULE_NAMES, Step
-from aosp_plugin.binder.host_errors import (
-    BinderfsError,
-    DevicesExhaustedError,
-    NotPermittedError,
-)
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import BinderfsError, DevicesExhaustedError, NotPermittedError, Step
+from aosp_plugin.binder.driver.host import MODULE_NAMES
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates devices or mounts, which requires root")
 
@@ -135,25 +131,6 @@ def test_files_of_other_drivers_and_directories_without_a_control_file_are_rejec
     for call, error in cases:
         with pytest.raises(BinderfsError, match=error):
             call()
-
-
-MOUNTINFO = r"""
-22 28 0:21 / /sys rw,relatime shared:7 - sysfs sysfs rw
-90 28 0:45 / /run/aosp-binderfs rw,relatime shared:40 master:2 - binder binder rw,max=5000
-91 28 0:300 / /mnt/a\040b\134c rw - binder my\040binder rw,max=1048576,stats=global
-92 28 0:45 /aosp_binder1 /var/lib/pod/dev/aosp_binder1 rw - binder binder rw
-93 28 259:1 / /mnt/binder rw - ext4 /dev/binder rw,max=9
-""".strip()
-
-
-def test_mount_table_has_the_device_and_source_of_each_binderfs() -> None:
-    """Mount points and sources are unescaped."""
-    found = [mount for mount in mounts.parse(MOUNTINFO) if mount.type == "binder"]
-    assert [(mount.directory, mount.st_dev, mount.source) for mount in found] == [
-        ("/run/aosp-binderfs", os.makedev(0, 45), "binder"),
-        ("/mnt/a b\\c", os.makedev(0, 300), "my binder"),
-        ("/var/lib/pod/dev/aosp_binder1", os.makedev(0, 45), "binder"),
-    ]
 
 
 @needs_root

@@ -1,4 +1,4 @@
-"""The host's files below a root, and what /proc and /sys contain about the binder driver."""
+"""The host's files below a root, its mounts, and what /proc and /sys contain about the binder driver."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.binder.driver import host as host_module
-from aosp_plugin.binder.driver.host import Host, binder_majors
+from aosp_plugin.binder.driver.host import Host, binder_majors, parse_mounts
 
 DEVICES = """\
 Character devices:
@@ -139,3 +139,22 @@ def test_the_kernel_s_limit_of_links_applies(root: Path) -> None:
     with pytest.raises(OSError, match="symbolic links") as raised:
         host.resolve("/dev/41")
     assert (raised.value.errno, raised.value.filename) == (errno.ELOOP, "/dev/41")
+
+
+BINDERFS_MOUNTS = r"""
+22 28 0:21 / /sys rw,relatime shared:7 - sysfs sysfs rw
+90 28 0:45 / /run/aosp-binderfs rw,relatime shared:40 master:2 - binder binder rw,max=5000
+91 28 0:300 / /mnt/a\040b\134c rw - binder my\040binder rw,max=1048576,stats=global
+92 28 0:45 /aosp_binder1 /var/lib/pod/dev/aosp_binder1 rw - binder binder rw
+93 28 259:1 / /mnt/binder rw - ext4 /dev/binder rw,max=9
+""".strip()
+
+
+def test_mount_table_has_the_device_and_source_of_each_binderfs() -> None:
+    """Mount points and sources are unescaped."""
+    found = [mount for mount in parse_mounts(BINDERFS_MOUNTS) if mount.type == "binder"]
+    assert [(mount.directory, mount.st_dev, mount.source) for mount in found] == [
+        ("/run/aosp-binderfs", os.makedev(0, 45), "binder"),
+        ("/mnt/a b\\c", os.makedev(0, 300), "my binder"),
+        ("/var/lib/pod/dev/aosp_binder1", os.makedev(0, 45), "binder"),
+    ]

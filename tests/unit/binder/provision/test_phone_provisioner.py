@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import BinderfsError
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.host_errors import BinderfsError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from tests.tmpfs_binderfs import Mounts

@@ -16,8 +16,8 @@ from aosp_plugin.binder.devices import scanner
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import Single
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import BinderfsError, DevicesExhaustedError, NotPermittedError
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.host_errors import BinderfsError, DevicesExhaustedError, NotPermittedError
 from aosp_plugin.binder.provision.recreation import TEMPORARY_PREFIX, recreate_device
 from tests.fake_binderfs import FakeBinderfs
 
