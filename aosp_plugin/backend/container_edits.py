@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from aosp_plugin.backend.parameters import Parameters
-from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.backend.spread import Selected
+from aosp_plugin.backend.shared_paths import Selected, SharedFiles
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.backend.spread import Spread, SpreadItem, _keyed, paired
+from aosp_plugin.backend.shared_paths import Spread, SpreadItem, _keyed, paired
 from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, PhoneLayout, Single
 from aosp_plugin.config.host_devices import SpreadDevice
 
