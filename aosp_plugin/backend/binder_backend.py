@@ -14,12 +14,11 @@ from dataclasses import replace
 from functools import partial
 
 from aosp_plugin.backend import catalog, found_devices
-from aosp_plugin.backend.container_edits import EditsBuilder
+from aosp_plugin.backend.container_edits import EditsBuilder, SpecWriter
 from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, HostState, ScanInput
 from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, OfferedPhones, ProvisionedPhones
 from aosp_plugin.backend.offers import RETRY, Offers
 from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
-from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import preference, sets
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet, Layout, PhoneLayout, natural_sort
@@ -192,7 +191,7 @@ class BinderBackend(Backend[FoundDevices]):
             steps.append(self._recreator.retry)
         steps.append(partial(self._link, found))
         if self._spec is not None:
-            steps.append(partial(self._spec.write, found))
+            steps.append(partial(self._spec.write, found.usable, found.shared))
         errors = []
         for step in steps:
             try:
@@ -224,7 +223,7 @@ class BinderBackend(Backend[FoundDevices]):
         if self._phones is not None:
             self._phones.check()
         if self._spec is not None:
-            self._spec.check(found)
+            self._spec.check(found.usable, found.shared)
 
     def _suspects(self) -> Mapping[str, float]:
         """Return when each phone was found that was mounted for the other API."""

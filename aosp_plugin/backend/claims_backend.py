@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from aosp_plugin.backend import found_devices
 from aosp_plugin.backend.binder_backend import BinderBackend, unhealthy
-from aosp_plugin.backend.container_edits import AllocatedDevice
+from aosp_plugin.backend.container_edits import AllocatedDevice, resolved
 from aosp_plugin.backend.found_devices import FoundDevices, HostState, PhoneState
 from aosp_plugin.backend.offered_phones import OfferedPhones, binder_devices
 from aosp_plugin.backend.parameters import Parameters, effective_parameters, require_free
@@ -152,7 +152,7 @@ class ClaimsBackend(BinderBackend):
         mounted = self._mount(groups)
         try:
             edits = self._edits_of(found, groups, effective, devices)
-            return [self._resolved(edits[device_id]) for device_id in ids]
+            return [edits[device_id] for device_id in ids]
         except AllocationError:
             with contextlib.suppress(BackendError):
                 self.unprepare(mounted)
@@ -290,7 +290,7 @@ class ClaimsBackend(BinderBackend):
     def _edits_of(
         self, found: FoundDevices, groups: Sequence[DeviceSet], parameters: Parameters, further: Sequence[str]
     ) -> dict[str, ContainerEdits]:
-        """Return what a container gets with each device, by ID. Raises AllocationError."""
+        """Return what a container gets with each device, links in paths followed, by ID. Raises AllocationError."""
         devices = [self._device(found, group) for group in groups]
         taken = self._edits.paths_without(devices, found.shared)
         if parameters.container_paths is None:
@@ -301,6 +301,10 @@ class ClaimsBackend(BinderBackend):
         self._prepared = {**self._prepared, **{device.id: self._lasting(device.members) for device in devices}}
         shared = found.shared._replace(devices=(*found.shared.devices, *added))
         edits = self._edits.for_claim(devices, shared, parameters)
+        try:
+            edits = [resolved(own, self._host.resolve) for own in edits]
+        except OSError as error:
+            raise UnhealthyDeviceError(str(error)) from error
         return dict(zip((device.id for device in devices), edits, strict=True))
 
     def _further_devices(
@@ -326,18 +330,6 @@ class ClaimsBackend(BinderBackend):
                     "in the slice of this device"
                 )
         return parameters.devices
-
-    def _resolved(self, edits: ContainerEdits) -> ContainerEdits:
-        """Return the edits with the links in host paths resolved, as a CDI spec requires. Raises AllocationError."""
-        host_paths = {*(node.host_path for node in edits.devices), *(mount.host_path for mount in edits.mounts)}
-        try:
-            resolved = {path: self._host.resolve(path) for path in host_paths}
-        except OSError as error:
-            raise UnhealthyDeviceError(str(error)) from error
-        return edits._replace(
-            devices=[node._replace(host_path=resolved[node.host_path]) for node in edits.devices],
-            mounts=[mount._replace(host_path=resolved[mount.host_path]) for mount in edits.mounts],
-        )
 
     def _recreate(self, group: DeviceSet, recreator: Recreator) -> None:
         if group.id in self._held.problems:

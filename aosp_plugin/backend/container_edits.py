@@ -1,4 +1,4 @@
-"""What a container gets for its binder devices: device nodes, mounts, environment and CDI names.
+"""What a container gets for its binder devices: device nodes, mounts, environment and CDI names; the CDI spec.
 
 A binder device of a binderfs requires both a device node and a mount of its file, at the same container path. Measured
 with runc and crun: a runtime creates a device node with mknod, and a copy of a binderfs device fails to open with
@@ -31,6 +31,7 @@ from aosp_plugin.backend.parameters import Parameters
 from aosp_plugin.backend.shared_paths import Selected, SharedFiles
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation, filled, has_placeholder, normalised, shared_path
@@ -79,9 +80,15 @@ class EditsBuilder:
         if not self.needs_spec:
             return edits
         remaining = self._mounts_without_cdi(devices, edits, shared)
-        if DeviceList.VOLUME_MOUNTS not in self._resource.device_list:
+        if self.by_cdi_only:
             edits = edits._replace(devices=[], mounts=remaining)
-        return self._add_cdi_names(edits, devices)
+        resource_name = self._resource.resource_name
+        names = [cdi.qualified_name(resource_name, device.id) for device in devices]
+        if DeviceList.CDI_CRI in self._resource.device_list:
+            edits = edits._replace(cdi_devices=names)
+        if DeviceList.CDI_ANNOTATIONS in self._resource.device_list:
+            edits = edits._replace(annotations=dict([cdi.annotation(resource_name, names)]))
+        return edits
 
     def for_claim(
         self, devices: Sequence[AllocatedDevice], shared: SharedFiles, parameters: Parameters
@@ -113,22 +120,14 @@ class EditsBuilder:
         paths = [node.container_path for node in edits.devices] + [mount.container_path for mount in edits.mounts]
         return list(dict.fromkeys(paths))
 
-    def cdi_spec(
-        self, devices: Sequence[AllocatedDevice], shared: SharedFiles, resolve: Callable[[str], str]
-    ) -> bytes | None:
-        """Return the CDI spec of ``devices``, or None if there are none.
+    def for_spec(self, device: AllocatedDevice, shared: SharedFiles) -> ContainerEdits:
+        """Return the edits of one device in the CDI spec.
 
-        ``resolve`` follows the links in a path of the host.
+        If two devices of a container set the same variable or mount to the same path, the last device wins. So the
+        spec has no list of names, and no container paths if each device is a single binder device.
         """
-        if not devices:
-            return None
-        described = []
-        for device in devices:
-            edits = self._edits_by_cdi(device, shared)
-            nodes = [node._replace(host_path=resolve(node.host_path)) for node in edits.devices]
-            mounts = [mount._replace(host_path=resolve(mount.host_path)) for mount in edits.mounts]
-            described.append(cdi.CdiDevice(device.id, edits._replace(devices=nodes, mounts=mounts)))
-        return cdi.encode(cdi.spec_of(self._resource.resource_name, described))
+        paths = self._resource.container_paths if self._has_phones or self._resource.sets is not None else ()
+        return self._edits([device], shared, paths)
 
     def _require_together(self, devices: Sequence[AllocatedDevice], shared: SharedFiles) -> None:
         """Raise InvalidRequestError if no container can have all of these devices."""
@@ -212,29 +211,18 @@ class EditsBuilder:
         values: dict[str, list[str]] = {}
         variable = self._resource.visible_devices_env
         if DeviceList.ENVVAR in self._resource.device_list and variable:
-            values[variable] = [self._visible_name(member) for device in devices for member in device.members]
+            names = [member.name for device in devices for member in device.members]
+            # A container finds the binder devices of a phone by their names in the binderfs.
+            values[variable] = [name.rpartition("/")[2] for name in names] if self._has_phones else names
         for other in [other for device in devices for other in device.others if other.variable]:
             values.setdefault(other.variable, []).append(other.container_path)
         return {name: ",".join(dict.fromkeys(parts)) for name, parts in values.items()}
-
-    def _visible_name(self, member: BinderDevice) -> str:
-        """Return the name by which a container finds a binder device; for a phone, its name in the binderfs."""
-        return member.name.rpartition("/")[2] if self._has_phones else member.name
-
-    def _edits_by_cdi(self, device: AllocatedDevice, shared: SharedFiles) -> ContainerEdits:
-        """Return the edits of one device in the CDI spec.
-
-        If two devices of a container set the same variable or mount to the same path, the last device wins. So the
-        spec has no list of names, and no container paths if each device is a single binder device.
-        """
-        paths = self._resource.container_paths if self._has_phones or self._resource.sets is not None else ()
-        return self._edits([device], shared, paths)
 
     def _mounts_without_cdi(
         self, devices: Sequence[AllocatedDevice], edits: ContainerEdits, shared: SharedFiles
     ) -> list[Mount]:
         """Return the mounts that are in no device of the CDI spec. Raises InvalidRequestError if devices conflict."""
-        by_cdi = [mount for device in devices for mount in self._edits_by_cdi(device, shared).mounts]
+        by_cdi = [mount for device in devices for mount in self.for_spec(device, shared).mounts]
         for mount in by_cdi:
             if mount not in edits.mounts:
                 ids = ", ".join(device.id for device in devices)
@@ -244,14 +232,69 @@ class EditsBuilder:
                 )
         return [mount for mount in edits.mounts if mount not in by_cdi]
 
-    def _add_cdi_names(self, edits: ContainerEdits, devices: Sequence[AllocatedDevice]) -> ContainerEdits:
-        resource_name = self._resource.resource_name
-        names = [cdi.qualified_name(resource_name, device.id) for device in devices]
-        if DeviceList.CDI_CRI in self._resource.device_list:
-            edits = edits._replace(cdi_devices=names)
-        if DeviceList.CDI_ANNOTATIONS in self._resource.device_list:
-            edits = edits._replace(annotations=dict([cdi.annotation(resource_name, names)]))
-        return edits
+
+class SpecWriter:
+    """Writes the CDI spec of one resource. For the worker thread."""
+
+    def __init__(self, host: Host, resource: Resource, edits: EditsBuilder, cdi_dir: str) -> None:
+        """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
+        self._host = host
+        self._resource = resource
+        self._edits = edits
+        self._cdi_dir = cdi_dir
+        self._spec_file: cdi.SpecFile | None = None
+        self._described: tuple[object, bytes | None] = (None, None)
+        self._written: list[AllocatedDevice] = []
+        self.lacking: frozenset[str] = frozenset()
+        """Binder devices that no container can get, because they are in the spec alone, which could not be written."""
+
+    def write(self, devices: list[AllocatedDevice], shared: SharedFiles) -> None:
+        """Write the spec with these devices, those that pods may use. Raises CdiError, HostError and OSError."""
+        try:
+            content = self._content(devices, shared)
+            members = [member for device in devices for member in device.members]
+            numbers = [member.identity.st_rdev for member in members if member.identity is not None]
+            self._file().write(content, numbers)
+        except BaseException:
+            if self._edits.by_cdi_only:
+                self.lacking = _names(devices) - _names(self._written)
+            raise
+        self._written = devices
+        self.lacking = frozenset()
+
+    def check(self, devices: list[AllocatedDevice], shared: SharedFiles) -> None:
+        """Check without effect that the spec could be written. Raises CdiError, HostError and OSError."""
+        self._file().check(self._content(devices, shared) or b"")
+
+    def rewrite(self) -> None:
+        """Write the same spec again after a device node was recreated. Raises CdiError, HostError and OSError."""
+        self._file().rewrite()
+
+    def _content(self, devices: list[AllocatedDevice], shared: SharedFiles) -> bytes | None:
+        """Return the spec of these devices, or None if there are none. 10,000 devices take a third of a second."""
+        key = (devices, shared)
+        if key != self._described[0]:
+            edits = [(device.id, self._edits.for_spec(device, shared)) for device in devices]
+            described = [cdi.CdiDevice(device_id, resolved(own, self._host.resolve)) for device_id, own in edits]
+            content = cdi.encode(cdi.spec_of(self._resource.resource_name, described)) if described else None
+            self._described = (key, content)
+        return self._described[1]
+
+    def _file(self) -> cdi.SpecFile:
+        if self._spec_file is None:
+            directory = self._host.process_path(self._host.resolve(self._cdi_dir))
+            self._spec_file = cdi.SpecFile(directory, self._resource.resource_name)
+        return self._spec_file
+
+
+def resolved(edits: ContainerEdits, resolve: Callable[[str], str]) -> ContainerEdits:
+    """Return the edits with the links in host paths followed by ``resolve``, as a CDI spec requires. Raises OSError."""
+    paths = [node.host_path for node in edits.devices] + [mount.host_path for mount in edits.mounts]
+    real = {path: resolve(path) for path in dict.fromkeys(paths)}
+    return edits._replace(
+        devices=[node._replace(host_path=real[node.host_path]) for node in edits.devices],
+        mounts=[mount._replace(host_path=real[mount.host_path]) for mount in edits.mounts],
+    )
 
 
 def container_path(device: BinderDevice) -> str:
@@ -263,3 +306,7 @@ def device_node_path(device: BinderDevice) -> str:
     """Return the container path of the device node of a binder device."""
     outside_dev = not device.path.startswith(f"{CONTAINER_DIRECTORY}/")
     return device.path if device.kind is Kind.BINDERFS and outside_dev else container_path(device)
+
+
+def _names(devices: Iterable[AllocatedDevice]) -> frozenset[str]:
+    return frozenset(member.name for device in devices for member in device.members)

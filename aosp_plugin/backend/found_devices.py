@@ -232,6 +232,16 @@ class FoundDevices(Found):
             return False
         return bool(phones.unclaimed) if phones.prepared is not None else not phones.configured.issuperset(self.sets)
 
+    @property
+    def usable(self) -> list[AllocatedDevice]:
+        """What containers get with each device that a new pod, or the pod that has it, may use."""
+        problems = self.problems
+        return [
+            self.allocated(group)
+            for group in self.sets.values()
+            if group.id not in problems or not problems[group.id].closed
+        ]
+
     def allocated(self, group: DeviceSet) -> AllocatedDevice:
         """Return what a container gets with a device."""
         return AllocatedDevice(group.id, self.existing(group), self.shared.of(group.number), group.number)
