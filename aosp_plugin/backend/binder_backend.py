@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from aosp_plugin.backend import catalog, found_devices
+from aosp_plugin.backend import catalog
 from aosp_plugin.backend.container_edits import EditsBuilder, SpecWriter
-from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, HostState, ScanInput
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, OfferedPhones, ProvisionedPhones
+from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, HostState, ScanInput, device_problems
+from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, phone_provisioner, phones_of
 from aosp_plugin.backend.offers import RETRY, Offers
 from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.binder.devices import preference, sets
@@ -26,12 +26,9 @@ from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.binder.provision import device_links
 from aosp_plugin.binder.provision.device_links import DeviceLinks
-from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE
-from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.binder.provision.provisioner_socket import RemotePhoneProvisioner
 from aosp_plugin.binder.provision.recreation import Recreator
 from aosp_plugin.config.keys import NumberedSets, Resource
-from aosp_plugin.config.values import Api, ProvisionedBy, Recreate
+from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.conditions import Condition, Conditions
 from aosp_plugin.framework.devices import ContainerEdits, Device
@@ -81,18 +78,14 @@ class BinderBackend(Backend[FoundDevices]):
             id_suffix=self.advertised_ids("")[-1],
             clock=clock,
         )
-        self._phone_provisioner = provisioner = _phone_provisioner(host, resource)
-        self._held = HeldDevices(lambda: self.input, self._suspects)
-        self._phones = None if provisioner is None else self._offered_phones(provisioner, clock)
+        provisioner = phone_provisioner(host, resource)
+        self._held = HeldDevices(lambda: self.input, provisioner)
+        self._phones = phones_of(resource, provisioner, self._store, self._held, clock)
         # Under DRA, each claim gets a fresh phone anyway.
         recreates = resource.recreate is not Recreate.NEVER and (resource.api is not Api.DRA or self._phones is None)
-        self._recreator: Recreator | None = None
-        if recreates:
-            self._recreator = Recreator(host, self._store, provisioner)
+        self._recreator = Recreator(host, self._store, provisioner) if recreates else None
         self._edits = EditsBuilder(resource)
-        self._spec: SpecWriter | None = None
-        if self._edits.needs_spec:
-            self._spec = SpecWriter(host, resource, self._edits, cdi_dir)
+        self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
         self._shared_paths = SharedPaths(host, resource)
         self._links = DeviceLinks(host)
         self._linked_directories: set[str] = set()
@@ -141,8 +134,8 @@ class BinderBackend(Backend[FoundDevices]):
 
     def _evaluated(self, found: FoundDevices) -> FoundDevices:
         """Return what a scan has found with the problems of the devices."""
-        state = self._state()
-        return replace(found, state=state, problems=found_devices.device_problems(found.sets.values(), found, state))
+        found = replace(found, state=self._state())
+        return replace(found, problems=device_problems(found))
 
     def _take(self, found: FoundDevices, offers: Offers) -> FoundDevices:
         """Evaluate what a scan has found, and take what is usable, unless another resource of this process offers it.
@@ -225,20 +218,6 @@ class BinderBackend(Backend[FoundDevices]):
         if self._spec is not None:
             self._spec.check(found.usable, found.shared)
 
-    def _suspects(self) -> Mapping[str, float]:
-        """Return when each phone was found that was mounted for the other API."""
-        provisioner = self._phone_provisioner
-        return {} if provisioner is None else {phone: each.found for phone, each in provisioner.other_api.items()}
-
-    def _offered_phones(self, provisioner: PhoneProvisioner, clock: Callable[[], float]) -> OfferedPhones | None:
-        phones = self._resource.phones
-        if phones is None:
-            return None
-        if self._resource.provisioned_by is ProvisionedBy.COMMAND:
-            return ProvisionedPhones(provisioner, self._store, phones.count, self._held)
-        replicas = self._resource.replicas
-        return OfferedPhones(provisioner, self._store, phones.count, self._held, replicas=replicas, clock=clock)
-
     def allocate(self, found: FoundDevices, ids: Sequence[str]) -> ContainerEdits:
         """Return what a container gets for the devices ``ids``. Raises AllocationError."""
         devices = [found.allocated(group) for group in self._sets_of(ids, found)]
@@ -318,16 +297,16 @@ class BinderBackend(Backend[FoundDevices]):
         self, ids: Iterable[str], problems: Mapping[str, HealthProblem], numa_nodes: Mapping[str, tuple[int, ...]]
     ) -> Sequence[Device]:
         """Return the replicas of the devices ``ids``."""
-        return [
-            self._listed_device(advertised_id, problems.get(device_id), numa_nodes.get(device_id, ()))
-            for device_id in ids
-            for advertised_id in self.advertised_ids(device_id)
-        ]
-
-    def _listed_device(self, advertised_id: str, problem: HealthProblem | None, numa_nodes: tuple[int, ...]) -> Device:
-        if problem is None:
-            return Device(advertised_id, numa_nodes=numa_nodes)
-        return Device(advertised_id, problem.reason, numa_nodes, problem.detail, self._open_to_owner(problem))
+        devices = []
+        for device_id in ids:
+            nodes, problem = numa_nodes.get(device_id, ()), problems.get(device_id)
+            for advertised_id in self.advertised_ids(device_id):
+                if problem is None:
+                    devices.append(Device(advertised_id, numa_nodes=nodes))
+                else:
+                    is_open = self._open_to_owner(problem)
+                    devices.append(Device(advertised_id, problem.reason, nodes, problem.detail, is_open))
+        return devices
 
     def _open_to_owner(self, problem: HealthProblem) -> bool:
         """Return whether the pod that has a device may start its container again."""
@@ -360,12 +339,3 @@ def layout(resource: Resource) -> Layout:
     if isinstance(resource.sets, NumberedSets):
         return sets.Numbered(resource.device_prefix, resource.sets.size, resource.sets.stride, resource.sets.first)
     return sets.Named(resource.sets.names, resource.sets.pattern)
-
-
-def _phone_provisioner(host: Host, resource: Resource) -> PhoneProvisioner | None:
-    """Return the provisioner that mounts or finds the binderfs of each phone; None without ``phones``."""
-    if resource.phones is None:
-        return None
-
-    kind = RemotePhoneProvisioner if resource.provisioned_by is ProvisionedBy.PROVISIONER else PhoneProvisioner
-    return kind(resource.phones.directory, host, source=CLAIM_SOURCE if resource.api is Api.DRA else SOURCE)

@@ -8,21 +8,19 @@ import contextlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from aosp_plugin.backend import found_devices
 from aosp_plugin.backend.binder_backend import BinderBackend, unhealthy
 from aosp_plugin.backend.container_edits import AllocatedDevice, resolved
-from aosp_plugin.backend.found_devices import FoundDevices, HostState, PhoneState
-from aosp_plugin.backend.offered_phones import OfferedPhones, binder_devices
+from aosp_plugin.backend.found_devices import FoundDevices, HostState
+from aosp_plugin.backend.offered_phones import ClaimedPhones
 from aosp_plugin.backend.parameters import Parameters, effective_parameters, require_free
 from aosp_plugin.binder.devices.health import HealthProblem
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, kind_of
 from aosp_plugin.binder.devices.sets import DeviceSet, PhoneLayout, is_phone, last_number, natural_sort
 from aosp_plugin.binder.driver.host import Driver, HostError
-from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.binder.provision.recreation import Recreator
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import (
@@ -36,104 +34,9 @@ from aosp_plugin.framework.errors import (
 LOG = logging.getLogger(__name__)
 
 
-class ClaimedPhones(OfferedPhones):
-    """Offers ``count`` phones, and keeps the phones of prepared claims."""
-
-    _prepared: frozenset[str] = frozenset()
-    """The phones of prepared claims."""
-    _mounted: frozenset[str] = frozenset()
-    """The phones that had a binderfs at the last scan, without those that were released since."""
-    unavailable = ""
-    """Why no binderfs can be mounted; empty if one can."""
-
-    def state(self) -> PhoneState:
-        """Return the present state of the phones, which decides on their health.
-
-        The binder devices of a phone need not exist before it is prepared.
-        """
-        unclaimed = self._mounted - self._prepared
-        return super().state()._replace(prepared=self._prepared, unclaimed=unclaimed, unavailable=self.unavailable)
-
-    def names(self) -> Iterable[str]:
-        """Return the names of the binder devices of all phones that are listed."""
-        return binder_devices(self._configured | self._prepared | {*filter(is_phone, self._held.problems)})
-
-    def scan(self) -> None:
-        """Find the mounts of earlier processes, and obstacles in their places.
-
-        Raises HostError if the directory of the phones cannot be read.
-        """
-        self._mounted = frozenset(self._provisioner.survey())
-        try:
-            self._provisioner.check()
-            self.unavailable = ""
-        except HostError as error:
-            self.unavailable = str(error)
-
-    def update_host(self, found: FoundDevices) -> None:
-        """Mount prepared phones that have lost their mounts. Raises HostError, also if no phone could be mounted."""
-        super().update_host(found)
-        if self.unavailable:
-            raise HostError(self.unavailable)
-
-    def prepare(self, phones: Iterable[str]) -> list[str]:
-        """Mount the phones that have no binderfs, and return them; all or none. Raises HostError."""
-        mounted: list[str] = []
-        try:
-            for phone in phones:
-                if self._provisioner.mount(phone):
-                    mounted.append(phone)
-                if phone in mounted or phone not in self._prepared:
-                    self._prepared |= {phone}
-                    self._store.renew(binder_devices([phone]))
-        except HostError:
-            with contextlib.suppress(HostError):
-                self.release(mounted)
-            raise
-        return mounted
-
-    def read(self, phone: str) -> Sequence[BinderDevice]:
-        """Return the existing binder devices of a prepared phone. Raises HostError."""
-        return [device for device in self._provisioner.read(phone) if device.kind is Kind.BINDERFS]
-
-    def release(self, phones: Iterable[str]) -> None:
-        """Remove these phones, unless they are held. Raises HostError."""
-        for phone in phones:
-            self._is_of_claim(phone)  # another process may have replaced it for the other API, so that it is held
-            if phone not in self._held.problems:
-                self._provisioner.unmount(phone)
-                self._prepared -= {phone}
-                self._mounted -= {phone}
-                self._store.drop(binder_devices([phone]))
-
-    def _is_of_claim(self, phone: str) -> bool:
-        """Return whether a phone was mounted for a claim, by the last scan if its mount cannot be read now."""
-        with contextlib.suppress(HostError):  # releasing it reports that
-            self._provisioner.is_mounted(phone)
-        return self._provisioner.is_own(phone) and phone not in self._provisioner.other_api
-
-    def _kept(self) -> Collection[str]:
-        return self._prepared
-
-    def _remove_surplus(self, found: FoundDevices) -> None:  # noqa: ARG002 - the configured count does not matter
-        """Remove phones that no claim has, if no pod has them either: those of the other API, or of a lost record.
-
-        Others are removed when their claim is over.
-        """
-        now, allocated = self._clock(), self._held.told().allocated
-        self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in self._mounted - self._prepared}
-        if allocated is not None:
-            since = self._surplus_since
-            self.release([each for each in since if each not in allocated.ids and allocated.asked > since[each]])
-
-    def _replace_those_of_claims(self) -> list[str]:
-        return []
-
-
 class ClaimsBackend(BinderBackend):
     """The binder devices of one resource on this host, for ResourceClaims."""
 
-    _claimed: ClaimedPhones | None = None
     _prepared: Mapping[str, Sequence[BinderDevice]] = MappingProxyType({})
     """The binder devices with which devices were prepared."""
 
@@ -172,7 +75,11 @@ class ClaimsBackend(BinderBackend):
         elif self._recreator is not None:
             last = self._last  # a claim may end before the first scan
             for group in self._sets_of([device_id for device_id in ids if device_id in last.sets], last):
-                self._recreate(group, self._recreator)
+                if group.id not in self._held.problems:
+                    try:
+                        self._recreator.recreate(group)
+                    except HostError as error:
+                        LOG.warning("recreation failed", extra={"device": group.id, "error": str(error)})
         self._prepared = {each: members for each, members in self._prepared.items() if each not in ids}
 
     def is_prepared(self, found: FoundDevices, ids: Sequence[str]) -> bool:
@@ -210,10 +117,10 @@ class ClaimsBackend(BinderBackend):
             values["spreadDevice"] = os.path.basename(spread[0].path)
         return values
 
-    def _offered_phones(self, provisioner: PhoneProvisioner, clock: Callable[[], float]) -> OfferedPhones | None:
-        if (phones := self._resource.phones) is not None:
-            self._claimed = ClaimedPhones(provisioner, self._store, phones.count, self._held, clock=clock)
-        return self._claimed
+    @property
+    def _claimed(self) -> ClaimedPhones | None:
+        """The phones that are made for claims; None if devices are found."""
+        return self._phones if isinstance(self._phones, ClaimedPhones) else None
 
     def _groups(self, found: FoundDevices, ids: Sequence[str]) -> list[DeviceSet]:
         """Return the device sets of ``ids`` in natural order. Raises UnknownDeviceError.
@@ -330,11 +237,3 @@ class ClaimsBackend(BinderBackend):
                     "in the slice of this device"
                 )
         return parameters.devices
-
-    def _recreate(self, group: DeviceSet, recreator: Recreator) -> None:
-        if group.id in self._held.problems:
-            return
-        try:
-            recreator.recreate(group)
-        except HostError as error:
-            LOG.warning("recreation failed", extra={"device": group.id, "error": str(error)})

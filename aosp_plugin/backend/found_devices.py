@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.offers import DeviceFiles
 from aosp_plugin.backend.shared_paths import SharedFiles
-from aosp_plugin.binder.devices.health import HealthProblem, Reason, requirement_missing
+from aosp_plugin.binder.devices.health import PRECEDENCE, HealthProblem, Reason, aggregate, first, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet, is_phone, last_number
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.framework.backend import Found
 
 NOT_PROVISIONED: Final = (
@@ -29,8 +30,6 @@ NOT_ANSWERED: Final = "the kubelet has not answered yet which pods have it"
 _SUSPECT = HealthProblem(Reason.IN_USE_BY_OTHER_API, f"{Reason.IN_USE_BY_OTHER_API}: {NOT_ANSWERED}")
 
 _RECREATABLE = (Kind.BINDERFS, Kind.ABSENT)
-
-_PRECEDENCE = {reason: position for position, reason in enumerate(Reason)}
 
 
 class Allocated(NamedTuple):
@@ -247,9 +246,10 @@ class FoundDevices(Found):
         return AllocatedDevice(group.id, self.existing(group), self.shared.of(group.number), group.number)
 
 
-def device_problems(groups: Iterable[DeviceSet], found: FoundDevices, state: HostState) -> dict[str, HealthProblem]:
-    """Return why the unhealthy ones of these devices are so, by ID."""
-    shared = found.shared
+def device_problems(found: FoundDevices) -> dict[str, HealthProblem]:
+    """Return why the unhealthy devices are so, by ID."""
+    groups: Iterable[DeviceSet] = found.sets.values()
+    shared, state = found.shared, found.state
     if not (shared.missing or shared.spread.lost or shared.slices or state.phones or state.not_recreated is not None):
         # Most devices are obviously healthy: 10,000 others take 20 ms.
         healthy = found.binder_devices.keys() - found.reasons.keys() - state.lacking
@@ -319,32 +319,7 @@ def _reason(name: str, found: FoundDevices, state: HostState) -> Reason | None:
         reasons.append(Reason.NOT_RECREATED)
     if name in state.lacking:
         reasons.append(Reason.NOT_IN_CDI_SPEC)
-    return min(reasons, key=_PRECEDENCE.__getitem__) if reasons else None
-
-
-def first(*problems: HealthProblem | None) -> HealthProblem | None:
-    """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
-    found = [problem for problem in problems if problem is not None]
-    return min(found, key=lambda problem: _PRECEDENCE[problem.reason]) if found else None
-
-
-def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> HealthProblem | None:
-    """Return why a device set is unhealthy, or None if all of its members are healthy.
-
-    ``members`` are the names of its binder devices, each with its reason; MISSING also if no scan has found it. The
-    earliest reason in ``Reason`` wins, because a check implies that those before it passed. If some members are
-    missing, the set is incomplete; if all are, it is missing.
-    """
-    reasons = {reason for _, reason in members if reason is not None}
-    if not reasons:
-        return None
-    reason = min(reasons, key=_PRECEDENCE.__getitem__)
-    if [name for name, _ in members] == [set_id]:
-        return HealthProblem(reason, str(reason))
-    names = [name for name, cause in members if cause is reason]
-    if reason is Reason.MISSING and len(names) < len(members):
-        return HealthProblem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
-    return HealthProblem(reason, f"{reason}: {', '.join(names)}")
+    return min(reasons, key=PRECEDENCE.__getitem__, default=None)
 
 
 class HeldDevices:
@@ -355,13 +330,10 @@ class HeldDevices:
     now. For the worker thread.
     """
 
-    def __init__(self, told: Callable[[], ScanInput], suspects: Callable[[], Mapping[str, float]]) -> None:
-        """``told`` returns the present input from the daemon.
-
-        ``suspects`` returns when each phone was found that was mounted for the other API (``time.monotonic``).
-        """
+    def __init__(self, told: Callable[[], ScanInput], provisioner: PhoneProvisioner | None) -> None:
+        """``told`` returns the present input from the daemon. ``provisioner`` is that of the phones, if any."""
         self.told = told
-        self._suspects = suspects
+        self._provisioner = provisioner
         self.appeared: Mapping[str, HealthProblem] = {}
         """Those whose files the daemon had not seen yet at the last scan, by ID."""
         self.elsewhere: Mapping[str, HealthProblem] = {}
@@ -371,5 +343,6 @@ class HeldDevices:
     def problems(self) -> Mapping[str, HealthProblem]:
         """Why devices are held, by ID."""
         told = self.told()
-        suspects = [device_id for device_id, found in self._suspects().items() if found >= told.asked]
+        others = {} if self._provisioner is None else self._provisioner.other_api
+        suspects = [phone for phone, mount in others.items() if mount.found >= told.asked]
         return {**dict.fromkeys(suspects, _SUSPECT), **self.appeared, **told.held, **self.elsewhere}

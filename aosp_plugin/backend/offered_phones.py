@@ -1,21 +1,26 @@
 """The phones of one resource, in a class for each way in which they are made.
 
 ``OfferedPhones`` are mounted after scans, and removed when the configured count is lower. ``ProvisionedPhones`` are
-mounted by ``aosp-plugin provision``. ``claims_backend`` has those that are mounted when a claim is prepared.
+mounted by ``aosp-plugin provision``, and ``ClaimedPhones`` when a claim is prepared.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, PhoneState
 from aosp_plugin.binder.devices.health import Reason
+from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
 from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, is_phone, phone_id, replica_ids
 from aosp_plugin.binder.devices.store import DeviceStore
-from aosp_plugin.binder.driver.host import HostError
+from aosp_plugin.binder.driver.host import Host, HostError
+from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+from aosp_plugin.binder.provision.provisioner_socket import RemotePhoneProvisioner
+from aosp_plugin.config.keys import Resource
+from aosp_plugin.config.values import Api, ProvisionedBy
 from aosp_plugin.framework.podresources_client import ALLOCATIONS_INTERVAL
 
 LOG = logging.getLogger(__name__)
@@ -37,8 +42,8 @@ class OfferedPhones:
         count: int,
         held: HeldDevices,
         *,
-        replicas: int = 1,
-        clock: Callable[[], float] = time.monotonic,
+        replicas: int,
+        clock: Callable[[], float],
     ) -> None:
         self._provisioner = provisioner
         self._store = store
@@ -143,6 +148,126 @@ class ProvisionedPhones(OfferedPhones):
     def update_host(self, found: FoundDevices) -> None:
         """Accept the fresh binderfs that ``aosp-plugin provision`` has mounted in place of a phone's former one."""
         self._store.renew(binder_devices(replaced_phones(found) & self._mounted))
+
+
+class ClaimedPhones(OfferedPhones):
+    """Offers ``count`` phones, and keeps the phones of prepared claims."""
+
+    _prepared: frozenset[str] = frozenset()
+    """The phones of prepared claims."""
+    _mounted: frozenset[str] = frozenset()
+    """The phones that had a binderfs at the last scan, without those that were released since."""
+    unavailable = ""
+    """Why no binderfs can be mounted; empty if one can."""
+
+    def state(self) -> PhoneState:
+        """Return the present state of the phones, which decides on their health.
+
+        The binder devices of a phone need not exist before it is prepared.
+        """
+        unclaimed = self._mounted - self._prepared
+        return super().state()._replace(prepared=self._prepared, unclaimed=unclaimed, unavailable=self.unavailable)
+
+    def names(self) -> Iterable[str]:
+        """Return the names of the binder devices of all phones that are listed."""
+        return binder_devices(self._configured | self._prepared | {*filter(is_phone, self._held.problems)})
+
+    def scan(self) -> None:
+        """Find the mounts of earlier processes, and obstacles in their places.
+
+        Raises HostError if the directory of the phones cannot be read.
+        """
+        self._mounted = frozenset(self._provisioner.survey())
+        try:
+            self._provisioner.check()
+            self.unavailable = ""
+        except HostError as error:
+            self.unavailable = str(error)
+
+    def update_host(self, found: FoundDevices) -> None:
+        """Mount prepared phones that have lost their mounts. Raises HostError, also if no phone could be mounted."""
+        super().update_host(found)
+        if self.unavailable:
+            raise HostError(self.unavailable)
+
+    def prepare(self, phones: Iterable[str]) -> list[str]:
+        """Mount the phones that have no binderfs, and return them; all or none. Raises HostError."""
+        mounted: list[str] = []
+        try:
+            for phone in phones:
+                if self._provisioner.mount(phone):
+                    mounted.append(phone)
+                if phone in mounted or phone not in self._prepared:
+                    self._prepared |= {phone}
+                    self._store.renew(binder_devices([phone]))
+        except HostError:
+            with contextlib.suppress(HostError):
+                self.release(mounted)
+            raise
+        return mounted
+
+    def read(self, phone: str) -> Sequence[BinderDevice]:
+        """Return the existing binder devices of a prepared phone. Raises HostError."""
+        return [device for device in self._provisioner.read(phone) if device.kind is Kind.BINDERFS]
+
+    def release(self, phones: Iterable[str]) -> None:
+        """Remove these phones, unless they are held. Raises HostError."""
+        for phone in phones:
+            self._is_of_claim(phone)  # another process may have replaced it for the other API, so that it is held
+            if phone not in self._held.problems:
+                self._provisioner.unmount(phone)
+                self._prepared -= {phone}
+                self._mounted -= {phone}
+                self._store.drop(binder_devices([phone]))
+
+    def _is_of_claim(self, phone: str) -> bool:
+        """Return whether a phone was mounted for a claim, by the last scan if its mount cannot be read now."""
+        with contextlib.suppress(HostError):  # releasing it reports that
+            self._provisioner.is_mounted(phone)
+        return self._provisioner.is_own(phone) and phone not in self._provisioner.other_api
+
+    def _kept(self) -> Collection[str]:
+        return self._prepared
+
+    def _remove_surplus(self, found: FoundDevices) -> None:  # noqa: ARG002 - the configured count does not matter
+        """Remove phones that no claim has, if no pod has them either: those of the other API, or of a lost record.
+
+        Others are removed when their claim is over.
+        """
+        now, allocated = self._clock(), self._held.told().allocated
+        self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in self._mounted - self._prepared}
+        if allocated is not None:
+            since = self._surplus_since
+            self.release([each for each in since if each not in allocated.ids and allocated.asked > since[each]])
+
+    def _replace_those_of_claims(self) -> list[str]:
+        return []
+
+
+def phone_provisioner(host: Host, resource: Resource) -> PhoneProvisioner | None:
+    """Return the provisioner that mounts or finds the binderfs of each phone; None without ``phones``."""
+    if resource.phones is None:
+        return None
+    kind = RemotePhoneProvisioner if resource.provisioned_by is ProvisionedBy.PROVISIONER else PhoneProvisioner
+    return kind(resource.phones.directory, host, source=CLAIM_SOURCE if resource.api is Api.DRA else SOURCE)
+
+
+def phones_of(
+    resource: Resource,
+    provisioner: PhoneProvisioner | None,
+    store: DeviceStore,
+    held: HeldDevices,
+    clock: Callable[[], float],
+) -> OfferedPhones | None:
+    """Return the phones of a resource, in the class for the way in which they are made; None without ``phones``."""
+    if resource.phones is None or provisioner is None:
+        return None
+    kind = OfferedPhones
+    if resource.api is Api.DRA:
+        kind = ClaimedPhones
+    elif resource.provisioned_by is ProvisionedBy.COMMAND:
+        kind = ProvisionedPhones
+    return kind(provisioner, store, resource.phones.count, held, replicas=resource.replicas, clock=clock)
 
 
 def replaced_phones(found: FoundDevices) -> set[str]:

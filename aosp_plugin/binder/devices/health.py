@@ -59,6 +59,10 @@ class Reason(enum.StrEnum):
     """The configured count of phones is lower than the number of this one: it is removed when its pod has ended."""
 
 
+PRECEDENCE = {reason: position for position, reason in enumerate(Reason)}
+"""The position of each reason in ``Reason``: of several reasons, the one with the lowest position wins."""
+
+
 class Effect(enum.IntEnum):
     """Who may use a device that has a reason, the strictest effect first. Each reason closes the device to new pods."""
 
@@ -232,3 +236,28 @@ def requirement_missing(paths: Sequence[str]) -> HealthProblem | None:
     reason, more = Reason.REQUIREMENT_MISSING, len(paths) - _MAX_NAMED
     text = ", ".join(paths[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
     return HealthProblem(reason, f"{reason}: {text}") if paths else None
+
+
+def first(*problems: HealthProblem | None) -> HealthProblem | None:
+    """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
+    found = [problem for problem in problems if problem is not None]
+    return min(found, key=lambda problem: PRECEDENCE[problem.reason]) if found else None
+
+
+def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> HealthProblem | None:
+    """Return why a device set is unhealthy, or None if all of its members are healthy.
+
+    ``members`` are the names of its binder devices, each with its reason; MISSING also if no scan has found it. The
+    earliest reason in ``Reason`` wins, because a check implies that those before it passed. If some members are
+    missing, the set is incomplete; if all are, it is missing.
+    """
+    reasons = {reason for _, reason in members if reason is not None}
+    if not reasons:
+        return None
+    reason = min(reasons, key=PRECEDENCE.__getitem__)
+    if [name for name, _ in members] == [set_id]:
+        return HealthProblem(reason, str(reason))
+    names = [name for name, cause in members if cause is reason]
+    if reason is Reason.MISSING and len(names) < len(members):
+        return HealthProblem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
+    return HealthProblem(reason, f"{reason}: {', '.join(names)}")

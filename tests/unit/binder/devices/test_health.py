@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from aosp_plugin.backend.found_devices import FoundDevices, HostState, aggregate, device_problems, first
-from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify, requirement_missing
+from aosp_plugin.backend.found_devices import FoundDevices, HostState, device_problems
+from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify, aggregate, first, requirement_missing
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, FileSystem, Kind
 from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.binder.devices.store import evaluate
@@ -77,7 +77,10 @@ def test_set_has_the_reason_with_the_highest_precedence() -> None:
 
 def test_reason_of_a_file_does_not_hide_one_with_a_higher_precedence() -> None:
     """A replaced device is open to a claim that has it; one whose recreation has failed may carry another context."""
-    found = FoundDevices(binder_devices={"b1": device(Kind.BINDERFS)}, reasons={"b1": Reason.REPLACED})
-    state = HostState(not_recreated={"b1": ""}, lacking=frozenset({"b1"}))
-    problems = device_problems([DeviceSet("b1", ("b1",))], found, state)
-    assert problems == {"b1": (Reason.NOT_RECREATED, "not-recreated")}
+    found = FoundDevices(
+        sets={"b1": DeviceSet("b1", ("b1",))},
+        binder_devices={"b1": device(Kind.BINDERFS)},
+        reasons={"b1": Reason.REPLACED},
+        state=HostState(not_recreated={"b1": ""}, lacking=frozenset({"b1"})),
+    )
+    assert device_problems(found) == {"b1": (Reason.NOT_RECREATED, "not-recreated")}
