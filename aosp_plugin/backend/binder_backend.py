@@ -143,7 +143,7 @@ class BinderBackend(Backend[FoundDevices]):
         So a device is healthy in one resource, from the moment in which it appears.
         """
         files, reason = found.identified(), Reason.OFFERED_BY_OTHER_RESOURCE
-        with offers.exclusive():
+        with offers.lock:
             others = offers.of_others(self.resource_name, files)
             details = {
                 each: f"this plugin offers it as {offer.device_id} of {offer.resource}"

@@ -291,7 +291,7 @@ def general_problem(group: DeviceSet, found: FoundDevices, state: HostState) -> 
         problems.append(HealthProblem(reason, f"{reason}: no room on {path} (spread_devices, per_device)"))
     if state.phones is not None:
         problems.append(_phone_problem(group.id, state.phones))
-    return first(*problems) if problems else None
+    return first(*problems)
 
 
 def _phone_problem(phone: str, phones: PhoneState) -> HealthProblem | None:

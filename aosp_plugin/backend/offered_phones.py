@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, PhoneState
 from aosp_plugin.binder.devices.health import Reason
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind
-from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, is_phone, phone_id, replica_ids
+from aosp_plugin.binder.devices.sets import binder_devices_of, is_phone, phone_id, replica_ids
 from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE
@@ -60,7 +60,7 @@ class OfferedPhones:
 
     def names(self) -> Iterable[str]:
         """Return the names of the binder devices of all listed phones, including held phones without a mount."""
-        return dict.fromkeys([*self._store.devices, *binder_devices(filter(is_phone, self._held.problems))])
+        return dict.fromkeys([*self._store.devices, *binder_devices_of(filter(is_phone, self._held.problems))])
 
     def check(self) -> None:
         """Check without effect that phones could be mounted. Raises HostError."""
@@ -77,7 +77,7 @@ class OfferedPhones:
         mounted = self._provisioner.provision(self._kept())
         mounted += self._replace_those_of_claims()
         replaced = [phone for phone in replaced_phones(found) if self._provisioner.is_own(phone)]
-        self._store.renew(binder_devices([*mounted, *replaced]))
+        self._store.renew(binder_devices_of([*mounted, *replaced]))
         if mounted:
             LOG.info("phones mounted", extra={"phones": len(mounted)})
         self._remove_surplus(found)
@@ -116,7 +116,7 @@ class OfferedPhones:
             and allocated.asked > since + SURPLUS_INTERVAL
         ]
         if free and (removed := self._provisioner.remove(free, REMOVALS)):
-            self._store.drop(binder_devices(removed))
+            self._store.drop(binder_devices_of(removed))
             self._surplus_since = {phone: self._surplus_since[phone] for phone in surplus if phone not in removed}
             LOG.info("surplus phones removed", extra={"phones": len(removed), "remaining": len(self._surplus_since)})
 
@@ -136,7 +136,7 @@ class ProvisionedPhones(OfferedPhones):
 
     def names(self) -> Iterable[str]:
         """Return the names of the binder devices of the configured phones and of surplus phones."""
-        return {*self._store.devices, *binder_devices(self._ordered)}
+        return {*self._store.devices, *binder_devices_of(self._ordered)}
 
     def check(self) -> None:
         """Do nothing: no right to mount is required."""
@@ -147,7 +147,7 @@ class ProvisionedPhones(OfferedPhones):
 
     def update_host(self, found: FoundDevices) -> None:
         """Accept the fresh binderfs that ``aosp-plugin provision`` has mounted in place of a phone's former one."""
-        self._store.renew(binder_devices(replaced_phones(found) & self._mounted))
+        self._store.renew(binder_devices_of(replaced_phones(found) & self._mounted))
 
 
 class ClaimedPhones(OfferedPhones):
@@ -170,7 +170,7 @@ class ClaimedPhones(OfferedPhones):
 
     def names(self) -> Iterable[str]:
         """Return the names of the binder devices of all phones that are listed."""
-        return binder_devices(self._configured | self._prepared | {*filter(is_phone, self._held.problems)})
+        return binder_devices_of(self._configured | self._prepared | {*filter(is_phone, self._held.problems)})
 
     def scan(self) -> None:
         """Find the mounts of earlier processes, and obstacles in their places.
@@ -199,7 +199,7 @@ class ClaimedPhones(OfferedPhones):
                     mounted.append(phone)
                 if phone in mounted or phone not in self._prepared:
                     self._prepared |= {phone}
-                    self._store.renew(binder_devices([phone]))
+                    self._store.renew(binder_devices_of([phone]))
         except HostError:
             with contextlib.suppress(HostError):
                 self.release(mounted)
@@ -213,18 +213,14 @@ class ClaimedPhones(OfferedPhones):
     def release(self, phones: Iterable[str]) -> None:
         """Remove these phones, unless they are held. Raises HostError."""
         for phone in phones:
-            self._is_of_claim(phone)  # another process may have replaced it for the other API, so that it is held
+            with contextlib.suppress(HostError):  # releasing it reports that
+                # Another process may have replaced it for the other API, so that it is held.
+                self._provisioner.is_mounted(phone)
             if phone not in self._held.problems:
                 self._provisioner.unmount(phone)
                 self._prepared -= {phone}
                 self._mounted -= {phone}
-                self._store.drop(binder_devices([phone]))
-
-    def _is_of_claim(self, phone: str) -> bool:
-        """Return whether a phone was mounted for a claim, by the last scan if its mount cannot be read now."""
-        with contextlib.suppress(HostError):  # releasing it reports that
-            self._provisioner.is_mounted(phone)
-        return self._provisioner.is_own(phone) and phone not in self._provisioner.other_api
+                self._store.drop(binder_devices_of([phone]))
 
     def _kept(self) -> Collection[str]:
         return self._prepared
@@ -273,8 +269,3 @@ def phones_of(
 def replaced_phones(found: FoundDevices) -> set[str]:
     """Return the phones whose binder devices are on another file system than before."""
     return {name.partition("/")[0] for name, reason in found.reasons.items() if reason is Reason.REPLACED}
-
-
-def binder_devices(phones: Iterable[str]) -> list[str]:
-    """Return the names of the binder devices of phones."""
-    return [f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES]

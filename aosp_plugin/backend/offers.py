@@ -8,9 +8,8 @@ A resource keeps a device that its scan has lost until the kubelet has answered,
 it.
 """
 
-import contextlib
 import threading
-from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 RETRY = 1.0
@@ -41,22 +40,17 @@ class Offers:
     """The offers of all resources of one configuration. For any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """While it is held, no other resource takes a device."""
         self._scans: dict[str, int] = {}
         """The number of scans by resource."""
         self._places: dict[Hashable, Offer] = {}
         self._numbers: dict[str, dict[Hashable, Offer]] = {}
         """As of the last scan, by resource."""
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Let no other resource take a device inside the context."""
-        with self._lock:
-            yield
-
     def of_others(self, resource: str, devices: Mapping[str, DeviceFiles]) -> dict[str, Offer]:
         """Return the devices, by ID, that another resource offers."""
-        with self._lock:
+        with self.lock:
             numbers = [own for name, own in self._numbers.items() if name != resource]
             found = {}
             for device_id, files in devices.items():
@@ -75,7 +69,7 @@ class Offers:
 
         The resource gets those that are ``usable``, and keeps those that it had before.
         """
-        with self._lock:
+        with self.lock:
             self._scans[resource] = scan = self._scans.get(resource, 0) + 1
             self._numbers[resource] = numbers = {}
             for device_id, files in devices.items():
@@ -88,7 +82,7 @@ class Offers:
 
     def keep(self, resource: str, places: Mapping[str, Iterable[Hashable]]) -> None:
         """Give a resource the places that its devices had before this process, unless one has been taken."""
-        with self._lock:
+        with self.lock:
             for device_id, own in places.items():
                 for place in own:
                     self._places.setdefault(place, Offer(resource, device_id, 0))
@@ -98,7 +92,7 @@ class Offers:
 
         ``published`` has the devices of each resource that pods may get now.
         """
-        with self._lock:
+        with self.lock:
             scans, offers = self._scans, self._places.items()
             lost = {place: offer for place, offer in offers if offer.scan != scans.get(offer.resource, 0)}
         resources = {offer.resource for offer in lost.values()}
@@ -111,7 +105,7 @@ class Offers:
         ``used`` are the IDs, by resource, of the devices that pods have by an answer to a question that was asked after
         ``lost`` was called; None if they are unknown.
         """
-        with self._lock:
+        with self.lock:
             for place, offer in lost.items():
                 ids = used[offer.resource]
                 if ids is not None and offer.device_id not in ids and self._places.get(place) is offer:

@@ -283,6 +283,11 @@ def phone_number(device_id: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def binder_devices_of(phones: Iterable[str]) -> list[str]:
+    """Return the names of the binder devices of phones."""
+    return [f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES]
+
+
 def is_phone(device_id: str) -> bool:
     """Return whether this is the ID of a phone."""
     return phone_number(device_id) is not None

@@ -201,18 +201,14 @@ def open_control(directory: str) -> int:
         return os.open(control, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def remove_device(directory: str, name: str) -> bool:
-    """Unlink the device ``name`` and return whether it existed. Processes that have it open keep it.
+def remove_device(directory: str, name: str) -> None:
+    """Unlink the device ``name`` if it exists. Processes that have it open keep it.
 
     Raises NotPermittedError, or BinderfsError for any other failure.
     """
     path = f"{directory}/{name}"
-    with kernel_errors(Step.REMOVE, path):
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            return False
-    return True
+    with kernel_errors(Step.REMOVE, path), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def device_names(directory: str) -> list[str]:

@@ -172,27 +172,26 @@ def fill(root: str, path: str) -> None:
         for name in PHONE_BINDER_DEVICES:
             if name not in existing:
                 binderfs.add_device(root, name)
-            set_mode(f"{root}/{name}", MODE)
+            _set_mode(f"{root}/{name}")
     except BinderfsError as error:
         raise type(error)(str(error).replace(root, path)) from error
 
 
-def set_mode(path: str, mode: int) -> bool:
-    """Give the file the permissions ``mode`` if it has others, regardless of the umask. Return whether it had.
+def _set_mode(path: str) -> None:
+    """Give the file the mode ``MODE`` if it has another one, regardless of the umask.
 
     Never follows a link: a user who can write to the directory could replace the file with a link to a file of root.
     """
-    if stat.S_IMODE(os.lstat(path).st_mode) == mode:
-        return False
+    if stat.S_IMODE(os.lstat(path).st_mode) == MODE:
+        return
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        os.chmod(f"/proc/self/fd/{descriptor}", mode)  # what glibc does from 2.32 on for AT_SYMLINK_NOFOLLOW
+        os.chmod(f"/proc/self/fd/{descriptor}", MODE)  # what glibc does from 2.32 on for AT_SYMLINK_NOFOLLOW
     except OSError as error:
         error.filename = path
         raise
     finally:
         os.close(descriptor)
-    return True
 
 
 def is_transient(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from aosp_plugin.binder.devices.scanner import BinderDevice, DeviceReader
-from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, phone_number
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES, binder_devices_of, phone_number
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host, HostError, read_mounts
 from aosp_plugin.binder.provision import phone_mount
@@ -306,8 +306,7 @@ class PhoneProvisioner:
 
     def _devices(self, phones: Iterable[str]) -> dict[str, str]:
         """Return the paths of the binder devices of ``phones``, by the names of their links."""
-        names = (f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES)
-        return devices_below(self._host, self._host_directory, names)
+        return devices_below(self._host, self._host_directory, binder_devices_of(phones))
 
 
 def _phones_in(directory: str) -> list[str]:
