@@ -16,8 +16,8 @@ from functools import partial
 from aosp_plugin.backend import catalog
 from aosp_plugin.backend.container_edits import EditsBuilder, SpecWriter
 from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, HostState, ScanInput, device_problems
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL, phone_provisioner, phones_of
 from aosp_plugin.backend.offers import RETRY, Offers
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL, phone_provisioner, phones_of
 from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.binder.devices import preference, sets
 from aosp_plugin.binder.devices.health import HealthProblem, Reason

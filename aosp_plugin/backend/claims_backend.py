@@ -15,11 +15,11 @@ from aosp_plugin.backend import found_devices
 from aosp_plugin.backend.binder_backend import BinderBackend, unhealthy
 from aosp_plugin.backend.container_edits import AllocatedDevice, resolved
 from aosp_plugin.backend.found_devices import FoundDevices, HostState
-from aosp_plugin.backend.offered_phones import ClaimedPhones
 from aosp_plugin.backend.parameters import Parameters, effective_parameters, require_free
+from aosp_plugin.backend.phones import ClaimedPhones
 from aosp_plugin.binder.devices.health import HealthProblem
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, kind_of
-from aosp_plugin.binder.devices.sets import DeviceSet, PhoneLayout, is_phone, last_number, natural_sort
+from aosp_plugin.binder.devices.sets import DeviceSet, is_phone, last_number, natural_sort
 from aosp_plugin.binder.driver.host import Driver, HostError
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.devices import ContainerEdits
@@ -131,7 +131,7 @@ class ClaimsBackend(BinderBackend):
             return self._sets_of(ids, found)
         if unknown := [device_id for device_id in ids if not is_phone(device_id)]:
             raise UnknownDeviceError(f"unknown device {unknown[0]!r}")
-        return [PhoneLayout().set_of(phone) for phone in natural_sort([*set(ids)])]
+        return [self._layout.set_of(phone) for phone in natural_sort([*set(ids)])]
 
     def _open_to_owner(self, problem: HealthProblem) -> bool:
         """Nothing is called, and nothing replaced, when a container of a prepared claim starts again."""

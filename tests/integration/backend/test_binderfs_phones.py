@@ -9,7 +9,7 @@ import pytest
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.catalog import UNLINKED
 from aosp_plugin.backend.found_devices import Allocated
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Resource

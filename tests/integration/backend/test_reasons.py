@@ -7,7 +7,7 @@ import pytest
 
 from aosp_plugin.backend import found_devices
 from aosp_plugin.backend.found_devices import Allocated
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.config.values import Api

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from aosp_plugin.backend.found_devices import Allocated
-from aosp_plugin.backend.offered_phones import SURPLUS_INTERVAL
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
