@@ -24,7 +24,6 @@ from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet, Layout, PhoneLayout, natural_sort
 from aosp_plugin.binder.devices.store import DeviceStore
 from aosp_plugin.binder.driver.host import Host, HostError
-from aosp_plugin.binder.provision import device_links
 from aosp_plugin.binder.provision.device_links import DeviceLinks
 from aosp_plugin.binder.provision.recreation import Recreator
 from aosp_plugin.config.keys import NumberedSets, Resource
@@ -88,7 +87,6 @@ class BinderBackend(Backend[FoundDevices]):
         self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
         self._shared_paths = SharedPaths(host, resource)
         self._links = DeviceLinks(host)
-        self._linked_directories: set[str] = set()
         self._resets = 0
         """``ScanInput.resets`` of the last scan. For the worker thread."""
         self._last = FoundDevices()
@@ -314,13 +312,7 @@ class BinderBackend(Backend[FoundDevices]):
 
     def _link(self, found: FoundDevices) -> None:
         """Link the found devices where that is permitted. Phones get their links when mounted. Raises OSError."""
-        devices = device_links.by_link_name(found.binder_devices.values())
-        if self._phones is None and device_links.may_link(self._host):
-            # A device that is bind-mounted alone gets no link: others have files in the same directory.
-            linkable = {name: device for name, device in devices.items() if device.directory}
-            self._linked_directories |= {device.directory for device in linkable.values()}
-            self._links.repair({name: device.real_path for name, device in linkable.items()}, self._linked_directories)
-        count = len(devices.keys() - {*device_links.link_names(self._host)})
+        count = self._links.link_found(found.binder_devices.values(), repair=self._phones is None)
         text = f"{count:,} binder devices have none" if count else ""
         self._conditions.set(catalog.UNLINKED, text, resource=self.resource_name)
 

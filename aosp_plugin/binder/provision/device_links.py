@@ -39,6 +39,25 @@ class DeviceLinks:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._repaired: Mapping[str, str] = {}
+        self._directories: set[str] = set()
+        """The binderfs mounts in which ``link_found`` has linked devices."""
+
+    def link_found(self, devices: Iterable[BinderDevice], *, repair: bool) -> int:
+        """Return how many of the devices in a binderfs have no link. Raises OSError.
+
+        ``repair``: link them before, if this process may create links.
+        """
+        numbered = {
+            link_name(device.identity.st_rdev): device
+            for device in devices
+            if device.kind is Kind.BINDERFS and device.identity is not None
+        }
+        if repair and os.access(self._host.process_path(DIRECTORY), os.W_OK):
+            # A device that is bind-mounted alone gets no link: others have files in the same directory.
+            linkable = {name: device for name, device in numbered.items() if device.directory}
+            self._directories |= {device.directory for device in linkable.values()}
+            self.repair({name: device.real_path for name, device in linkable.items()}, self._directories)
+        return len(numbered.keys() - {*self._names()})
 
     def repair(self, devices: Mapping[str, str], directories: Iterable[str] = ()) -> None:
         """Link ``devices``, and remove wrong links that lead below ``directories``.
@@ -62,7 +81,7 @@ class DeviceLinks:
 
     def _repair(self, devices: Mapping[str, str], directories: Sequence[str]) -> None:
         if directories:
-            names = {*link_names(self._host)}
+            names = {*self._names()}
             if devices and devices == self._repaired and devices.keys() <= names:
                 return
             below = tuple(f"{self._host.resolve(directory)}/" for directory in directories)
@@ -79,6 +98,13 @@ class DeviceLinks:
                 os.symlink(path, self._path(name))
         if directories:
             self._repaired = devices
+
+    def _names(self) -> Collection[str]:
+        """Return the names of all links, of other programs too. Raises OSError."""
+        try:
+            return self._host.listdir(DIRECTORY)
+        except FileNotFoundError:
+            return ()
 
     def _target(self, name: str) -> str:
         """Return what a link leads to; empty if it does not exist."""
@@ -100,31 +126,9 @@ class DeviceLinks:
         return self._host.process_path(f"{DIRECTORY}/{name}")
 
 
-def may_link(host: Host) -> bool:
-    """Return whether this process may create links."""
-    return os.access(host.process_path(DIRECTORY), os.W_OK)
-
-
 def link_name(st_rdev: int) -> str:
     """Return the name of the link to the device with this number."""
     return f"{os.major(st_rdev)}:{os.minor(st_rdev)}"
-
-
-def link_names(host: Host) -> Collection[str]:
-    """Return the names of all links, of other programs too. Raises OSError."""
-    try:
-        return host.listdir(DIRECTORY)
-    except FileNotFoundError:
-        return ()
-
-
-def by_link_name(devices: Iterable[BinderDevice]) -> dict[str, BinderDevice]:
-    """Return the devices that are in a binderfs, by the names of their links."""
-    return {
-        link_name(device.identity.st_rdev): device
-        for device in devices
-        if device.kind is Kind.BINDERFS and device.identity is not None
-    }
 
 
 def devices_below(host: Host, directory: str, names: Iterable[str]) -> dict[str, str]:
