@@ -21,7 +21,7 @@ from aosp_plugin.config import convert, keys, sources
 from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.errors import PluginError
-from aosp_plugin.framework.threads import require_threads
+from aosp_plugin.framework.worker import require_threads
 
 LOG = logging.getLogger(__name__)
 

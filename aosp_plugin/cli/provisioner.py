@@ -4,7 +4,7 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import provisioner_socket
 from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.service import logs
-from aosp_plugin.framework.threads import require_threads
+from aosp_plugin.framework.worker import require_threads
 
 THREADS = 4
 """One for the signals, and a timer for each of a request, its answer and the end."""

@@ -1,7 +1,8 @@
-"""A thread that runs blocking calls for the event loop, one after another."""
+"""A thread that runs blocking calls for the event loop, one after another, and the limit on threads."""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
 import queue
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from aosp_plugin.framework.conditions import Condition, Conditions, Kind
-from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
 from aosp_plugin.framework.service.logs import milliseconds
 
 T = TypeVar("T")
@@ -145,3 +146,35 @@ async def report_hangs(
                 found.append(Condition(kind_of(hangs), text, path, fields, time.time() - seconds))
             conditions.replace(worker.name, resource, found)
         await asyncio.sleep(interval if hangs or not label else min(interval, limit - seconds))
+
+
+REQUIRED = 32
+"""Threads of a process that serves a few resources. gRPC starts up to 16, one for each processor, and crashes if it
+cannot."""
+
+
+def require_threads(count: int = REQUIRED) -> None:
+    """Check that this process may have ``count`` more threads now. Raises PluginError.
+
+    ``Thread.start`` waits until the thread runs: on a busy host, 32 times that took half of the plugin's start.
+    """
+    checked, ended = threading.Event(), threading.Semaphore(0)
+
+    def wait() -> None:
+        checked.wait()
+        ended.release()
+
+    started = 0
+    try:
+        while started < count:
+            _thread.start_new_thread(wait, ())
+            started += 1
+    except RuntimeError as error:
+        raise PluginError(
+            f"cannot start {count} threads: raise the limit that is reached: pids.max of the cgroup (podPidsLimit of "
+            "the kubelet, TasksMax of the systemd unit), RLIMIT_NPROC of the user (ulimit -u), or kernel.threads-max"
+        ) from error
+    finally:
+        checked.set()
+        for _ in range(started):
+            ended.acquire()

@@ -39,7 +39,7 @@ from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.http import Answer, Route
 from aosp_plugin.framework.service.systemd import notify
 from aosp_plugin.framework.service.termination import stop_on_signals
-from aosp_plugin.framework.threads import require_threads
+from aosp_plugin.framework.worker import require_threads
 
 LOG = logging.getLogger(__name__)
 
