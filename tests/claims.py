@@ -30,7 +30,7 @@ from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics, Repaired, Result
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings
 from aosp_plugin.framework.worker import Worker
 from tests.support import counted
 

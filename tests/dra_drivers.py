@@ -7,14 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import cast
 
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Stop, Timings
 from kubelet_standin import DraClaim, DraPod, DraTimings
 from tests.support import RESOURCE
 

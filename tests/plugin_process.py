@@ -15,12 +15,11 @@ from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import logs
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings, background_task
 from tests.support import IN_LIFE, RESOURCE
 
 SHORT = IN_LIFE._replace(recheck=0.1, retry=0.05)

@@ -14,7 +14,7 @@ from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings
 from kubelet_standin.apiserver import ApiServer
 from tests.static_credentials import StaticCredentials
 from tests.support import RESOURCE, causes, until

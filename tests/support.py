@@ -32,9 +32,9 @@ from aosp_plugin.cli.main import cli, main
 from aosp_plugin.config import sources
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.daemon.serve import Daemon
-from aosp_plugin.framework import DevicePlugin, clock
-from aosp_plugin.framework.aio import leaves
+from aosp_plugin.framework import DevicePlugin, timing
 from aosp_plugin.framework.conditions import Condition, Conditions, Kind
+from aosp_plugin.framework.errors import leaves
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
@@ -42,7 +42,7 @@ from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service import serving as process
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Route, serving
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings
 from kubelet_standin import Kubelet
 
 RESOURCE = "aosp.io/binder"
@@ -194,7 +194,7 @@ def make_plugin(
     *,
     timings: Timings = IN_LIFE,
     resource: str = RESOURCE,
-    clock: clock.Clock = clock.CLOCK,
+    clock: timing.Clock = timing.CLOCK,
 ) -> DevicePlugin:
     """Return the binder plugin for a device directory; it does not run yet."""
     config_resource = Resource(resource_name=resource, device_dir=str(devices.directory), verify=Verify.FILE)

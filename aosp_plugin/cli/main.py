@@ -19,8 +19,7 @@ from aosp_plugin.cli import status as status_command
 from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config import convert, keys, sources
 from aosp_plugin.config.keys import Config
-from aosp_plugin.framework.aio import leaves
-from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.errors import PluginError, leaves
 from aosp_plugin.framework.worker import require_threads
 
 LOG = logging.getLogger(__name__)

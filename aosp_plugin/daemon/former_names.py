@@ -38,7 +38,7 @@ from aosp_plugin.framework.dra.kubelet_service import RegistryDirectory
 from aosp_plugin.framework.dra.record_store import Others
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.timing import DEFAULT
 from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)

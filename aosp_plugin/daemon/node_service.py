@@ -33,7 +33,7 @@ from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import http, logs
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.serving import Running
-from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.timing import DEFAULT
 from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report import endpoints
 from aosp_plugin.report.node_reporter import NodeReporter

@@ -19,7 +19,7 @@ from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.sockets import is_removed_mount
-from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.timing import DEFAULT
 from aosp_plugin.framework.worker import Worker
 
 

@@ -16,7 +16,7 @@ import click
 
 from aosp_plugin.demo.host import BINDER_DEVICES, RESOURCE, Host
 from aosp_plugin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
-from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.timing import background_task
 from kubelet_standin import AdmissionError, Container, ContainerAllocation, Kubelet, Pod
 
 _DONE = click.style("✓", fg="green")

@@ -116,3 +116,10 @@ class PreStartTimeoutError(AllocationError):
     """A device could not be prepared for a container in time. The preparation may still be running."""
 
     code = "DEADLINE_EXCEEDED"
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors in an exception group, however nested, or the error itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for member in error.exceptions for leaf in leaves(member)]

@@ -13,8 +13,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import grpc
 
-from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.conditions import KUBELET_DIRECTORY_HANGS
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import Subscription
@@ -28,6 +26,7 @@ from aosp_plugin.framework.sockets import (
     is_removed_mount,
     socket_address,
 )
+from aosp_plugin.framework.timing import Stop, background_task
 from aosp_plugin.framework.worker import Worker, report_hangs
 
 LOG = logging.getLogger(__name__)

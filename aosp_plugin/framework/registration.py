@@ -15,8 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from aosp_plugin.framework import conditions as kinds
-from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.clock import Backoff, Stop
 from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
@@ -25,6 +23,7 @@ from aosp_plugin.framework.plugin_socket import DirectoryMonitor, DirectoryView,
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds
 from aosp_plugin.framework.sockets import SocketDirectory, SocketIdentity
+from aosp_plugin.framework.timing import Backoff, Stop, background_task
 
 LOG = logging.getLogger(__name__)
 

@@ -5,16 +5,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable
 from typing import Any, ClassVar, NamedTuple
 
-from aosp_plugin.framework.aio import complete_unless
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.conditions import KUBELET_DISAGREES, Condition, Conditions
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.service.logs import working_for
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timing import DEFAULT, Stop, Timings, complete_unless
 
 BAD_ROUNDS = 2
 """Rounds in a row with fewer devices than published after which the kubelet disagrees."""

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timing import CLOCK, DEFAULT, Clock, Timings
 
 
 @dataclass(frozen=True)

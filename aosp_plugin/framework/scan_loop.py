@@ -16,9 +16,7 @@ from functools import partial
 from typing import Any
 
 from aosp_plugin.framework import conditions as kinds
-from aosp_plugin.framework.aio import background_task, debounce
 from aosp_plugin.framework.backend import Backend, Found
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
@@ -26,6 +24,7 @@ from aosp_plugin.framework.inventory import Changes, Inventory, Snapshot
 from aosp_plugin.framework.metrics import Result
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds
+from aosp_plugin.framework.timing import Stop, background_task, debounce
 from aosp_plugin.framework.worker import Worker, report_hangs
 
 LOG = logging.getLogger(__name__)

@@ -17,11 +17,11 @@ from aosp_plugin.config.sources import node_name
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import in_cluster
 from aosp_plugin.framework.apiserver.protocol import ApiError
-from aosp_plugin.framework.clock import Backoff
 from aosp_plugin.framework.conditions import Condition, Conditions
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.timing import Backoff
 from aosp_plugin.report.node_events import ConditionWatch, DeviceWatch, NodeEvents
 from aosp_plugin.report.node_taint import StartupTaint
 

@@ -14,9 +14,8 @@ import msgspec
 
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import NODES, InvalidObjectError, StoredObject, object_path
-from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.resource_server import ResourceServer
-from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.timing import CLOCK, DEFAULT, Clock
 
 SETTLED = 600.0
 """Seconds between two requests of a Node that is done: it may have been deleted, and created again with the taint."""

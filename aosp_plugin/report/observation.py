@@ -11,12 +11,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.devices.health import Reason
-from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import Owner, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.timing import wait_any
 from aosp_plugin.report.document import ReloadReport
 from aosp_plugin.report.resource_report import ResourceStatus
 

@@ -7,7 +7,6 @@ import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import Found
 from aosp_plugin.framework.devices import Device
@@ -16,6 +15,7 @@ from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.slices import Identity, taint_probe
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.timing import background_task
 from tests.api_contract.common import PATIENCE, SLICES, Checks, delete_collection, next_change, version_of, watching
 from tests.e2e.common.report import say
 from tests.support import causes, reported

@@ -22,10 +22,9 @@ from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import NamedSets, Resource
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Stop, Timings
 
 TIMEOUT = 20
 EVENTS_ONLY = Timings(safety=3600.0, poll=0.05, retry=0.05)

@@ -20,7 +20,7 @@ import os, sys
 from functools import partial
 from aosp_plugin.framework import ListedDevices, serve
 from aosp_plugin.framework.service import serving
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings
 
 serving.Runtime = partial(serving.Runtime, timings=Timings(hang=0.5))
 kubelet_dir, what, directory = sys.argv[1:]

@@ -9,7 +9,6 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.protocol import (
     NODES,
@@ -21,6 +20,7 @@ from aosp_plugin.framework.apiserver.protocol import (
     decode_event,
     from_answer,
 )
+from aosp_plugin.framework.timing import background_task
 from kubelet_standin.apiserver.kinds import Location, locate, selector
 from kubelet_standin.apiserver.server import NEWEST
 from kubelet_standin.apiserver.statuses import StatusError

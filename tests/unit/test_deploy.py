@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from aosp_plugin.backend.parameters import PARAMETER_KEYS
-from aosp_plugin.framework.timings import GRACE_PERIOD
+from aosp_plugin.framework.timing import GRACE_PERIOD
 from hack import phone_seccomp
 from tests.api_contract.publishing import RIGHTS
 

@@ -33,7 +33,7 @@ from aosp_plugin.framework.apiserver.protocol import (
     one_line,
     resource_of,
 )
-from aosp_plugin.framework.clock import Backoff
+from aosp_plugin.framework.timing import Backoff
 
 if TYPE_CHECKING:
     import aiohttp

@@ -17,7 +17,6 @@ from typing import Any, TypeVar, cast
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.devices import ContainerEdits
@@ -33,6 +32,7 @@ from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.plugin_socket import Context
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds
+from aosp_plugin.framework.timing import wait_any
 from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)

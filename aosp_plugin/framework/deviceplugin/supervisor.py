@@ -12,10 +12,8 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 
 from aosp_plugin.framework import sockets
-from aosp_plugin.framework.aio import background_task, complete_unless
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.devices import file_stem
 from aosp_plugin.framework.errors import RegistrationFailedError
@@ -23,6 +21,7 @@ from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.plugin_socket import DirectoryView, Handlers
 from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.timing import Stop, background_task, complete_unless
 
 VERSION = "v1beta1"
 """The only version that kubelets support (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from prometheus_client import Counter, Histogram
 
-from aosp_plugin.framework.aio import call_in_loop, debounce
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
@@ -58,6 +57,7 @@ from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds
+from aosp_plugin.framework.timing import call_in_loop, debounce
 from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)

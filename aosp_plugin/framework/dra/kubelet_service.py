@@ -22,7 +22,6 @@ import grpc
 from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.devices import shortened
 from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
@@ -33,6 +32,7 @@ from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds
 from aosp_plugin.framework.sockets import SocketDirectory, listener
+from aosp_plugin.framework.timing import Stop
 
 LOG = logging.getLogger(__name__)
 

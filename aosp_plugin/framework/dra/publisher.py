@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from aosp_plugin.framework import conditions as kinds
-from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import (
     NODES,
@@ -32,7 +31,6 @@ from aosp_plugin.framework.apiserver.protocol import (
     StoredObject,
     object_path,
 )
-from aosp_plugin.framework.clock import Backoff
 from aosp_plugin.framework.conditions import Condition
 from aosp_plugin.framework.dra.slices import (
     AttributeValue,
@@ -47,6 +45,7 @@ from aosp_plugin.framework.dra.slices import (
 )
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.timing import Backoff, wait_any
 
 LOG = logging.getLogger(__name__)
 

@@ -14,10 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from aosp_plugin.framework.aio import call_in_loop
 from aosp_plugin.framework.conditions import POLLING, Conditions
 from aosp_plugin.framework.events.inotify import ClosedError, DirectoryWatch, Inotify
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timing import DEFAULT, Timings, call_in_loop
 
 
 class FileEvents:

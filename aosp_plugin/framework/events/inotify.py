@@ -28,7 +28,7 @@ from watchdog.observers.inotify_c import (
     inotify_rm_watch,
 )
 
-from aosp_plugin.framework.aio import call_in_loop
+from aosp_plugin.framework.timing import call_in_loop
 
 _MASK = (
     InotifyConstants.IN_CREATE

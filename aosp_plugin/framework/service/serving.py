@@ -15,12 +15,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from http import HTTPStatus
 from typing import Any
 
-from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.apiserver import SERVICE_ACCOUNT_DIRECTORY
 from aosp_plugin.framework.apiserver.credentials import in_cluster
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi import DIRECTORY as CDI_DIRECTORY
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
@@ -28,7 +26,7 @@ from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.devices import is_extended_resource_name
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
-from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.errors import PluginError, leaves
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
@@ -39,6 +37,7 @@ from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.http import Answer, Route
 from aosp_plugin.framework.service.systemd import notify
 from aosp_plugin.framework.service.termination import stop_on_signals
+from aosp_plugin.framework.timing import Stop
 from aosp_plugin.framework.worker import require_threads
 
 LOG = logging.getLogger(__name__)

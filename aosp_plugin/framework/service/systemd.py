@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.timing import wait_any
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from functools import partial
 
 from aosp_plugin.framework import worker
 from aosp_plugin.framework.service import stderr
-from aosp_plugin.framework.timings import GRACE_PERIOD
+from aosp_plugin.framework.timing import GRACE_PERIOD
 
 LOG = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.timings import Timings
+    from aosp_plugin.framework.timing import Timings
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
 

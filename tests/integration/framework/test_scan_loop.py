@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.conditions import HOST_HANGS
 from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.listed import FoundListed, ListedDevice, ListedDevices
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Stop, Timings, background_task
 from tests.support import PATIENCE, reported, until
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")

@@ -14,7 +14,7 @@ from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings
 from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import Hang, Refuse
 from tests.backends import binder_backend

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
-from aosp_plugin.framework.clock import Backoff
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.metrics import Metrics
+from aosp_plugin.framework.timing import Backoff, background_task
 from aosp_plugin.report.node_events import NodeEvents, Occurrence
 from aosp_plugin.report.node_reporter import keep_written, problem_metric
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse

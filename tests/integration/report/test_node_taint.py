@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.backend import Found
-from aosp_plugin.framework.clock import Backoff
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import Confirmation, DriverState
+from aosp_plugin.framework.timing import Backoff, background_task
 from aosp_plugin.report.node_reporter import keep_written, problem_metric
 from aosp_plugin.report.node_taint import StartupTaint, is_ready
 from kubelet_standin.apiserver import ApiServer

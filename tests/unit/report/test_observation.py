@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from aosp_plugin.backend.found_devices import FoundDevices
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.podresources_client import Allocations, Owner
+from aosp_plugin.framework.timing import background_task
 from aosp_plugin.report.observation import Observation
 from tests.support import RESOURCE, Clock, until
 

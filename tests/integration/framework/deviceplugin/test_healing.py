@@ -16,9 +16,9 @@ import pytest
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.clock import Clock
 from aosp_plugin.framework.registration import STABLE, Loss
 from aosp_plugin.framework.runtime import Runtime
+from aosp_plugin.framework.timing import Clock
 from kubelet_standin import AdmissionError, Container, Kubelet, KubeletVersion, Pod
 from tests.support import (
     FAST,
@@ -39,7 +39,7 @@ from tests.support import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from aosp_plugin.framework.timings import Timings
+    from aosp_plugin.framework.timing import Timings
 
 
 LONG_PAUSES = IN_LIFE._replace(first_pause=3600.0, longest_pause=3600.0)

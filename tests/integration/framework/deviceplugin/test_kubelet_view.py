@@ -10,12 +10,11 @@ import grpc
 import pytest
 
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings, background_task
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin import PodResources as Server
 from kubelet_standin.tests.stub import Plugins, buggy_kubelet

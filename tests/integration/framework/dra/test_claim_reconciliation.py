@@ -20,7 +20,7 @@ from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.metrics import Repaired
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings
 from tests.claims import PATIENCE, TIMINGS, DirectoryBackend, Node, make_node, reference, refusal
 from tests.support import causes, reported, until
 

@@ -12,7 +12,7 @@ import pytest
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings
 from kubelet_standin import ClaimsError, DraPod, Kubelet, KubeletVersion
 from tests.backends import binder_backend
 from tests.claims import DRIVER, DirectoryBackend

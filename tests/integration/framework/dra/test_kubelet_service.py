@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
-from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.dra.claims import DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.timing import wait_any
 from kubelet_standin import ClaimsError, DraKubelet, KubeletVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
 from tests.support import PATIENCE, causes, counted, reported, until

@@ -17,7 +17,7 @@ import pytest_asyncio
 from aosp_plugin.framework.events import inotify
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.events.inotify import DirectoryWatch
-from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.timing import DEFAULT
 from tests.support import fds, without_descriptors
 
 TIMEOUT = 20

@@ -10,7 +10,7 @@ import pytest
 
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError, NotFoundError, Request
-from aosp_plugin.framework.clock import Backoff
+from aosp_plugin.framework.timing import Backoff
 
 REQUEST = Request("get", "/api/v1/nodes/a")
 

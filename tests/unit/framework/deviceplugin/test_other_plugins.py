@@ -11,7 +11,7 @@ from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.sockets import OtherPlugin
-from aosp_plugin.framework.timings import Timings
+from aosp_plugin.framework.timing import Timings
 
 OWN = "plugin-1-100.sock"
 LATER = OtherPlugin("plugin-2-200.sock", 200, 0, registered=True)

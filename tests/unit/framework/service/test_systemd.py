@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.service.systemd import notify, watchdog_timeout
+from aosp_plugin.framework.timing import background_task
 
 SHORT = 0.001
 """Seconds between two checks in these tests."""

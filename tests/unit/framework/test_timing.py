@@ -1,14 +1,15 @@
-"""Waiting for events and for the end of a burst, and background tasks."""
+"""Waiting for events and for the end of a burst, background tasks, and pauses between attempts."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import random
 from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task, complete_unless, debounce, wait_any
+from aosp_plugin.framework.timing import Backoff, background_task, complete_unless, debounce, wait_any
 
 
 async def spin(turns: int = 20) -> None:
@@ -70,7 +71,7 @@ async def test_debounce_waits_for_the_end_of_a_burst(
 
     changed.set()
     with monkeypatch.context() as patch:
-        patch.setattr("aosp_plugin.framework.aio.wait_any", wait_any)
+        patch.setattr("aosp_plugin.framework.timing.wait_any", wait_any)
         patch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
         await debounce(changed, 1.0, cap)
     assert (waited, now) == (waits, [102.0])
@@ -109,3 +110,14 @@ async def test_work_is_reported_as_completed_exactly_if_it_has() -> None:
         stop, completed = asyncio.Event(), asyncio.Event()
         assert await complete_unless(stop, work(turns, stop, completed)) is completed.is_set()
         assert await other_tasks() == set()
+
+
+def test_pauses_double_up_to_the_cap_and_are_random_in_the_upper_half() -> None:
+    """A short pause does not change the next range."""
+    backoff = Backoff(random.Random(1), first=0.1, cap=15.0)  # noqa: S311 - no secrets
+    other = Backoff(random.Random(2), first=0.1, cap=15.0)  # noqa: S311
+    ranges = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15, 15, 15]
+    pauses = [backoff.pause() for _ in ranges]
+    assert all(limit / 2 <= pause <= limit for pause, limit in zip(pauses, ranges, strict=True))
+    assert len(set(pauses)) == len(pauses)
+    assert pauses != [other.pause() for _ in ranges]
