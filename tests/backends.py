@@ -13,8 +13,7 @@ from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Config, Phones, Resource
 from aosp_plugin.config.values import Api
-from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.backend import ClaimParameters, ContainerEdits
 from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.inventory import Inventory
 

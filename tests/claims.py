@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
-from aosp_plugin.framework.backend import Backend, ClaimParameters, Found
-from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
+from aosp_plugin.framework.backend import Backend, ClaimParameters, ContainerEdits, Device, DeviceNode, Found, Mount
 from aosp_plugin.framework.dra import driver_names
 from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
 from aosp_plugin.framework.dra.claim_records import (

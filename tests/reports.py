@@ -7,8 +7,8 @@ from typing import Any
 from aosp_plugin.backend import catalog
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.framework import conditions
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.conditions import Conditions, Kind
-from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import Allocations

@@ -8,8 +8,7 @@ from typing import Any
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.backend import Found
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device, Found
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics

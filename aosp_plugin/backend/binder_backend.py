@@ -28,9 +28,8 @@ from aosp_plugin.binder.provision.device_links import DeviceLinks
 from aosp_plugin.binder.provision.recreation import Recreator
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Recreate
-from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.backend import Backend, ContainerEdits, Device
 from aosp_plugin.framework.conditions import Condition, Conditions
-from aosp_plugin.framework.devices import ContainerEdits, Device
 from aosp_plugin.framework.errors import BackendError, CdiError, UnhealthyDeviceError, UnknownDeviceError
 
 

@@ -21,8 +21,7 @@ from aosp_plugin.binder.devices.health import HealthProblem
 from aosp_plugin.binder.devices.scanner import BinderDevice, Kind, kind_of
 from aosp_plugin.binder.devices.sets import DeviceSet, is_phone, last_number, natural_sort
 from aosp_plugin.binder.driver.host import Driver, HostError
-from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.backend import ClaimParameters, ContainerEdits
 from aosp_plugin.framework.errors import (
     AllocationError,
     BackendError,

@@ -36,7 +36,7 @@ from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation, filled, has_placeholder, normalised, shared_path
 from aosp_plugin.framework import cdi
-from aosp_plugin.framework.devices import CDI, ContainerEdits, DeviceList, DeviceNode, Mount
+from aosp_plugin.framework.backend import CDI, ContainerEdits, DeviceList, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError
 
 NULL_DEVICE = "/dev/null"

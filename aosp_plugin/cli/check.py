@@ -24,7 +24,7 @@ from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, shared_path
-from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.errors import ConfigError
 
 _NO_NAMES = (

@@ -18,8 +18,8 @@ from aosp_plugin.config.convert import Key, Limit, keys_of
 from aosp_plugin.config.host_devices import SharedDevice, SliceDevices, SpreadDevice, spread_device
 from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, ProvisionedBy, Recreate
 from aosp_plugin.framework.apiserver import SERVICE_ACCOUNT_DIRECTORY
+from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.service.address import is_loopback, listen_address
 
 

@@ -15,8 +15,8 @@ from aosp_plugin.config.container_paths import reserved_path, shared_files, vali
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import DEFAULTS, Config, NamedSets, NumberedSets, Resource, status_address
 from aosp_plugin.config.values import OWN_BINDERFS, Api, ProvisionedBy, Recreate, normalised
+from aosp_plugin.framework.backend import CDI
 from aosp_plugin.framework.cdi import kind_problem
-from aosp_plugin.framework.devices import CDI
 from aosp_plugin.framework.dra.driver_names import driver_name, driver_name_problem
 from aosp_plugin.framework.errors import ConfigError
 from aosp_plugin.framework.service.address import conflicts, joined_address, listen_address

@@ -14,7 +14,7 @@ from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE, parse_numa
 from aosp_plugin.binder.devices.sets import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config.convert import Limit
-from aosp_plugin.framework.devices import DeviceList, is_extended_resource_name
+from aosp_plugin.framework.backend import DeviceList, is_extended_resource_name
 from aosp_plugin.framework.service.address import listen_address
 
 _PLACEHOLDER = re.compile(r"\{(id|number)\}")

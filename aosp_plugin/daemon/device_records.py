@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.devices import file_stem
+from aosp_plugin.framework.backend import file_stem
 
 DIRECTORY = "aosp-plugin"
 """The name of the directory."""

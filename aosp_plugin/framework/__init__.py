@@ -40,11 +40,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.backend import Backend as Backend
+from aosp_plugin.framework.backend import ContainerEdits as ContainerEdits
+from aosp_plugin.framework.backend import Device as Device
+from aosp_plugin.framework.backend import DeviceNode as DeviceNode
 from aosp_plugin.framework.backend import Found as Found
-from aosp_plugin.framework.devices import ContainerEdits as ContainerEdits
-from aosp_plugin.framework.devices import Device as Device
-from aosp_plugin.framework.devices import DeviceNode as DeviceNode
-from aosp_plugin.framework.devices import Mount as Mount
+from aosp_plugin.framework.backend import Mount as Mount
 from aosp_plugin.framework.listed import ListedDevice as ListedDevice
 from aosp_plugin.framework.listed import ListedDevices as ListedDevices
 

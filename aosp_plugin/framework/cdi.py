@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.backend import ContainerEdits
 from aosp_plugin.framework.errors import CdiError
 
 DIRECTORY = "/var/run/cdi"

@@ -15,8 +15,7 @@ from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.backend import Found
-from aosp_plugin.framework.devices import Device, id_problem
+from aosp_plugin.framework.backend import Device, Found
 from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +26,9 @@ more ends the stream, and with it every device of the resource."""
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """The two states that the kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go)."""
+
+MAX_ID_LENGTH = 63
+"""Characters in a device ID (comment at ``Device.ID`` in the kubelet's api.proto)."""
 
 GROWTH = 4
 """Bytes by which the message of a device grows at most when it becomes unhealthy."""
@@ -193,3 +195,18 @@ def valid_devices(devices: Iterable[Device]) -> tuple[dict[str, Device], dict[st
         else:
             valid[device.id] = device
     return valid, problems
+
+
+def id_problem(device_id: str) -> str | None:
+    """Return why this device ID cannot be advertised; None if it is valid.
+
+    ``str.isprintable`` is false for control characters, and for the surrogates that represent bytes that are not UTF-8,
+    which a protobuf string cannot carry.
+    """
+    if not device_id:
+        return "the ID is empty"
+    if len(device_id) > MAX_ID_LENGTH:
+        return f"the ID has {len(device_id)} characters; the limit is {MAX_ID_LENGTH}"
+    if not device_id.isprintable():
+        return "the ID has characters that are not printable"
+    return None

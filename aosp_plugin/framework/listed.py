@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from aosp_plugin.framework.backend import Backend, Found
-from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
+from aosp_plugin.framework.backend import Backend, ContainerEdits, Device, DeviceNode, Found, Mount
 
 
 class ListedDevice(NamedTuple):

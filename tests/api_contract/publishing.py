@@ -8,8 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.backend import Found
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device, Found
 from aosp_plugin.framework.dra.driver_names import device_name
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.slices import Identity, taint_probe

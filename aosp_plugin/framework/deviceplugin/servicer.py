@@ -18,8 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.backend import Backend, ContainerEdits
 from aosp_plugin.framework.errors import (
     AllocationError,
     InvalidRequestError,

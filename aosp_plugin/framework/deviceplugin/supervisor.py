@@ -14,8 +14,8 @@ import grpc
 from aosp_plugin.framework import sockets
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
+from aosp_plugin.framework.backend import file_stem
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
-from aosp_plugin.framework.devices import file_stem
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.events.file_events import Subscription
 from aosp_plugin.framework.plugin_socket import DirectoryView, Handlers

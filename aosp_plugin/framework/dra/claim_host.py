@@ -22,9 +22,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.backend import Backend, ContainerEdits
 from aosp_plugin.framework.cdi import CdiDevice, encode, qualified_name, spec_of, translate_errors
-from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.dra.claim_records import UID, ClaimRecord, PreparedDevice
 from aosp_plugin.framework.dra.driver_names import claim_kind
 from aosp_plugin.framework.dra.record_store import Others, RecordStore

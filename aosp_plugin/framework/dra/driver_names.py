@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from aosp_plugin.framework.backend import DIGEST_LENGTH, DOMAIN, LABEL, digest
 from aosp_plugin.framework.cdi import kind_problem
-from aosp_plugin.framework.devices import DIGEST_LENGTH, DOMAIN, LABEL, digest
 
 DEVICES_PER_SLICE = 64
 """The most devices of a slice in which devices may have taints (staging/src/k8s.io/api/resource/v1/types.go,

@@ -22,7 +22,7 @@ import grpc
 from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
-from aosp_plugin.framework.devices import shortened
+from aosp_plugin.framework.backend import shortened
 from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import KubeletDirectoryError, PluginError

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES, ApiUnavailableError, Request
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.dra import driver_names
 
 AttributeValue: TypeAlias = "bool | int | str"

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import Metrics
 from tests.e2e.deploy import parts

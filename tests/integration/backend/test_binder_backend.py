@@ -15,7 +15,7 @@ from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import BinderfsError, NotPermittedError
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.config.keys import NamedSets, NumberedSets
-from aosp_plugin.framework.devices import DeviceList, DeviceNode
+from aosp_plugin.framework.backend import DeviceList, DeviceNode
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError
 from tests.backends import Served, binder_backend
 from tests.support import Clock, names

@@ -15,7 +15,7 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.devices import ContainerEdits, DeviceList
+from aosp_plugin.framework.backend import ContainerEdits, DeviceList
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import Container, Kubelet, Pod

@@ -14,8 +14,7 @@ from aosp_plugin.binder.driver.binderfs import BinderfsError, DevicesExhaustedEr
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Isolation, Recreate
-from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.backend import ClaimParameters, ContainerEdits
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from tests.backends import Served, binder_backend, phones_backend
 from tests.recreations import Recreations

@@ -11,7 +11,7 @@ from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.config.values import Api
-from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.errors import AllocationError, BackendError
 from tests.backends import Served, phones_backend
 from tests.support import Clock

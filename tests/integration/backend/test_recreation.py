@@ -19,7 +19,7 @@ from aosp_plugin.binder.driver.binderfs import DevicesExhaustedError
 from aosp_plugin.config.keys import Phones
 from aosp_plugin.config.values import Recreate
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod

@@ -17,8 +17,7 @@ from aosp_plugin.binder.driver import host
 from aosp_plugin.config.host_devices import SharedDevice, SliceDevices, SpreadDevice
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api
-from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.devices import DeviceNode, Mount
+from aosp_plugin.framework.backend import ClaimParameters, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError, UnhealthyDeviceError
 from tests.backends import Served, binder_backend
 from tests.support import DeviceDirectory, names, without_descriptors

@@ -16,7 +16,7 @@ import pytest
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import dra_pb2
-from aosp_plugin.framework.devices import ContainerEdits
+from aosp_plugin.framework.backend import ContainerEdits
 from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.listed import FoundListed
 from aosp_plugin.framework.runtime import Runtime

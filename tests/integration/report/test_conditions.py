@@ -12,7 +12,7 @@ import pytest
 
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.devices import DeviceList
+from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings
 from kubelet_standin import Kubelet

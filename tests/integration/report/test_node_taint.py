@@ -10,9 +10,8 @@ import pytest
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.backend import Found
+from aosp_plugin.framework.backend import Device, Found
 from aosp_plugin.framework.conditions import Conditions
-from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import Confirmation, DriverState

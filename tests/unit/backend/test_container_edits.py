@@ -7,7 +7,7 @@ from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation
-from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
+from aosp_plugin.framework.backend import ContainerEdits, DeviceNode, Mount
 
 PHONE = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 

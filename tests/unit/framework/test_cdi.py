@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from aosp_plugin.framework.backend import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.cdi import (
     CdiDevice,
     SpecFile,
@@ -22,7 +23,6 @@ from aosp_plugin.framework.cdi import (
     qualified_name,
     spec_of,
 )
-from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import CdiError
 
 RESOURCE = "example.com/gpu"

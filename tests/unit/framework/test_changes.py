@@ -1,6 +1,6 @@
 """What differs between two snapshots, and how the log names it."""
 
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.scan_loop import _causes, _named
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
-from aosp_plugin.framework.backend import Found
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device, Found
 from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Inventory, Snapshot, valid_devices
 
 DEVICES = st.builds(

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import CODES, PRE_START_CODES, Metrics, Repaired, memory_limit
 from tests.reports import complete_metrics

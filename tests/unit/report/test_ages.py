@@ -1,6 +1,6 @@
 """Since when states last."""
 
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Owner
 from aosp_plugin.report.observation import Ages

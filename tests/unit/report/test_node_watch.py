@@ -2,7 +2,7 @@
 
 import pytest
 
-from aosp_plugin.framework.backend import Found
+from aosp_plugin.framework.backend import Device, Found
 from aosp_plugin.framework.conditions import (
     CLAIM_SLOW,
     CLAIMS_NOT_REPAIRED,
@@ -14,7 +14,6 @@ from aosp_plugin.framework.conditions import (
     Conditions,
     Severity,
 )
-from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.report.node_events import DELAY, PAUSE, ConditionWatch, DeviceWatch, Occurrence
 from tests.reports import kinds

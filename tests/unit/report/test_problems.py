@@ -14,8 +14,8 @@ import pytest
 
 from aosp_plugin.backend.catalog import RESTRICTED
 from aosp_plugin.binder.devices.health import Reason
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.conditions import NOT_REGISTERED, TRUNCATED, Condition
-from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.report.document import Problem, ResourceReport

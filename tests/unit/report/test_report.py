@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.report.document import Counts, ResourceReport

@@ -13,9 +13,8 @@ from unittest import mock
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
-from aosp_plugin.framework.backend import ClaimParameters, Found
+from aosp_plugin.framework.backend import ClaimParameters, ContainerEdits, Found
 from aosp_plugin.framework.conditions import CLAIMS_FAILING, CLAIMS_NOT_REPAIRED, CLAIMS_UNSERVED
-from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
 from aosp_plugin.framework.events.file_events import FileEvents

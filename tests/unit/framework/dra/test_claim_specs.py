@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.devices import ContainerEdits, DeviceNode
+from aosp_plugin.framework.backend import ContainerEdits, DeviceNode
 from aosp_plugin.framework.dra.claim_host import ClaimSpecs
 from aosp_plugin.framework.dra.claim_records import (
     ClaimRecord,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.dra.driver_names import DEVICES_PER_SLICE, device_name, label_value, pool_name
 from aosp_plugin.framework.dra.slices import (
     NUMA_ATTRIBUTE,
