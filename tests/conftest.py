@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from aosp_plugin.framework.events.file_events import MountEvents
+from aosp_plugin.framework.file_events import MountEvents
 from tests import own_mounts
 from tests.support import Clock, DeviceDirectory
 
@@ -60,4 +60,4 @@ def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(_loop: object) -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.Inotify", unavailable)
+    monkeypatch.setattr("aosp_plugin.framework.file_events.Inotify", unavailable)

@@ -10,7 +10,7 @@ from typing import cast
 from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
-from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Stop, Timings

@@ -1,7 +1,7 @@
 """A mount namespace for each process that runs tests.
 
 A mount anywhere on the machine notifies every process that polls /proc/self/mountinfo in the same namespace, and the
-plugin scans again (``aosp_plugin.framework.events``). Tests in other processes mount file systems, and so do container
+plugin scans again (``framework.file_events``). Tests in other processes mount file systems, and so do container
 runtimes.
 """
 

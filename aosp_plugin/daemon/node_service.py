@@ -26,7 +26,7 @@ from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.dra.record_store import claims_on_host
 from aosp_plugin.framework.errors import WorkerTimeoutError
-from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime

@@ -15,7 +15,7 @@ import grpc
 
 from aosp_plugin.framework.conditions import KUBELET_DIRECTORY_HANGS
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, WorkerTimeoutError
-from aosp_plugin.framework.events.file_events import Subscription
+from aosp_plugin.framework.file_events import Subscription
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.sockets import (
     REGISTERED_MODE,

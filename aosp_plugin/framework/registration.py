@@ -17,7 +17,7 @@ from collections.abc import Callable
 from aosp_plugin.framework import conditions as kinds
 from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import RegistrationFailedError
-from aosp_plugin.framework.events.file_events import Subscription
+from aosp_plugin.framework.file_events import Subscription
 from aosp_plugin.framework.metrics import Result
 from aosp_plugin.framework.plugin_socket import DirectoryMonitor, DirectoryView, Handlers, serving_rpcs
 from aosp_plugin.framework.runtime import Runtime

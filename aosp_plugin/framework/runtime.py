@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from aosp_plugin.framework.conditions import Conditions
-from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.timing import CLOCK, DEFAULT, Clock, Timings
 

@@ -19,7 +19,7 @@ from aosp_plugin.framework import conditions as kinds
 from aosp_plugin.framework.backend import Backend, Found
 from aosp_plugin.framework.conditions import Condition, Kind
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
-from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+from aosp_plugin.framework.file_events import FileEvents, Subscription
 from aosp_plugin.framework.inventory import Changes, Inventory, Snapshot
 from aosp_plugin.framework.metrics import Result
 from aosp_plugin.framework.runtime import Runtime

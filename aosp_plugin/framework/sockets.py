@@ -13,7 +13,7 @@ from typing import NamedTuple
 import grpc
 
 from aosp_plugin.framework.errors import KubeletDirectoryError
-from aosp_plugin.framework.events.file_events import MOUNT_TABLE
+from aosp_plugin.framework.file_events import MOUNT_TABLE
 
 MAX_SOCKET_PATH = 107
 """Bytes in the path of a unix socket: sun_path has 108 with the terminating NUL (include/uapi/linux/un.h)."""

@@ -20,7 +20,7 @@ from unittest import mock
 import aosp_plugin
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.provision.provisioner_socket import RemotePhoneProvisioner
-from aosp_plugin.framework.events import file_events
+from aosp_plugin.framework import file_events
 from tests.simulation.api import SimulatedApiClient
 from tests.simulation.files import Inode
 from tests.simulation.host import Host

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.events import inotify
+from aosp_plugin.framework import inotify
 from tests.simulation.host import OWN, Host
 from tests.simulation.processes import CURRENT, Process, SimulatedOs
 

@@ -17,7 +17,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.framework.backend import file_stem
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.errors import RegistrationFailedError
-from aosp_plugin.framework.events.file_events import Subscription
+from aosp_plugin.framework.file_events import Subscription
 from aosp_plugin.framework.plugin_socket import DirectoryView, Handlers
 from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.runtime import Runtime

@@ -53,7 +53,7 @@ from aosp_plugin.framework.errors import (
     InvalidRequestError,
     PluginError,
 )
-from aosp_plugin.framework.events.file_events import Subscription
+from aosp_plugin.framework.file_events import Subscription
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.logs import milliseconds

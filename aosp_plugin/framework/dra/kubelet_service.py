@@ -26,7 +26,7 @@ from aosp_plugin.framework.backend import shortened
 from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import KubeletDirectoryError, PluginError
-from aosp_plugin.framework.events.file_events import Subscription
+from aosp_plugin.framework.file_events import Subscription
 from aosp_plugin.framework.plugin_socket import Context, DirectoryView, Handlers
 from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.runtime import Runtime

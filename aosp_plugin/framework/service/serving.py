@@ -26,7 +26,7 @@ from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import PluginError, leaves
-from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer

@@ -18,7 +18,7 @@ from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.errors import AllocationError, BackendError, PreStartTimeoutError
-from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.listed import FoundListed
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.runtime import Runtime

@@ -17,7 +17,7 @@ from aosp_plugin.framework.backend import ClaimParameters, ContainerEdits, Found
 from aosp_plugin.framework.conditions import CLAIMS_FAILING, CLAIMS_NOT_REPAIRED, CLAIMS_UNSERVED
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
-from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.metrics import Repaired
 from aosp_plugin.framework.timing import Timings
 from tests.claims import PATIENCE, TIMINGS, DirectoryBackend, Node, make_node, reference, refusal

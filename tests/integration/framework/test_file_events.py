@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from aosp_plugin.framework.events import inotify
-from aosp_plugin.framework.events.file_events import FileEvents, Subscription
-from aosp_plugin.framework.events.inotify import DirectoryWatch
+from aosp_plugin.framework import inotify
+from aosp_plugin.framework.file_events import FileEvents, Subscription
+from aosp_plugin.framework.inotify import DirectoryWatch
 from aosp_plugin.framework.timing import DEFAULT
 from tests.support import fds, without_descriptors
 
@@ -339,7 +339,7 @@ async def test_each_change_of_a_mount_wakes_every_subscription(events: FileEvent
 async def test_missing_table_is_an_error_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise no mount would be reported."""
     before = fds()
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.MOUNT_TABLE", "/proc/self/none")
+    monkeypatch.setattr("aosp_plugin.framework.file_events.MOUNT_TABLE", "/proc/self/none")
     with pytest.raises(FileNotFoundError):
         FileEvents()
     assert fds() == before

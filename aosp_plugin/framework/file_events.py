@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from aosp_plugin.framework.conditions import POLLING, Conditions
-from aosp_plugin.framework.events.inotify import ClosedError, DirectoryWatch, Inotify
+from aosp_plugin.framework.inotify import ClosedError, DirectoryWatch, Inotify
 from aosp_plugin.framework.timing import DEFAULT, Timings, call_in_loop
 
 

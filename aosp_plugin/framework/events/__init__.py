@@ -1,1 +1,0 @@
-"""File and mount events that require a scan."""
