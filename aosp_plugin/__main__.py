@@ -4,7 +4,7 @@ import gc
 import sys
 
 from aosp_plugin.cli.main import main as run
-from aosp_plugin.framework.service import stderr
+from aosp_plugin.framework.service import logs
 
 GC_THRESHOLD = 20_000
 """Surviving allocations before the garbage collector runs. Modules stay loaded and devices have no reference cycles:
@@ -15,7 +15,7 @@ def main() -> None:
     """Run the command line and exit with its code."""
     gc.set_threshold(GC_THRESHOLD)
 
-    stderr.install()
+    logs.replace_stderr()
     sys.exit(run())
 
 

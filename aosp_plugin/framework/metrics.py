@@ -28,7 +28,7 @@ from prometheus_client.metrics_core import CounterMetricFamily
 
 from aosp_plugin import __version__
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.service import stderr
+from aosp_plugin.framework.service import logs
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a series for each time of creation
 
@@ -255,7 +255,7 @@ class Metrics:
         yield CounterMetricFamily(
             f"{self._prefix}_log_records_dropped",
             "Log records that were dropped: nobody reads standard error, or it cannot be written.",
-            value=stderr.dropped(),
+            value=logs.dropped(),
         )
 
 

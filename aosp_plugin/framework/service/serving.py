@@ -31,7 +31,7 @@ from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.service import http, logs, stderr
+from aosp_plugin.framework.service import http, logs
 from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.http import Answer, Route
 from aosp_plugin.framework.service.systemd import notify
@@ -57,7 +57,7 @@ def serve(
     has its devices; empty for no check. ``listen`` is the ``host:port`` of an HTTP server with ``/healthz``,
     ``/readyz`` and ``/metrics``; None for no server. ``allowed_hosts`` are the host names under which clients reach it,
     without port, other than localhost and that of ``listen``. ``log_level`` is debug, info, warning or error;
-    ``log_format`` is text or json; logs go to standard error, for which ``sys.stderr`` is replaced: see ``stderr``.
+    ``log_format`` is text or json; logs go to standard error, for which ``sys.stderr`` is replaced: see ``logs``.
 
     Call it in the main thread, as the last statement of the program: 4 s after the signal, the process is ended by
     force, whatever hangs, with a warning in the log and exit code 0. Clean up in ``Backend.close``, which has what is
@@ -135,7 +135,7 @@ def _run(
             f"serve() requires backends with different resource names such as example.com/gpu, not {names}"
         )
     address = listen_address(listen or "")
-    stderr.install()
+    logs.replace_stderr()
     logs.set_up(log_level, log_format)
     try:
         require_threads()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from aosp_plugin.framework import worker
-from aosp_plugin.framework.service import stderr
+from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.timing import GRACE_PERIOD
 
 LOG = logging.getLogger(__name__)
@@ -76,12 +76,12 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, callbacks: Mapping[signal.S
 def _execute_again() -> None:
     """Execute the program of this process, with its arguments. Exit with an error if that is impossible."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {_EXECUTE})
-    stderr.drain(stderr.DRAIN)
+    logs.drain()
     try:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this program
     except OSError as error:
         LOG.error("program cannot be executed again", extra={"path": sys.executable, "error": str(error)})  # noqa: TRY400 - no bug
-        stderr.drain(stderr.DRAIN)
+        logs.drain()
         os._exit(1)
 
 
@@ -90,5 +90,5 @@ def _exit_by_force() -> None:
     last = traceback.extract_stack(frame)[-1] if frame else None
     main_thread = [f"main thread in {last.name} ({os.path.basename(last.filename)}:{last.lineno})"] if last else []
     LOG.warning("forced exit", extra={"running": "; ".join([*worker.running_calls(), *main_thread])})
-    stderr.drain(LOG_WITHIN)
+    logs.drain(LOG_WITHIN)
     os._exit(0)

@@ -13,7 +13,7 @@ import pytest
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.service.stderr import LIMIT
+from aosp_plugin.framework.service.logs import LIMIT
 from kubelet_standin import Container, Kubelet, Pod
 from tests.full_pipe import FullPipe
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, answered, connected, free_port, http_get, listed

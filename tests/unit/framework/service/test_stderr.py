@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.service.stderr import LIMIT, QueuedWriter
+from aosp_plugin.framework.service.logs import LIMIT, QueuedWriter
 from tests.full_pipe import FullPipe
 from tests.support import PATIENCE, until
 
@@ -37,7 +37,7 @@ async def test_records_beyond_the_limit_are_dropped_and_counted(caplog: pytest.L
         assert writer.drain(PATIENCE)
         writer.write(b"another one\n")
         assert writer.drain(PATIENCE)
-    (record,) = [vars(record) for record in caplog.records if record.name.endswith("stderr")]
+    (record,) = [vars(record) for record in caplog.records if record.name.endswith("logs")]
     assert (record["levelno"], record["message"], record["count"]) == (logging.WARNING, "log records dropped", 3)
 
 
@@ -61,15 +61,15 @@ def test_records_that_cannot_be_written_are_dropped_and_counted(
     writer.write(b"written\n")
     assert writer.drain(PATIENCE)
     assert (tmp_path / "log").read_bytes() == b"written\n"
-    assert [vars(record)["count"] for record in caplog.records if record.name.endswith("stderr")] == [2]
+    assert [vars(record)["count"] for record in caplog.records if record.name.endswith("logs")] == [2]
     os.close(descriptor)
 
 
 PROGRAM = """
 import logging, threading, warnings
-from aosp_plugin.framework.service import stderr
+from aosp_plugin.framework.service import logs
 
-stderr.install()
+logs.replace_stderr()
 warnings.warn("a warning")
 logging.warning("before logging is set up")
 thread = threading.Thread(target=lambda: 1 / 0)
