@@ -38,8 +38,7 @@ from aosp_plugin.framework.errors import leaves
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.service import logs
-from aosp_plugin.framework.service import serving as process
+from aosp_plugin.framework.service import logs, process
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Route, serving
 from aosp_plugin.framework.timing import Timings

@@ -21,7 +21,7 @@ from aosp_plugin.config.keys import Config
 from aosp_plugin.daemon.assembly import check_host
 from aosp_plugin.daemon.node_service import NodeService
 from aosp_plugin.framework.errors import PluginError, leaves
-from aosp_plugin.framework.service.serving import Process
+from aosp_plugin.framework.service.process import Process
 from aosp_plugin.framework.timing import DEFAULT, complete_unless
 from aosp_plugin.framework.worker import Worker, running_calls
 from aosp_plugin.report.document import ReloadReport

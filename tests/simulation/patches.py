@@ -206,7 +206,7 @@ def simulated(host: Host) -> Iterator[None]:
             (file_events, "MountEvents", lambda _loop, changed: _MountEvents(host, changed)),
             (importlib.import_module("aosp_plugin.framework.sockets"), "listener", _listener(host)),
             (importlib.import_module("aosp_plugin.framework.dra.kubelet_service"), "listener", _listener(host)),
-            (importlib.import_module("aosp_plugin.framework.service.serving"), "stop_on_signals", host.stop_on_signals),
+            (importlib.import_module("aosp_plugin.framework.service.process"), "stop_on_signals", host.stop_on_signals),
             (importlib.import_module("aosp_plugin.framework.service.logs"), "set_up", lambda *_: None),
             (
                 importlib.import_module("aosp_plugin.daemon.assembly"),

@@ -1,4 +1,4 @@
-"""Run device plugins or DRA drivers as a process: signals, logs, systemd, probes and metrics.
+"""Run device plugins or DRA drivers as a process, with probes and metrics.
 
 ``serve`` is the whole main program of a device plugin, ``serve_dra`` that of a DRA driver. A program with more to do is
 a ``Process`` as well, and starts its servers with ``Running``.
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -34,9 +34,7 @@ from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import http, logs
 from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.http import Answer, Route
-from aosp_plugin.framework.service.systemd import notify
-from aosp_plugin.framework.service.termination import stop_on_signals
-from aosp_plugin.framework.timing import Stop
+from aosp_plugin.framework.service.process import Process
 from aosp_plugin.framework.worker import require_threads
 
 LOG = logging.getLogger(__name__)
@@ -153,42 +151,6 @@ def _report(errors: Sequence[BaseException]) -> None:
     for error in errors:
         if not isinstance(error, (PluginError, OSError)):
             LOG.error("task failed, exiting", exc_info=error)
-
-
-class Process:
-    """What each process has: signals, systemd, and one group of tasks, none of which fails unnoticed."""
-
-    def __init__(self) -> None:
-        """``servers`` are those that run, once there are any."""
-        self.stop = Stop()
-        """Set by SIGTERM and SIGINT."""
-        self.reloading = asyncio.Event()
-        """Set before the servers stop in order to execute the program again."""
-        self.servers: Sequence[ResourceServer] | None = None
-
-    async def run(
-        self, work: Callable[[asyncio.TaskGroup], Awaitable[None]], reload: Callable[[], None] | None = None
-    ) -> None:
-        """Run ``work`` in the group; it returns when it has ended what it started, after ``stop`` is set.
-
-        SIGHUP calls ``reload``; without, it keeps its effect. Raises the errors of all tasks as a group.
-        """
-        self._execute_again = stop_on_signals(self.stop.request, reload)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(notify(self._unready, self.stop, self.reloading))
-            await work(tasks)
-
-    async def execute_again(self) -> None:
-        """Execute the program again, when all else has ended; return if the process is to stop."""
-        self._execute_again()
-        await self.stop.wait()
-
-    def _unready(self) -> list[str]:
-        """Return why the process is not ready, for people."""
-        if self.servers is None:
-            return ["starting"]
-        found = [each for server in self.servers for each in server.conditions()]
-        return [each.detail for each in found if each.kind.blocks]
 
 
 class Running:

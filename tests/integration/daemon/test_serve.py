@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aosp_plugin.framework.service import http, serving
+from aosp_plugin.framework.service import http
+from aosp_plugin.framework.service import process as service_process
 from aosp_plugin.report.document import Known, ProcessReport, Report
 from aosp_plugin.report.process import identify
 from kubelet_standin import Kubelet
@@ -45,7 +46,7 @@ def run_serve(devices: DeviceDirectory, kubelet_dir: str, *flags: str) -> tuple[
     usual = ("--device-dir", str(devices.directory), "--kubelet-dir", kubelet_dir, "--verify", "file", "--listen", "")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signal, "pthread_sigmask", lambda *_: None)
-        patch.setattr(serving, "stop_on_signals", lambda *_: None)
+        patch.setattr(service_process, "stop_on_signals", lambda *_: None)
         code, _, err = run_command("serve", *usual, *flags)
     return code, err
 

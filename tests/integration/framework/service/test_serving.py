@@ -10,7 +10,7 @@ import pytest
 
 from aosp_plugin.framework import ListedDevices, serve
 from aosp_plugin.framework.errors import BackendError
-from aosp_plugin.framework.service import logs, serving
+from aosp_plugin.framework.service import logs, process
 from kubelet_standin import Kubelet
 from tests.support import PATIENCE, answered, free_port, listed, sockets
 
@@ -69,7 +69,7 @@ def broken() -> list[str]:
 @pytest.fixture
 def run(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that serves backends in this process until one fails, which is to be exit code 1."""
-    monkeypatch.setattr(serving, "stop_on_signals", lambda *_: None)
+    monkeypatch.setattr(process, "stop_on_signals", lambda *_: None)
     monkeypatch.setattr(logs, "set_up", lambda *_: None)
     monkeypatch.setattr(logs, "replace_stderr", lambda: None)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.service.systemd import notify, watchdog_timeout
+from aosp_plugin.framework.service.process import notify, watchdog_timeout
 from aosp_plugin.framework.timing import background_task
 
 SHORT = 0.001
