@@ -15,7 +15,7 @@ from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
+from aosp_plugin.framework.deviceplugin.plugin import KubeletView
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service import logs

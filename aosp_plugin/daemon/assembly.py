@@ -19,7 +19,6 @@ from aosp_plugin.config.values import Api
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.apiserver.credentials import in_cluster
 from aosp_plugin.framework.conditions import Conditions
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import ConfigError, PluginError
@@ -27,6 +26,7 @@ from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.address import listen, listen_address
+from aosp_plugin.framework.sockets import PluginDirectory
 
 
 def create_backends(

@@ -22,7 +22,7 @@ from aosp_plugin.daemon.removed_mounts import end_with_removed_mounts
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.conditions import Conditions
-from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
+from aosp_plugin.framework.deviceplugin.plugin import KubeletView
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.dra.record_store import claims_on_host
 from aosp_plugin.framework.errors import WorkerTimeoutError

@@ -21,7 +21,7 @@ from aosp_plugin.config.keys import Config
 from aosp_plugin.daemon.device_records import DeviceRecord
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.cdi import DIRECTORIES, spec_path
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.sockets import PluginDirectory
 
 
 def remove_stale_specs(config: Config, records: Iterable[DeviceRecord]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import grpc
 
+from aosp_plugin.framework.backend import file_stem
 from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.file_events import MOUNT_TABLE
 
@@ -213,6 +214,34 @@ class SocketDirectory:
 
     def _endpoint(self, created: int) -> str:
         return f"{self.stem}-{os.getpid()}-{created}.sock"
+
+
+class PluginDirectory(SocketDirectory):
+    """The kubelet's directory for device plugins, and the names of one plugin's sockets in it."""
+
+    def __init__(self, path: str, resource_name: str, prefix: str = "") -> None:
+        """``resource_name`` is the resource of the plugin; the names of its sockets begin with ``prefix``."""
+        super().__init__(path, file_stem(resource_name), prefix)
+        self.kubelet_path = os.path.join(path, "kubelet.sock")
+
+    def remove(self, name: str) -> None:
+        """Remove a socket of this process, or leave it to a plugin of the resource that started earlier.
+
+        The kubelet drops the devices when the later plugin ends (see ``supervisor.OtherPlugins``). If that one lived
+        between two scans of the earlier one, nothing but its socket shows it, whose new name wakes the earlier plugin.
+        The next registration removes it. Raises OSError.
+        """
+        created = creation_time(name)
+        if self.was_registered(name) and any(other.created < created for other in self.other_plugins(name)):
+            os.rename(os.path.join(self.path, name), os.path.join(self.path, self.left_name(name)))
+        else:
+            super().remove(name)
+
+    def ended_plugins(self, own_endpoint: str) -> list[str]:
+        """Return the sockets of registered plugins of the resource that have ended; ``own_endpoint`` is of none."""
+        names = [name for name in self.socket_names() if name != own_endpoint and self.was_registered(name)]
+        paths = {name: os.path.join(self.path, name) for name in names}
+        return [name for name in names if name == self.left_name(name) or listener(paths[name]) is None]
 
 
 def listener(path: str) -> int | None:

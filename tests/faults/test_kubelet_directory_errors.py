@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin import SOCKET_PREFIX
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.sockets import PluginDirectory
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.faults.test_mounts_and_scans import BIND, mount, unmount

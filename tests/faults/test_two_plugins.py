@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.sockets import PluginDirectory
 from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.support import RESOURCE, DeviceDirectory, Serve, listed, until
 

@@ -1,4 +1,4 @@
-"""Keeps a device plugin registered: it calls the kubelet.
+"""Keeps a device plugin registered: it calls the kubelet, also after another plugin of the resource has ended.
 
 A kubelet never calls ListAndWatch a second time by itself (pkg/kubelet/cm/devicemanager/endpoint.go ``run``): after the
 stream has ended for any reason, the node has no devices until the plugin registers again.
@@ -6,7 +6,7 @@ stream has ended for any reason, the node has no devices until the plugin regist
 
 import asyncio
 import contextlib
-import os
+import math
 from collections.abc import AsyncIterator, Callable
 
 import grpc
@@ -14,7 +14,7 @@ import grpc
 from aosp_plugin.framework import sockets
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
-from aosp_plugin.framework.backend import file_stem
+from aosp_plugin.framework.conditions import OVERRIDDEN, SECOND_PLUGIN, Condition
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.file_events import Subscription
@@ -26,36 +26,6 @@ from aosp_plugin.framework.timing import Stop, background_task, complete_unless
 VERSION = "v1beta1"
 """The only version that kubelets support (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""
 
-KUBELET_SOCKET = "kubelet.sock"
-
-
-class PluginDirectory(sockets.SocketDirectory):
-    """The kubelet's directory for device plugins, and the names of one plugin's sockets in it."""
-
-    def __init__(self, path: str, resource_name: str, prefix: str = "") -> None:
-        """``resource_name`` is the resource of the plugin; the names of its sockets begin with ``prefix``."""
-        super().__init__(path, file_stem(resource_name), prefix)
-        self.kubelet_path = os.path.join(path, KUBELET_SOCKET)
-
-    def remove(self, name: str) -> None:
-        """Remove a socket of this process, or leave it to a plugin of the resource that started earlier.
-
-        The kubelet drops the devices when the later plugin ends (see ``other_plugins``). If that one lived between two
-        scans of the earlier one, nothing but its socket shows it, whose new name wakes the earlier plugin. The next
-        registration removes it. Raises OSError.
-        """
-        created = sockets.creation_time(name)
-        if self.was_registered(name) and any(other.created < created for other in self.other_plugins(name)):
-            os.rename(os.path.join(self.path, name), os.path.join(self.path, self.left_name(name)))
-        else:
-            super().remove(name)
-
-    def ended_plugins(self, own_endpoint: str) -> list[str]:
-        """Return the sockets of registered plugins of the resource that have ended; ``own_endpoint`` is of none."""
-        names = [name for name in self.socket_names() if name != own_endpoint and self.was_registered(name)]
-        paths = {name: os.path.join(self.path, name) for name in names}
-        return [name for name in names if name == self.left_name(name) or sockets.listener(paths[name]) is None]
-
 
 class Supervisor(Registration):
     """Keeps one resource registered with the kubelet."""
@@ -65,7 +35,7 @@ class Supervisor(Registration):
         resource: str,
         new_servicer: Callable[[Callable[[], None]], Servicer],
         *,
-        directory: PluginDirectory,
+        directory: sockets.PluginDirectory,
         files: Subscription,
         stop: Stop,
         runtime: Runtime,
@@ -210,3 +180,112 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
         else:
             return
     raise RegistrationFailedError(f"{code}: {text}")
+
+
+class OtherPlugins:
+    """Keeps track of the other plugins of one resource, by their sockets in the kubelet's directory.
+
+    Two plugins of one resource override each other, and the end of one may take the devices of the other. Before 1.37,
+    a kubelet keeps one current plugin per resource, the last one that registered; when that one ends, it marks the
+    devices unhealthy, although the stream of the remaining plugin stays open
+    (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go ``runClient``; manager.go ``runEndpoint`` in 1.20). The
+    remaining plugin therefore registers again. It does so even if it has already sent another list: the kubelet then
+    counts the devices as healthy, but rejects each pod. A plugin that ends leaves its socket for the earlier one, which
+    may not have seen it run.
+
+    A rolling update with maxSurge runs two plugins of a resource on purpose, perhaps with different configurations. The
+    kubelet calls the plugin that registered later, but takes the list of whichever plugin sent one last. The earlier
+    plugin is therefore overridden: it sends no more lists, changes nothing on the host, and does not compete for the
+    registration. The numbers in the names of the sockets decide which is later, so that the plugins always agree; a
+    plugin that the kubelet has not registered overrides none. When the overridden plugin registers again, it sends
+    lists and changes the host again: the later plugin may only be registering again, or hang. If the clock was set back
+    between their starts, the kubelet has the plugin that counts as overridden, until the other one ends.
+
+    For the event loop.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        resource: str,
+        runtime: Runtime,
+        *,
+        pause_updates: Callable[[bool], None],
+        earlier_ended: Callable[[], None],
+    ) -> None:
+        """Scan the kubelet's directory whenever ``supervisor`` notices a change of it.
+
+        ``pause_updates`` is called with True when a later plugin has taken over kubelet and host, and with False when
+        that has gone and the present registration has ended. ``earlier_ended`` is called when an earlier plugin has
+        ended: the kubelet may have its list, and it may have changed the host.
+        """
+        self._supervisor = supervisor
+        self._resource = resource
+        self._conditions = runtime.conditions
+        self._pause_updates = pause_updates
+        self._earlier_ended = earlier_ended
+        self._count = runtime.metrics.other_plugins.labels(resource)
+        self._timings = runtime.timings
+        self._clock = runtime.clock
+        self._own_endpoint = ""
+        """The registration that the last scan was made for."""
+        self.found: tuple[sockets.OtherPlugin, ...] = ()
+        self._has_followers = self.overridden = False
+        """Whether there are plugins that started later, or sockets of such plugins, and whether one of them has
+        registered and taken over. It may have registered just before its end."""
+        self._silent = False
+        """Whether the plugin sends no lists in its present registration, because a later plugin had taken over."""
+
+    async def run(self) -> None:
+        """Scan after each change of the directory, and at intervals while there is another plugin, until cancelled."""
+        while True:
+            await self._scan()
+            # The kubelet writes its checkpoint into the directory with each allocation.
+            await self._clock.sleep(min(self._timings.retry, self._timings.recheck))
+            is_due = self._has_followers and not (self.overridden and self.found)  # it may end
+            timeout = self._timings.retry if is_due else self._timings.recheck if self.found else None
+            await self._clock.wait(self._supervisor.directory_changed, timeout=timeout)
+
+    async def _scan(self) -> None:
+        self._supervisor.directory_changed.clear()
+        own_endpoint = self._supervisor.registered_endpoint
+        answer = await self._supervisor.other_plugins()
+        if answer is None:
+            return
+        found, stale = answer
+        if own_endpoint != self._supervisor.registered_endpoint:  # they may be later than the former endpoint
+            self._supervisor.directory_changed.set()
+            return
+        before, self.found = self.found, found
+        if [other.created for other in found] != [other.created for other in before]:
+            self._supervisor.view_due.set()
+            self._count.set(len(found))
+        # A plugin that registers again changes its socket: it has ended when two scans in a row do not find it.
+        own_creation = sockets.creation_time(own_endpoint) if own_endpoint else math.inf
+        followers = [other for other in (*found, *before) if other.created > own_creation]
+        same, self._own_endpoint = own_endpoint == self._own_endpoint, own_endpoint
+        ended = same and self._has_followers and not followers
+        self._has_followers = bool(followers) or any(sockets.creation_time(name) > own_creation for name in stale)
+        later = any(other.registered for other in followers)
+        self.overridden = later
+        self._report()
+        was_silent, self._silent = self._silent, later or (same and self._silent)
+        if self._silent != was_silent or (later and not same):
+            if later:
+                self._supervisor.silence()
+            self._pause_updates(later)
+        if ended:
+            self._supervisor.reregister(Loss.LATER_PLUGIN_ENDED)
+        elif len(found) < len(before) and not later:
+            self._earlier_ended()
+
+    def _report(self) -> None:
+        """Report the other plugins, and whether one of them has taken over."""
+        conditions = []
+        if self.found:
+            names = [str(plugin) for plugin in self.found]
+            text = f"another plugin of this resource runs on this node: {', '.join(names)}"
+            conditions.append(Condition(SECOND_PLUGIN, text, fields={"endpoint": ",".join(names)}))
+        if self.overridden:
+            conditions.append(Condition(OVERRIDDEN, "a plugin of this resource that registered later has taken over"))
+        self._conditions.replace("other plugins", self._resource, conditions)

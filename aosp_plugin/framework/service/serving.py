@@ -21,8 +21,7 @@ from aosp_plugin.framework.backend import Backend, is_extended_resource_name
 from aosp_plugin.framework.cdi import DIRECTORY as CDI_DIRECTORY
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
-from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
+from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin, KubeletView
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import PluginError, leaves

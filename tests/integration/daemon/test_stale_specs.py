@@ -15,7 +15,7 @@ from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.cdi import spec_path
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.sockets import PluginDirectory
 from kubelet_standin import Kubelet
 from tests.served_node import ServedNode
 from tests.support import LISTEN, listed, other_process, until

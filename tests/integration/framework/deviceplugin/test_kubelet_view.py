@@ -11,7 +11,7 @@ import pytest
 
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.api import podresources_pb2 as pb
-from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
+from aosp_plugin.framework.deviceplugin.plugin import KubeletView
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings, background_task

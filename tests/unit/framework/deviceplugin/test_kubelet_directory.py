@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.errors import KubeletDirectoryError
-from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, REGISTERED_MODE, OtherPlugin, identify, is_removed_mount
+from aosp_plugin.framework.sockets import (
+    MAX_SOCKET_PATH,
+    REGISTERED_MODE,
+    OtherPlugin,
+    PluginDirectory,
+    identify,
+    is_removed_mount,
+)
 from tests.support import LISTEN, other_process, run_without_rights
 
 RESOURCE = "aosp.io/binder"
@@ -49,7 +55,7 @@ def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
     os.chmod(kubelet_dir, 0o500)
     output = run_without_rights(
         "import sys, grpc; from aosp_plugin.framework.errors import KubeletDirectoryError as Error\n"
-        "from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory",
+        "from aosp_plugin.framework.sockets import PluginDirectory",
         "try: PluginDirectory(sys.argv[1], 'x').check()\nexcept Error as error: print(error)",
         kubelet_dir,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
+from aosp_plugin.framework.deviceplugin.supervisor import OtherPlugins
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.sockets import OtherPlugin

@@ -5,8 +5,7 @@ from __future__ import annotations
 from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.framework.backend import is_extended_resource_name
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
-from aosp_plugin.framework.sockets import MAX_SOCKET_PATH
+from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, PluginDirectory
 
 LABEL = "a" * 63
 DOMAIN_244 = ".".join([LABEL, LABEL, LABEL, "b" * 52])
