@@ -69,7 +69,7 @@ class Served:
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """Allocate devices as the kubelet does."""
-        self._inventory.snapshot.require_healthy(ids)
+        self._inventory.snapshot.require(ids)
         return self.backend.allocate(self.found, ids)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
@@ -78,7 +78,7 @@ class Served:
 
     def pre_start(self, ids: Sequence[str]) -> None:
         """Prepare devices for the start of a container as the kubelet does."""
-        self._inventory.snapshot.require_open_to_owner(ids)
+        self._inventory.snapshot.require(ids, by_owner=True)
         self.backend.pre_start(self.found, ids)
 
     def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters] = ()) -> Sequence[ContainerEdits]:

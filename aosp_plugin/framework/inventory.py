@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
@@ -83,20 +83,16 @@ class Snapshot:
         """Number of healthy devices in the message."""
         return self.reasons[""]
 
-    def require_healthy(self, ids: Iterable[str]) -> None:
-        """Require that a new pod may get the devices. Raises UnknownDeviceError and UnhealthyDeviceError."""
-        self._require(ids, lambda device: device.healthy)
+    def require(self, ids: Iterable[str], *, by_owner: bool = False) -> None:
+        """Require that a new pod may get the devices, or, ``by_owner``, that the pod that has them may start again.
 
-    def require_open_to_owner(self, ids: Iterable[str]) -> None:
-        """Require that the pod that has the devices may start its container. Raises the same errors."""
-        self._require(ids, lambda device: device.healthy or device.open_to_owner)
-
-    def _require(self, ids: Iterable[str], may_use: Callable[[Device], bool]) -> None:
+        Raises UnknownDeviceError and UnhealthyDeviceError.
+        """
         for device_id in ids:
             device = self.devices.get(device_id)
             if device is None:
                 raise UnknownDeviceError(f"device {device_id!r} is unknown")
-            if not may_use(device):
+            if not (device.healthy or (by_owner and device.open_to_owner)):
                 raise UnhealthyDeviceError(f"device {device_id!r} is unhealthy: {device.detail or device.reason}")
 
     def changes_since(self, before: Snapshot) -> Changes:

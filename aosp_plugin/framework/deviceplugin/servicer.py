@@ -234,7 +234,7 @@ class Servicer:
         """Answer for each container separately, in order; an error rejects the whole request."""
         containers = _ids_per_container(container.devices_ids for container in request.container_requests)
         for ids in containers:
-            self._inventory.snapshot.require_healthy(ids)
+            self._inventory.snapshot.require(ids)
         answers = [_answer(self._backend.allocate(self._inventory.found, ids)) for ids in containers]
         if self._backend.pre_start_required:
             self._prepare_early([device_id for ids in containers for device_id in ids])
@@ -284,7 +284,7 @@ class Servicer:
         listed = self._inventory.snapshot.devices
         # A device that is no longer in the configuration stays as the pod got it.
         ids = [each for each in requested if each in listed or not self._backend.is_former(each)]
-        self._inventory.snapshot.require_open_to_owner(ids)
+        self._inventory.snapshot.require(ids, by_owner=True)
         if ids:
             await self._prepare(ids)
         return pb.PreStartContainerResponse()
@@ -295,7 +295,8 @@ class Servicer:
             await self._worker.run(prepare, self._timings.pre_start, label="preparation of a device")
         except WorkerTimeoutError as error:
             self._rescan()
-            raise PreStartTimeoutError(f"{_named(ids)} could not be prepared: {error}") from error
+            named = f"device{'' if len(ids) == 1 else 's'} {', '.join(map(repr, ids))}"
+            raise PreStartTimeoutError(f"{named} could not be prepared: {error}") from error
         except Exception:
             self._rescan()
             raise
@@ -315,10 +316,6 @@ def _answer(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
         annotations=edits.annotations,
         cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
     )
-
-
-def _named(ids: Sequence[str]) -> str:
-    return f"device{'' if len(ids) == 1 else 's'} {', '.join(map(repr, ids))}"
 
 
 def _decode(request: Message, data: bytes) -> None:
