@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from aosp_plugin.framework.service.logs import milliseconds
+
 LOG = logging.getLogger(__name__)
 
 
@@ -301,10 +303,6 @@ class Conditions:
         with self._changing:
             return [each for (_, name), found in self._current.items() if name == resource for each in found]
 
-    def blocking(self, resource: str) -> list[Condition]:
-        """Return the conditions because of which pods cannot get the devices of a resource."""
-        return [each for each in self.of(resource) if each.kind.blocks]
-
 
 def _log(resource: str, before: Iterable[Condition], after: Iterable[Condition], now: float) -> None:
     """Log the conditions that begin, change their details, and end; ``now`` is a monotonic time."""
@@ -317,5 +315,4 @@ def _log(resource: str, before: Iterable[Condition], after: Iterable[Condition],
     for each in known.values():
         if each.kind.ends:
             subject = {"subject": each.subject} if each.subject else {}
-            duration = round((now - each.started) * 1000, 2)
-            LOG.info(each.kind.ends, extra={**about, **subject, "duration_ms": duration})
+            LOG.info(each.kind.ends, extra={**about, **subject, "duration_ms": milliseconds(now - each.started)})

@@ -94,25 +94,22 @@ class Registration(ABC):
 
     async def run(self) -> None:
         """Serve and stay registered until ``stop`` is set. Raises KubeletError if that is impossible."""
-        async with background_task(self._monitor.report_hangs()):
-            await self._stay_registered()
-
-    async def _stay_registered(self) -> None:
         backoff = Backoff(first=self._timings.first_pause, cap=self._timings.longest_pause)
-        while not self._stop.is_set():
-            self._started, loss = self._clock(), None
-            try:
-                if not await self._wait_for_kubelet():
-                    return
-                self._started = self._clock()
-                await self._monitor.sweep()
-                loss = await self._serve()
-            except RegistrationFailedError as error:
-                self._failed(str(error))
-            if self._starts_over(loss) or self._clock() - self._started >= STABLE:
-                backoff.succeeded()
-            else:
-                await self._pause(backoff.pause())
+        async with background_task(self._monitor.report_hangs()):
+            while not self._stop.is_set():
+                self._started, loss = self._clock(), None
+                try:
+                    if not await self._wait_for_kubelet():
+                        return
+                    self._started = self._clock()
+                    await self._monitor.sweep()
+                    loss = await self._serve()
+                except RegistrationFailedError as error:
+                    self._failed(str(error))
+                if self._starts_over(loss) or self._clock() - self._started >= STABLE:
+                    backoff.succeeded()
+                else:
+                    await self._pause(backoff.pause())
 
     async def close(self) -> None:
         """Release the file events and the worker thread, after ``run`` or instead of it."""

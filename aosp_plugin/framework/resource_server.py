@@ -143,7 +143,7 @@ class ResourceServer(ABC):
 
         A resource without devices is ready: a node may have none, and a restart would bring none back.
         """
-        return not self._conditions.blocking(self.resource_name)
+        return not any(each.kind.blocks for each in self.conditions())
 
     def stop(self, within: float | None = None) -> None:
         """Make ``run`` return, and remove the socket. A part that still runs after ``within`` seconds is abandoned.
@@ -179,7 +179,8 @@ class ResourceServer(ABC):
             finally:
                 if not self._stop.is_set():
                     self.stop()
-                await self._close()
+                self._scan_loop.files.unsubscribe(self._kubelet_files)
+                await self._scan_loop.close(self._close_connections())
 
     @abstractmethod
     def _beside(self) -> Iterable[Coroutine[None, None, None]]:
@@ -197,10 +198,6 @@ class ResourceServer(ABC):
             await self.registration.run()
             for task in others:
                 task.cancel()
-
-    async def _close(self) -> None:
-        self._scan_loop.files.unsubscribe(self._kubelet_files)
-        await self._scan_loop.close(self._close_connections())
 
     async def _close_connections(self) -> None:
         await self.registration.close()

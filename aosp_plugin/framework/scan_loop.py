@@ -122,7 +122,10 @@ class ScanLoop:
         hangs = report_hangs(self.worker, self._conditions, self.backend.resource_name, limit, self._hang_of)
         async with background_task(hangs):
             while not self._stop.is_set():
-                await self._until_due()
+                timeout = max(0.0, self._due - self._clock())
+                await self._clock.wait(self._changes.changed, self._stop, timeout=timeout)
+                if self._changes.changed.is_set():
+                    await debounce(self._changes.changed, self._timings.quiet, self._timings.longest_delay)
                 if self._stop.is_set():
                     return
                 with contextlib.suppress(OSError, PluginError):  # logged and retried
@@ -195,13 +198,6 @@ class ScanLoop:
                 LOG.error("close failed", extra={"error": str(error)})
             elif isinstance(error, BaseException):
                 raise error
-
-    async def _until_due(self) -> None:
-        """Wait until changes or the time make a scan due, or ``stop`` is set."""
-        timeout = max(0.0, self._due - self._clock())
-        await self._clock.wait(self._changes.changed, self._stop, timeout=timeout)
-        if self._changes.changed.is_set():
-            await debounce(self._changes.changed, self._timings.quiet, self._timings.longest_delay)
 
     def _scan(self) -> Found:
         """Scan. Runs in the worker thread.

@@ -72,7 +72,9 @@ class Worker:
             if not result.cancel() and not result.cancelled():
                 result.exception()  # mark it as retrieved, or asyncio would log it
             del future, result  # the traceback of their error has this frame: the cycle would keep the caller's, too
-        raise self._timeout(label, timeout)
+        current = self.current
+        waited = "" if current is None or current[0] == label else f" because of a {current[0]} that has not ended"
+        raise WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
 
     def running(self) -> tuple[str, float] | None:
         """Return label and age, in seconds, of the call that runs; None if there is none. For any thread."""
@@ -94,11 +96,6 @@ class Worker:
         future: Future[T] = Future()
         self._calls.put(partial(contextvars.copy_context().run, self._execute, function, label, future))
         return future
-
-    def _timeout(self, label: str, timeout: float | None) -> WorkerTimeoutError:
-        current = self.current
-        waited = "" if current is None or current[0] == label else f" because of a {current[0]} that has not ended"
-        return WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:

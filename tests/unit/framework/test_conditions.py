@@ -42,7 +42,7 @@ def test_each_kind_is_logged_as_its_row_says(
     begins = [(kind.begins, {"resource": RESOURCE, "error": "broken"})] if kind.begins else []
     assert (logged(caplog), levels) == (begins, [kind.level] * len(begins))
     assert [(each.kind, each.detail) for each in conditions.of(RESOURCE)] == [(kind, "broken")]
-    assert bool(conditions.blocking(RESOURCE)) == kind.blocks
+    assert any(each.kind.blocks for each in conditions.of(RESOURCE)) == kind.blocks
     clock.now += 2.0
     conditions.set(kind, "", resource=RESOURCE)
     assert logged(caplog) == ([(kind.ends, {"resource": RESOURCE, "duration_ms": 2000.0})] if kind.ends else [])
