@@ -14,7 +14,7 @@ import pytest
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend, ClaimParameters, Found
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
-from aosp_plugin.framework.dra import driver_names
+from aosp_plugin.framework.dra import slices
 from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
 from aosp_plugin.framework.dra.claim_records import (
     Claim,
@@ -119,8 +119,8 @@ class DirectoryBackend(Backend[Found]):
 
 def place(device_id: str) -> dict[str, str]:
     """Return driver, pool and device name of a device, as in the result of an allocation."""
-    pool = driver_names.pool_name(NODE, driver_names.block_of(device_id))
-    return {"driver": DRIVER, "pool": pool, "device": driver_names.device_name(device_id)}
+    pool = slices.pool_name(NODE, slices.block_of(device_id))
+    return {"driver": DRIVER, "pool": pool, "device": slices.device_name(device_id)}
 
 
 def reference(uid: str) -> ClaimReference:

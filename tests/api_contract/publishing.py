@@ -11,9 +11,8 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import Found
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.driver_names import device_name
 from aosp_plugin.framework.dra.publisher import SlicePublisher
-from aosp_plugin.framework.dra.slices import Identity, taint_probe
+from aosp_plugin.framework.dra.slices import Identity, device_name, taint_probe
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.runtime import Runtime
 from tests.api_contract.common import PATIENCE, SLICES, Checks, delete_collection, next_change, version_of, watching

@@ -26,8 +26,8 @@ from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi import CdiDevice, encode, qualified_name, spec_of, translate_errors
 from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.dra.claim_records import UID, ClaimRecord, PreparedDevice
-from aosp_plugin.framework.dra.driver_names import claim_kind
 from aosp_plugin.framework.dra.record_store import Others, RecordStore
+from aosp_plugin.framework.dra.slices import claim_kind
 from aosp_plugin.framework.errors import BackendError, ClaimRecordError, FormerClaimError, PluginError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Repaired

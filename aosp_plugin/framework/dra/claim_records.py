@@ -12,7 +12,7 @@ import msgspec
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.dra import driver_names
+from aosp_plugin.framework.dra import slices
 from aosp_plugin.framework.errors import ClaimError, ClaimRefusedError
 
 MAX_RECORD_BYTES = 64 * 1024
@@ -186,8 +186,8 @@ def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], s
     """Return the ID of each device by its pool and name."""
     return {
         (
-            driver_names.pool_name(node_name, driver_names.block_of(device_id)),
-            driver_names.device_name(device_id),
+            slices.pool_name(node_name, slices.block_of(device_id)),
+            slices.device_name(device_id),
         ): device_id
         for device_id in ids
     }

@@ -32,7 +32,7 @@ from aosp_plugin.framework.conditions import (
     Condition,
     Kind,
 )
-from aosp_plugin.framework.dra import driver_names
+from aosp_plugin.framework.dra import slices
 from aosp_plugin.framework.dra.api_claims import ApiClaims
 from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
 from aosp_plugin.framework.dra.claim_records import (
@@ -364,7 +364,7 @@ class Claims:
         claim = await self.api.find(reference, timeout)
         if claim is None:
             return None
-        unlisted = {(each.pool, each.device): driver_names.device_id(each.device) for each in claim.results}
+        unlisted = {(each.pool, each.device): slices.device_id(each.device) for each in claim.results}
         try:
             return record_of(reference, claim, self._driver, {**unlisted, **listed})
         except ClaimError:

@@ -272,7 +272,8 @@ class SlicePublisher:
         return {each.name: each for each in found if self._is_own(each)}
 
     def _is_own(self, stored: StoredSlice) -> bool:
-        return stored.belongs_to(self._identity.driver, self._identity.node_name)
+        identity = self._identity
+        return (stored.spec.get("driver"), stored.spec.get("nodeName")) == (identity.driver, identity.node_name)
 
     def _is_right(self, stored: StoredSlice | None) -> bool:
         """Return whether a slice exists as it should."""

@@ -27,7 +27,7 @@ from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.devices import is_extended_resource_name
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
-from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics

@@ -29,8 +29,8 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra import claim_records
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, RequestRecord
-from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.dra.record_store import Content, Others
+from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.podresources_client import Allocatable, Allocations, Owner, PodResources
 from kubelet_standin import Kubelet
 from kubelet_standin import PodResources as PodResourcesServer

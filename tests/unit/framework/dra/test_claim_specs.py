@@ -15,7 +15,7 @@ from aosp_plugin.framework.dra.claim_records import (
     RequestRecord,
     uid_problem,
 )
-from aosp_plugin.framework.dra.driver_names import driver_name_problem
+from aosp_plugin.framework.dra.slices import driver_name_problem
 from aosp_plugin.framework.errors import CdiError
 
 DRIVER = "phone.aosp.io"
