@@ -15,17 +15,10 @@ from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFou
 from aosp_plugin.framework.backend import Backend, ClaimParameters, Found
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.dra import slices
-from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
-from aosp_plugin.framework.dra.claim_records import (
-    Claim,
-    ClaimRecord,
-    ClaimReference,
-    PreparedDevice,
-    device_ids,
-    record_of,
-)
+from aosp_plugin.framework.dra.api_claims import Claim, device_ids, record_of
+from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs, PreparedDevice
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, ClaimReference, RecordStore
 from aosp_plugin.framework.dra.claims import Claims
-from aosp_plugin.framework.dra.record_store import RecordStore
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics, Repaired, Result

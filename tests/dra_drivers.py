@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import cast
 
 from aosp_plugin.framework.clock import Stop
-from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
+from aosp_plugin.framework.dra.claim_host import PreparedDevice
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.events.file_events import FileEvents

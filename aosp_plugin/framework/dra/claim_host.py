@@ -25,8 +25,7 @@ from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi import CdiDevice, encode, qualified_name, spec_of, translate_errors
 from aosp_plugin.framework.devices import ContainerEdits
-from aosp_plugin.framework.dra.claim_records import UID, ClaimRecord, PreparedDevice
-from aosp_plugin.framework.dra.record_store import Others, RecordStore
+from aosp_plugin.framework.dra.claim_records import UID, ClaimRecord, Others, RecordStore
 from aosp_plugin.framework.dra.slices import claim_kind
 from aosp_plugin.framework.errors import BackendError, ClaimRecordError, FormerClaimError, PluginError
 from aosp_plugin.framework.inventory import Inventory
@@ -36,6 +35,18 @@ LOG = logging.getLogger(__name__)
 
 _MODE = 0o600
 """Only the container runtime, which runs as root, reads specs: parameters of claims may be confidential."""
+
+
+class PreparedDevice(NamedTuple):
+    """A device of a prepared claim, as the kubelet passes it to containers."""
+
+    requests: tuple[str, ...]
+    """Names of the requests that have the device, without the names of subrequests."""
+    pool: str
+    device: str
+    """Name in the ResourceSlice."""
+    cdi_devices: tuple[str, ...]
+    """Qualified CDI names, such as example.com/gpu=NAME; empty if the container gets nothing with this device."""
 
 
 class Repairs(NamedTuple):
@@ -294,6 +305,7 @@ class ClaimSpecs:
         """
         prepared, in_spec = [], []
         for request in record.requests:
+            main_name = request.name.partition("/")[0]  # without the name of the subrequest
             for device in request.devices:
                 own = edits[device.id]
                 if own.annotations:
@@ -303,7 +315,7 @@ class ClaimSpecs:
                     name = f"{record.uid}-{device.name}"
                     in_spec.append(CdiDevice(name, own))
                     cdi_devices = (qualified_name(self._kind, name), *cdi_devices)
-                prepared.append(PreparedDevice((request.main_name,), device.pool, device.name, cdi_devices))
+                prepared.append(PreparedDevice((main_name,), device.pool, device.name, cdi_devices))
         self._written[record.uid] = self._replace(record.uid, in_spec) if in_spec else None
         return tuple(prepared)
 

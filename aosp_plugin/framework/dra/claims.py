@@ -33,18 +33,9 @@ from aosp_plugin.framework.conditions import (
     Kind,
 )
 from aosp_plugin.framework.dra import slices
-from aosp_plugin.framework.dra.api_claims import ApiClaims
-from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
-from aosp_plugin.framework.dra.claim_records import (
-    Claim,
-    ClaimRecord,
-    ClaimReference,
-    PreparedDevice,
-    device_ids,
-    record_of,
-    uid_problem,
-)
-from aosp_plugin.framework.dra.record_store import BOOT_ID_FILE, RecordStore
+from aosp_plugin.framework.dra.api_claims import ApiClaims, Claim, device_ids, record_of
+from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs, PreparedDevice
+from aosp_plugin.framework.dra.claim_records import BOOT_ID_FILE, UID, ClaimRecord, ClaimReference, RecordStore
 from aosp_plugin.framework.errors import (
     CdiError,
     ClaimError,
@@ -92,7 +83,7 @@ class Claims:
     ) -> None:
         """``worker`` is the one that scans ``backend``, with its result in ``inventory``. The host is not accessed.
 
-        ``get_claim`` returns the claim with a namespace and name (``claim_records.get_claim``). Directories are paths
+        ``get_claim`` returns the claim with a namespace and name (``api_claims.get_claim``). Directories are paths
         of this process. ``pods_changed`` is called when a claim was prepared or unprepared.
         """
         self._driver = driver
@@ -163,8 +154,8 @@ class Claims:
         again, with the same UID and other devices.
         """
         namespace, name, uid = reference
-        if problem := uid_problem(uid):
-            raise ClaimError(problem)
+        if UID.fullmatch(uid) is None:
+            raise ClaimError(f"the UID {uid!r} has other characters than letters, digits and dashes")
         existing = self.prepared.get(uid)
         if existing is None and self.withheld:
             raise ClaimError(self.withheld)
@@ -361,7 +352,7 @@ class Claims:
         Its devices need not be listed any more.
         """
         listed = await self._device_ids(timeout)
-        claim = await self.api.find(reference, timeout)
+        claim = await self.api.find(reference.namespace, reference.name, timeout)
         if claim is None:
             return None
         unlisted = {(each.pool, each.device): slices.device_id(each.device) for each in claim.results}

@@ -9,7 +9,7 @@ from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import ServiceAccount
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra import slices
-from aosp_plugin.framework.dra.claim_records import get_claim
+from aosp_plugin.framework.dra.api_claims import get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.publisher import SlicePublisher

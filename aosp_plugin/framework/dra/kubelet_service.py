@@ -24,7 +24,8 @@ from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
 from aosp_plugin.framework.clock import Stop
 from aosp_plugin.framework.devices import shortened
-from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
+from aosp_plugin.framework.dra.claim_host import PreparedDevice
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import KubeletDirectoryError, PluginError
 from aosp_plugin.framework.events.file_events import Subscription

@@ -13,7 +13,8 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.protocol import NotFoundError
-from aosp_plugin.framework.dra.claim_records import ClaimReference, get_claim
+from aosp_plugin.framework.dra.api_claims import get_claim
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from kubelet_standin.apiserver.faults import Fault

@@ -7,14 +7,9 @@ from typing import Any
 import pytest
 
 from aosp_plugin.framework.devices import ContainerEdits, DeviceNode
-from aosp_plugin.framework.dra.claim_host import ClaimSpecs
-from aosp_plugin.framework.dra.claim_records import (
-    ClaimRecord,
-    DeviceRecord,
-    PreparedDevice,
-    RequestRecord,
-    uid_problem,
-)
+from aosp_plugin.framework.dra import claim_records
+from aosp_plugin.framework.dra.claim_host import ClaimSpecs, PreparedDevice
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, DeviceRecord, RequestRecord
 from aosp_plugin.framework.dra.slices import driver_name_problem
 from aosp_plugin.framework.errors import CdiError
 
@@ -95,7 +90,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 
 def test_names_that_cdi_rejects_are_known() -> None:
-    assert all(map(uid_problem, ("", "-a", "a-", "a/b", "..", "a.b", "a" * 65, "é")))
-    assert not uid_problem(UID)
+    assert not any(map(claim_records.UID.fullmatch, ("", "-a", "a-", "a/b", "..", "a.b", "a" * 65, "é")))
+    assert claim_records.UID.fullmatch(UID)
     assert driver_name_problem("aosp.io/phone") is None
     assert "must have at least two characters, start with a letter" in (driver_name_problem("aosp.io/7phones") or "")
