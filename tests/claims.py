@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend, ClaimParameters, Found
 from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.dra import slices
 from aosp_plugin.framework.dra.api_claims import Claim, device_ids, record_of
-from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs, PreparedDevice
+from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
 from aosp_plugin.framework.dra.claim_records import ClaimRecord, ClaimReference, RecordStore
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
@@ -279,14 +280,14 @@ def make_node(root: Path) -> Node:
     return Node(root, DirectoryBackend(root / "phones"), FakeSource(), Metrics())
 
 
-def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedDevice, ...] | ClaimRecord:
+def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[pb.Device, ...] | ClaimRecord:
     """Prepare a claim with one request that has these devices, in this thread."""
     claim = msgspec.convert(claim_object(uid, {"phone": ids}), Claim)
     wanted = record_of(reference(uid), claim, DRIVER, device_ids(NODE, node.backend.ids))
     return host.prepare(wanted)
 
 
-async def prepared_devices(claims: Claims, claim: ClaimReference) -> list[PreparedDevice]:
+async def prepared_devices(claims: Claims, claim: ClaimReference) -> list[pb.Device]:
     """Prepare a claim, which has to succeed."""
     return list(await claims.prepare(claim, PATIENCE))
 

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from aosp_plugin.framework import atomic_file
+from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi import CdiDevice, encode, qualified_name, spec_of, translate_errors
 from aosp_plugin.framework.devices import ContainerEdits
@@ -35,18 +36,6 @@ LOG = logging.getLogger(__name__)
 
 _MODE = 0o600
 """Only the container runtime, which runs as root, reads specs: parameters of claims may be confidential."""
-
-
-class PreparedDevice(NamedTuple):
-    """A device of a prepared claim, as the kubelet passes it to containers."""
-
-    requests: tuple[str, ...]
-    """Names of the requests that have the device, without the names of subrequests."""
-    pool: str
-    device: str
-    """Name in the ResourceSlice."""
-    cdi_devices: tuple[str, ...]
-    """Qualified CDI names, such as example.com/gpu=NAME; empty if the container gets nothing with this device."""
 
 
 class Repairs(NamedTuple):
@@ -70,7 +59,7 @@ class ClaimHost:
         self._prepared: set[str] = set()
         """The claims that this process has prepared."""
 
-    def prepare(self, wanted: ClaimRecord) -> tuple[PreparedDevice, ...] | ClaimRecord:
+    def prepare(self, wanted: ClaimRecord) -> tuple[pb.Device, ...] | ClaimRecord:
         """Prepare a claim, and return its devices; return another claim that still has one of them.
 
         The devices of a claim that is prepared already stay as they are, and its spec is written again. Raises OSError
@@ -153,7 +142,7 @@ class ClaimHost:
             problems[""] = error.with_traceback(None)
         return Repairs(problems, done)
 
-    def _prepare(self, record: ClaimRecord) -> tuple[PreparedDevice, ...]:
+    def _prepare(self, record: ClaimRecord) -> tuple[pb.Device, ...]:
         """Prepare the devices, which stay as they are if they are prepared, and write the spec."""
         edits: dict[str, ContainerEdits] = {}
         for request in record.requests:
@@ -295,7 +284,7 @@ class ClaimSpecs:
         """Return the path of the spec of a claim, in another ``directory`` if given."""
         return os.path.join(directory or self.directory, f"{self._stem}{uid}.json")
 
-    def write(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> tuple[PreparedDevice, ...]:
+    def write(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> tuple[pb.Device, ...]:
         """Write the spec of a claim, even if it has this content already, and return the devices for the kubelet.
 
         ``edits`` has the edits of each device by its ID. A device without edits has no CDI device, because no runtime
@@ -305,17 +294,24 @@ class ClaimSpecs:
         """
         prepared, in_spec = [], []
         for request in record.requests:
-            main_name = request.name.partition("/")[0]  # without the name of the subrequest
+            main_name = request.name.partition("/")[0]  # without the subrequest: containers refer to this name
             for device in request.devices:
                 own = edits[device.id]
                 if own.annotations:
                     raise BackendError(f"device {device.id}: annotations of a container are not possible for claims")
-                cdi_devices = tuple(own.cdi_devices)
+                cdi_names = [*own.cdi_devices]
                 if own.devices or own.mounts or own.environment:
                     name = f"{record.uid}-{device.name}"
                     in_spec.append(CdiDevice(name, own))
-                    cdi_devices = (qualified_name(self._kind, name), *cdi_devices)
-                prepared.append(PreparedDevice((main_name,), device.pool, device.name, cdi_devices))
+                    cdi_names.insert(0, qualified_name(self._kind, name))
+                prepared.append(
+                    pb.Device(
+                        request_names=[main_name],
+                        pool_name=device.pool,
+                        device_name=device.name,
+                        cdi_device_ids=cdi_names,
+                    )
+                )
         self._written[record.uid] = self._replace(record.uid, in_spec) if in_spec else None
         return tuple(prepared)
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from prometheus_client import Counter, Histogram
 
 from aosp_plugin.framework.aio import call_in_loop, debounce
+from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
@@ -34,7 +35,7 @@ from aosp_plugin.framework.conditions import (
 )
 from aosp_plugin.framework.dra import slices
 from aosp_plugin.framework.dra.api_claims import ApiClaims, Claim, device_ids, record_of
-from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs, PreparedDevice
+from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
 from aosp_plugin.framework.dra.claim_records import BOOT_ID_FILE, UID, ClaimRecord, ClaimReference, RecordStore
 from aosp_plugin.framework.errors import (
     CdiError,
@@ -125,7 +126,7 @@ class Claims:
         """Whether another process has the claims of the driver. May be read in any thread."""
         return self._store.is_served_elsewhere
 
-    async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[PreparedDevice]:
+    async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[pb.Device]:
         """Prepare a claim within ``seconds``, and return its devices. Raises OSError and PluginError.
 
         No claim is left half prepared, even if the caller is cancelled.
@@ -174,7 +175,7 @@ class Claims:
             raise ClaimError(str(error)) from error
         return record_of(reference, claim, self._driver, ids)
 
-    async def _prepare_when_free(self, wanted: ClaimRecord, end: float) -> Sequence[PreparedDevice]:
+    async def _prepare_when_free(self, wanted: ClaimRecord, end: float) -> Sequence[pb.Device]:
         """Prepare a claim as soon as no other claim has its devices. Raises OSError and PluginError."""
         since = math.inf
         try:
