@@ -17,7 +17,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -212,7 +212,10 @@ class ClaimHost:
     def _require_intact(self) -> None:
         """Raise ClaimRecordError for damaged records, which may be of any device."""
         if damaged := [*map(self._store.path, self._store.damaged), *self._store.others().damaged]:
-            raise _damaged(damaged)
+            raise ClaimRecordError(
+                f"the claim record {', '.join(damaged)} is damaged: no device is released and no further claim is "
+                "prepared until the API server has shown the claim; if its pod has ended, remove the file"
+            )
 
     def _fault(self, record: ClaimRecord, ended: Mapping[str, ClaimRecord | None]) -> Repaired | None:
         """Return what of a prepared claim is lost, or that the claim does not exist any more. Write a lost record."""
@@ -259,13 +262,6 @@ class ClaimHost:
         elif not (os.path.exists(self._specs.directory) and os.path.samefile(former, self._specs.directory)):
             self._specs.remove(record.uid, former)
             LOG.info("CDI spec of a claim removed from the former directory", extra=fields)
-
-
-def _damaged(paths: Iterable[str]) -> ClaimRecordError:
-    return ClaimRecordError(
-        f"the claim record {', '.join(paths)} is damaged: no device is released and no further claim is prepared until "
-        "the API server has shown the claim; if its pod has ended, remove the file"
-    )
 
 
 class ClaimSpecs:
@@ -315,13 +311,13 @@ class ClaimSpecs:
         self._written[record.uid] = self._replace(record.uid, in_spec) if in_spec else None
         return tuple(prepared)
 
-    def remove(self, uid: str, directory: str = "") -> bool:
-        """Remove the spec of a claim; return whether it existed. Raises CdiError."""
+    def remove(self, uid: str, directory: str = "") -> None:
+        """Remove the spec of a claim, if there is one. Raises CdiError."""
         path = self.path(uid, directory)
         if not directory:
             self._written.pop(uid, None)
         with translate_errors(path):
-            return atomic_file.remove(path)
+            atomic_file.remove(path)
 
     def is_intact(self, uid: str) -> bool:
         """Return whether the spec of a claim is as this process has written it. Raises CdiError."""
