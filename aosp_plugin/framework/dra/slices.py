@@ -81,6 +81,7 @@ def claim_kind(driver: str) -> str:
     return f"{driver}/claim"
 
 
+@functools.lru_cache(maxsize=16384)
 def device_name(device_id: str) -> str:
     """Return the name of a device in slices, a DNS label; different IDs have different names.
 
@@ -109,6 +110,7 @@ def device_id(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str
     return known.get(name, name) if "--" in name else name.replace("-", "_")
 
 
+@functools.lru_cache(maxsize=16384)
 def block_of(device_id: str) -> str:
     """Return the block of devices to which a device belongs, from its ID alone, so that it never changes.
 
@@ -210,8 +212,7 @@ def wanted_slices(
     blocks: dict[str, dict[str, Json]] = collections.defaultdict(dict)
     left_out = []
     for device in devices:
-        block_name, name = _place(device.id)
-        block = blocks[block_name]
+        block, name = blocks[block_of(device.id)], device_name(device.id)
         if name in block or len(block) == DEVICES_PER_SLICE:
             left_out.append(device.id)
         elif device.healthy or taints:
@@ -284,12 +285,6 @@ def comparable(value: Any) -> Any:
     if isinstance(value, list):
         return [comparable(member) for member in value]
     return value
-
-
-@functools.lru_cache(maxsize=16384)
-def _place(device_id: str) -> tuple[str, str]:
-    """Return block and name of a device."""
-    return block_of(device_id), device_name(device_id)
 
 
 def _slice(block: str, devices: Sequence[Json], identity: Identity) -> Json:
