@@ -126,8 +126,8 @@ class ApiClaims:
                 raise
             return None
 
-    async def ask(self, record: ClaimRecord, timeout: float) -> bool | None:
-        """Ask the API server whether a prepared claim needs its devices; None without an answer in ``timeout`` seconds.
+    async def ask(self, record: ClaimRecord, timeout: float) -> bool:
+        """Ask whether a prepared claim needs its devices; return whether the API server answers in ``timeout`` seconds.
 
         A claim that is no longer allocated, or has other devices now, does not need the devices of its record. A claim
         that the API server refuses to show may need them. A claim that has not needed them for
@@ -137,13 +137,12 @@ class ApiClaims:
             claim = await self.find(record.namespace, record.name, timeout)
         except ApiError as error:
             self.keep(record.uid)
-            return None if error.transient else True
+            return not error.transient
         if claim is not None and is_needed(record, claim):
             self.keep(record.uid)
-            return True
-        if record.driver == self._driver:  # the other driver releases its claims
+        elif record.driver == self._driver:  # another driver releases its claims itself
             self.not_needed(record.uid, record)
-        return False
+        return True
 
     def not_needed(self, key: str, record: ClaimRecord | None) -> None:
         """Note that the API server does not have a claim."""
@@ -169,13 +168,7 @@ async def get_claim(api: ApiClient, namespace: str, name: str) -> Claim:
 
 def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], str]:
     """Return the ID of each device by its pool and name."""
-    return {
-        (
-            slices.pool_name(node_name, slices.block_of(device_id)),
-            slices.device_name(device_id),
-        ): device_id
-        for device_id in ids
-    }
+    return {(slices.pool_name(node_name, slices.block_of(each)), slices.device_name(each)): each for each in ids}
 
 
 def is_needed(record: ClaimRecord, claim: Claim) -> bool:

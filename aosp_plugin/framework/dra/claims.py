@@ -370,11 +370,10 @@ class Claims:
         if everything:
             self._ask_all_due = now + self._timings.claim_ask
         for record in [*self.prepared.values()]:
-            if everything or record.uid in gone:
-                is_needed = await self.api.ask(record, self._timings.hang)
-                if is_needed is None:  # the API server does not answer: the next round asks again
-                    self._ask_all_due = now if everything else self._ask_all_due
-                    return
+            is_due = everything or record.uid in gone
+            if is_due and not await self.api.ask(record, self._timings.hang):  # the next round asks again
+                self._ask_all_due = now if everything else self._ask_all_due
+                return
 
     def _records_changed(self) -> None:
         self._superseded.set()
