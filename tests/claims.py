@@ -11,20 +11,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend, ClaimParameters, ContainerEdits, Device, DeviceNode, Found, Mount
-from aosp_plugin.framework.dra import driver_names
+from aosp_plugin.framework.dra import slices
+from aosp_plugin.framework.dra.api_claims import Claim, device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
-from aosp_plugin.framework.dra.claim_records import (
-    Claim,
-    ClaimRecord,
-    ClaimReference,
-    PreparedDevice,
-    device_ids,
-    record_of,
-)
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, ClaimReference, RecordStore
 from aosp_plugin.framework.dra.claims import Claims
-from aosp_plugin.framework.dra.record_store import RecordStore
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics, Repaired, Result
@@ -118,8 +112,8 @@ class DirectoryBackend(Backend[Found]):
 
 def place(device_id: str) -> dict[str, str]:
     """Return driver, pool and device name of a device, as in the result of an allocation."""
-    pool = driver_names.pool_name(NODE, driver_names.block_of(device_id))
-    return {"driver": DRIVER, "pool": pool, "device": driver_names.device_name(device_id)}
+    pool = slices.pool_name(NODE, slices.block_of(device_id))
+    return {"driver": DRIVER, "pool": pool, "device": slices.device_name(device_id)}
 
 
 def reference(uid: str) -> ClaimReference:
@@ -285,14 +279,14 @@ def make_node(root: Path) -> Node:
     return Node(root, DirectoryBackend(root / "phones"), FakeSource(), Metrics())
 
 
-def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedDevice, ...] | ClaimRecord:
+def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[pb.Device, ...] | ClaimRecord:
     """Prepare a claim with one request that has these devices, in this thread."""
     claim = msgspec.convert(claim_object(uid, {"phone": ids}), Claim)
     wanted = record_of(reference(uid), claim, DRIVER, device_ids(NODE, node.backend.ids))
     return host.prepare(wanted)
 
 
-async def prepared_devices(claims: Claims, claim: ClaimReference) -> list[PreparedDevice]:
+async def prepared_devices(claims: Claims, claim: ClaimReference) -> list[pb.Device]:
     """Prepare a claim, which has to succeed."""
     return list(await claims.prepare(claim, PATIENCE))
 

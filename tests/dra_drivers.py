@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import cast
 
-from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
+from aosp_plugin.framework.api import dra_pb2 as pb
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.file_events import FileEvents
@@ -47,12 +48,19 @@ class Handler:
         self.devices: Sequence[DeviceHealth] = ()
         self.changed = asyncio.Event()
 
-    async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[PreparedDevice]:
+    async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[pb.Device]:
         """Prepare a claim."""
         await self._begin(seconds)
         self.prepared.append(reference.name)
         self.ended.set()
-        return [PreparedDevice(("phone",), "node/00000", reference.name, (f"example.com/phone={reference.uid}",))]
+        return [
+            pb.Device(
+                request_names=["phone"],
+                pool_name="node/00000",
+                device_name=reference.name,
+                cdi_device_ids=[f"example.com/phone={reference.uid}"],
+            )
+        ]
 
     async def unprepare(self, reference: ClaimReference, seconds: float) -> None:
         """Unprepare a claim."""

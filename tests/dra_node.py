@@ -11,7 +11,7 @@ from typing import Any
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
-from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.slices import driver_name
 from kubelet_standin import DraClaim, DraKubelet, KubeletVersion
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.apiserver.node_api import NodeApi

@@ -26,7 +26,7 @@ from aosp_plugin.binder.provision.phone_mount import (
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.sources import node_name
-from aosp_plugin.framework.dra.record_store import claims_on_host
+from aosp_plugin.framework.dra.claim_records import claims_on_host
 from aosp_plugin.framework.errors import ClaimRecordError
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import logs

@@ -17,7 +17,7 @@ from aosp_plugin.config.keys import DEFAULTS, Config, NamedSets, NumberedSets, R
 from aosp_plugin.config.values import OWN_BINDERFS, Api, ProvisionedBy, Recreate, normalised
 from aosp_plugin.framework.backend import CDI
 from aosp_plugin.framework.cdi import kind_problem
-from aosp_plugin.framework.dra.driver_names import driver_name, driver_name_problem
+from aosp_plugin.framework.dra.slices import driver_name, driver_name_problem
 from aosp_plugin.framework.errors import ConfigError
 from aosp_plugin.framework.service.address import conflicts, joined_address, listen_address
 

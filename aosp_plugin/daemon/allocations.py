@@ -23,8 +23,8 @@ from aosp_plugin.daemon import held_devices
 from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords, OtherRecord
 from aosp_plugin.daemon.held_devices import Known
 from aosp_plugin.framework.conditions import Conditions
+from aosp_plugin.framework.dra.claim_records import Others
 from aosp_plugin.framework.dra.driver import DraDriver
-from aosp_plugin.framework.dra.record_store import Others
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.podresources_client import ALLOCATIONS_INTERVAL, Allocations, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer

@@ -20,7 +20,7 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.apiserver.credentials import in_cluster
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
-from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.errors import ConfigError, PluginError
 from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.resource_server import ResourceServer

@@ -33,9 +33,9 @@ from aosp_plugin.binder.driver.host import HostError
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, Condition, Conditions
-from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.claim_records import Others
 from aosp_plugin.framework.dra.kubelet_service import RegistryDirectory
-from aosp_plugin.framework.dra.record_store import Others
+from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.timing import DEFAULT

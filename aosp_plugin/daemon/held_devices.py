@@ -15,8 +15,8 @@ from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import unreplicated
 from aosp_plugin.config.values import Api
 from aosp_plugin.daemon.device_records import DeviceRecord, OtherRecord
-from aosp_plugin.framework.dra.driver_names import driver_name
-from aosp_plugin.framework.dra.record_store import Content
+from aosp_plugin.framework.dra.claim_records import Content
+from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.podresources_client import Allocations
 
 DISABLED = "pod_resources_socket is empty: end its pods, then remove its record from aosp-plugin in kubelet_dir"

@@ -23,8 +23,8 @@ from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin.plugin import KubeletView
+from aosp_plugin.framework.dra.claim_records import claims_on_host
 from aosp_plugin.framework.dra.driver import DraDriver
-from aosp_plugin.framework.dra.record_store import claims_on_host
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources

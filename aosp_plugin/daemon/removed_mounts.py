@@ -16,7 +16,7 @@ from aosp_plugin.backend.catalog import MOUNTS_UNREADABLE
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.conditions import Conditions
-from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.sockets import is_removed_mount
 from aosp_plugin.framework.timing import DEFAULT

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
 from aosp_plugin.framework.conditions import ALLOCATIONS_UNKNOWN, Conditions
-from aosp_plugin.framework.dra import driver_names
+from aosp_plugin.framework.dra import slices
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.sockets import SocketIdentity, identify, open_channel
 from aosp_plugin.framework.worker import Worker
@@ -202,8 +202,8 @@ def allocations_in(
     owners: dict[str, dict[str, tuple[Owner, ...]]] = {name: {} for name in resources}
     by_plugin: dict[str, set[str]] = {name: set() for name in resources}
     by_claim: dict[str, set[str]] = {name: set() for name in resources}
-    drivers = {driver_names.driver_name(name): name for name in resources}
-    known = cache(lambda name: driver_names.ids_by_name(resources[name]))
+    drivers = {slices.driver_name(name): name for name in resources}
+    known = cache(lambda name: slices.ids_by_name(resources[name]))
     for pod in response.pod_resources:
         for container in pod.containers:
             owner = Owner(pod.namespace, pod.name, container.name)
@@ -214,7 +214,7 @@ def allocations_in(
             for claim in container.dynamic_resources:
                 for device in claim.claim_resources:
                     if (resource := drivers.get(device.driver_name)) is not None:
-                        device_id = driver_names.device_id(device.device_name, known(resource))
+                        device_id = slices.device_id(device.device_name, known(resource))
                         by_claim[resource].add(device_id)
                         _add(owners[resource], [device_id], owner)
     return Allocations(owners=owners, by_plugin=_frozen(by_plugin), by_claim=_frozen(by_claim))

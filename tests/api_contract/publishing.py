@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import Device, Found
-from aosp_plugin.framework.dra.driver_names import device_name
 from aosp_plugin.framework.dra.publisher import SlicePublisher
-from aosp_plugin.framework.dra.slices import Identity, taint_probe
+from aosp_plugin.framework.dra.slices import Identity, device_name, taint_probe
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import background_task

@@ -211,18 +211,6 @@ class ApiClient:
         self, request: Request, query: Mapping[str, str], body: Body | None = None
     ) -> aiohttp.ClientResponse:
         """Send a request, and return the beginning of an answer in JSON with status 2xx, which the caller closes."""
-        response = await self._send(request, query, body)
-        success = 200 <= response.status < 300  # noqa: PLR2004 - HTTP's class
-        if success and response.content_type == JSON:
-            return response
-        async with response:
-            if success:
-                problem = f"the answer is not JSON but {one_line(response.content_type)}"
-                raise ApiUnavailableError(request, problem, status=response.status)
-            retry_after = response.headers.get("Retry-After", "")
-            raise from_answer(request, response.status, await _beginning(response, MAX_ERROR), retry_after)
-
-    async def _send(self, request: Request, query: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
         from yarl import URL  # noqa: PLC0415 - a part of aiohttp
 
         access = await self._credentials.access(request)
@@ -245,7 +233,15 @@ class ApiClient:
             code = str(response.status)
         finally:
             self._observer(request.verb, resource_of(request.path)[-1], code, time.monotonic() - began)
-        return response
+        success = 200 <= response.status < 300  # noqa: PLR2004 - HTTP's class
+        if success and response.content_type == JSON:
+            return response
+        async with response:
+            if success:
+                problem = f"the answer is not JSON but {one_line(response.content_type)}"
+                raise ApiUnavailableError(request, problem, status=response.status)
+            retry_after = response.headers.get("Retry-After", "")
+            raise from_answer(request, response.status, await _beginning(response, MAX_ERROR), retry_after)
 
 
 async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:

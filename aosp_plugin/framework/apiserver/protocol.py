@@ -105,14 +105,12 @@ class ApiError(PluginError):
         reason: str = "",
         retry_after: float | None = None,
     ) -> None:
-        """``problem`` is a line of text; the other arguments are the attributes."""
+        """``problem`` is a line of text; ``request`` is None if it concerns no single one."""
         super().__init__(f"API server: {f'{request}: ' if request else ''}{problem}")
-        self.verb, self.path = request or ("", "")
         self.status = status
         """HTTP status; 0 without a usable answer."""
         self.reason = reason
         """The API's reason, such as AlreadyExists, Conflict or Expired; empty if the answer has none."""
-        self.message = problem
         self.retry_after = retry_after
         """Seconds after which the server asks to try again; None if it does not."""
 

@@ -17,16 +17,16 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from aosp_plugin.framework import atomic_file
+from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.backend import Backend, ContainerEdits
 from aosp_plugin.framework.cdi import CdiDevice, encode, qualified_name, spec_of, translate_errors
-from aosp_plugin.framework.dra.claim_records import UID, ClaimRecord, PreparedDevice
-from aosp_plugin.framework.dra.driver_names import claim_kind
-from aosp_plugin.framework.dra.record_store import Others, RecordStore
+from aosp_plugin.framework.dra.claim_records import UID, ClaimRecord, Others, RecordStore
+from aosp_plugin.framework.dra.slices import claim_kind
 from aosp_plugin.framework.errors import BackendError, ClaimRecordError, FormerClaimError, PluginError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Repaired
@@ -58,7 +58,7 @@ class ClaimHost:
         self._prepared: set[str] = set()
         """The claims that this process has prepared."""
 
-    def prepare(self, wanted: ClaimRecord) -> tuple[PreparedDevice, ...] | ClaimRecord:
+    def prepare(self, wanted: ClaimRecord) -> tuple[pb.Device, ...] | ClaimRecord:
         """Prepare a claim, and return its devices; return another claim that still has one of them.
 
         The devices of a claim that is prepared already stay as they are, and its spec is written again. Raises OSError
@@ -141,7 +141,7 @@ class ClaimHost:
             problems[""] = error.with_traceback(None)
         return Repairs(problems, done)
 
-    def _prepare(self, record: ClaimRecord) -> tuple[PreparedDevice, ...]:
+    def _prepare(self, record: ClaimRecord) -> tuple[pb.Device, ...]:
         """Prepare the devices, which stay as they are if they are prepared, and write the spec."""
         edits: dict[str, ContainerEdits] = {}
         for request in record.requests:
@@ -211,7 +211,10 @@ class ClaimHost:
     def _require_intact(self) -> None:
         """Raise ClaimRecordError for damaged records, which may be of any device."""
         if damaged := [*map(self._store.path, self._store.damaged), *self._store.others().damaged]:
-            raise _damaged(damaged)
+            raise ClaimRecordError(
+                f"the claim record {', '.join(damaged)} is damaged: no device is released and no further claim is "
+                "prepared until the API server has shown the claim; if its pod has ended, remove the file"
+            )
 
     def _fault(self, record: ClaimRecord, ended: Mapping[str, ClaimRecord | None]) -> Repaired | None:
         """Return what of a prepared claim is lost, or that the claim does not exist any more. Write a lost record."""
@@ -260,13 +263,6 @@ class ClaimHost:
             LOG.info("CDI spec of a claim removed from the former directory", extra=fields)
 
 
-def _damaged(paths: Iterable[str]) -> ClaimRecordError:
-    return ClaimRecordError(
-        f"the claim record {', '.join(paths)} is damaged: no device is released and no further claim is prepared until "
-        "the API server has shown the claim; if its pod has ended, remove the file"
-    )
-
-
 class ClaimSpecs:
     """The CDI specs of one driver's claims. To be used in the worker thread, with the lock of the records."""
 
@@ -283,7 +279,7 @@ class ClaimSpecs:
         """Return the path of the spec of a claim, in another ``directory`` if given."""
         return os.path.join(directory or self.directory, f"{self._stem}{uid}.json")
 
-    def write(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> tuple[PreparedDevice, ...]:
+    def write(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> tuple[pb.Device, ...]:
         """Write the spec of a claim, even if it has this content already, and return the devices for the kubelet.
 
         ``edits`` has the edits of each device by its ID. A device without edits has no CDI device, because no runtime
@@ -293,26 +289,34 @@ class ClaimSpecs:
         """
         prepared, in_spec = [], []
         for request in record.requests:
+            main_name = request.name.partition("/")[0]  # without the subrequest: containers refer to this name
             for device in request.devices:
                 own = edits[device.id]
                 if own.annotations:
                     raise BackendError(f"device {device.id}: annotations of a container are not possible for claims")
-                cdi_devices = tuple(own.cdi_devices)
+                cdi_names = [*own.cdi_devices]
                 if own.devices or own.mounts or own.environment:
                     name = f"{record.uid}-{device.name}"
                     in_spec.append(CdiDevice(name, own))
-                    cdi_devices = (qualified_name(self._kind, name), *cdi_devices)
-                prepared.append(PreparedDevice((request.main_name,), device.pool, device.name, cdi_devices))
+                    cdi_names.insert(0, qualified_name(self._kind, name))
+                prepared.append(
+                    pb.Device(
+                        request_names=[main_name],
+                        pool_name=device.pool,
+                        device_name=device.name,
+                        cdi_device_ids=cdi_names,
+                    )
+                )
         self._written[record.uid] = self._replace(record.uid, in_spec) if in_spec else None
         return tuple(prepared)
 
-    def remove(self, uid: str, directory: str = "") -> bool:
-        """Remove the spec of a claim; return whether it existed. Raises CdiError."""
+    def remove(self, uid: str, directory: str = "") -> None:
+        """Remove the spec of a claim, if there is one. Raises CdiError."""
         path = self.path(uid, directory)
         if not directory:
             self._written.pop(uid, None)
         with translate_errors(path):
-            return atomic_file.remove(path)
+            atomic_file.remove(path)
 
     def is_intact(self, uid: str) -> bool:
         """Return whether the spec of a claim is as this process has written it. Raises CdiError."""

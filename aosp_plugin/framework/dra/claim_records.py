@@ -1,27 +1,43 @@
-"""The allocation of a ResourceClaim, and the record that a driver keeps while the claim is prepared.
+"""The records of a driver's prepared claims: one file for each claim, in the driver's directory of the kubelet.
 
-All functions here except ``get_claim`` are pure.
+A record is written before the devices of its claim are prepared, and removed after they are released. So whoever reads
+the directory knows which devices are not free, wherever a process was killed. A record of another boot counts for
+nothing: mounts and processes are gone then, and the kubelet prepares each claim again. Records are synced to the disk
+before they get their names, because an empty file after a power failure would not tell of which boot it is.
+
+The name of a file has namespace and name of the claim, so that the API server can be asked about a damaged one.
+
+A process holds a lock of the directory until it ends, so that it alone writes there: a file that is gone or changed was
+lost, and is written again from memory. Another process of the driver waits, and is not registered meanwhile.
 """
 
+import contextlib
+import fcntl
+import functools
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
-from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.backend import ClaimParameters
-from aosp_plugin.framework.dra import driver_names
-from aosp_plugin.framework.errors import ClaimError, ClaimRefusedError
+from aosp_plugin.framework.errors import ClaimRecordError
 
-MAX_RECORD_BYTES = 64 * 1024
-"""Length of the JSON of a record, with the parameters of class and claim for each request. Users write the parameters
-of claims, of which the API server allows 32 with 10 KiB each for a request (``OpaqueParametersMaxLength``)."""
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
+_MODE = 0o600
+"""For root alone: parameters of claims may be confidential."""
+
+_MAX_NAME_LENGTH = 240
+"""Bytes of a file name (NAME_MAX in linux/limits.h), without what a temporary file adds."""
 
 UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}[A-Za-z0-9])?")
 """UIDs of claims that can be part of file and device names."""
+
+_FILE_NAME = re.compile(rf"claim_(?:([a-z0-9-]+)_([a-z0-9.-]+)_)?({UID.pattern})\.json")
 
 
 class ClaimReference(NamedTuple):
@@ -35,64 +51,6 @@ class ClaimReference(NamedTuple):
     def full_name(self) -> str:
         """NAMESPACE/NAME."""
         return f"{self.namespace}/{self.name}"
-
-
-class Opaque(msgspec.Struct, frozen=True):
-    """Parameters for a driver (OpaqueDeviceConfiguration)."""
-
-    driver: str
-    parameters: Any = None
-
-
-class Configuration(msgspec.Struct, frozen=True):
-    """An entry of the configuration of an allocation (DeviceAllocationConfiguration)."""
-
-    source: str = ""
-    """FromClass or FromClaim."""
-    requests: tuple[str, ...] = ()
-    """Names of requests or subrequests; empty for all."""
-    opaque: Opaque | None = None
-
-
-class Result(msgspec.Struct, frozen=True, rename="camel"):
-    """A device that is allocated for a request (DeviceRequestAllocationResult)."""
-
-    request: str
-    driver: str
-    pool: str
-    device: str
-    admin_access: bool | None = None
-    share_id: str | None = msgspec.field(default=None, name="shareID")
-
-
-class DeviceAllocation(msgspec.Struct, frozen=True):
-    """The devices of an allocation, of all drivers."""
-
-    results: tuple[Result, ...] = ()
-    config: tuple[Configuration, ...] = ()
-
-
-class Allocation(msgspec.Struct, frozen=True):
-    """The allocation of a claim by the scheduler."""
-
-    devices: DeviceAllocation = DeviceAllocation()
-
-
-class ClaimStatus(msgspec.Struct, frozen=True):
-    """The status of a claim."""
-
-    allocation: Allocation | None = None
-
-
-class Claim(protocol.StoredObject, frozen=True):
-    """A ResourceClaim (staging/src/k8s.io/api/resource/v1/types.go)."""
-
-    status: ClaimStatus = ClaimStatus()
-
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """The allocated devices of all drivers; empty if the claim is not allocated."""
-        return self.status.allocation.devices.results if self.status.allocation is not None else ()
 
 
 class DeviceRecord(msgspec.Struct, frozen=True):
@@ -112,11 +70,6 @@ class RequestRecord(msgspec.Struct, frozen=True):
     devices: tuple[DeviceRecord, ...]
     parameters: tuple[ClaimParameters, ...] = ()
     """The strongest last."""
-
-    @property
-    def main_name(self) -> str:
-        """The name to which containers refer, without the name of the subrequest."""
-        return self.name.partition("/")[0]
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -145,14 +98,9 @@ class ClaimRecord(msgspec.Struct, frozen=True):
         return tuple(device for request in self.requests for device in request.devices)
 
     @property
-    def reference(self) -> ClaimReference:
-        """The claim as the kubelet names it."""
-        return ClaimReference(self.namespace, self.name, self.uid)
-
-    @property
     def full_name(self) -> str:
         """NAMESPACE/NAME."""
-        return self.reference.full_name
+        return f"{self.namespace}/{self.name}"
 
     @property
     def label(self) -> str:
@@ -160,113 +108,243 @@ class ClaimRecord(msgspec.Struct, frozen=True):
         return f"{self.full_name} (UID {self.uid})"
 
 
-class PreparedDevice(NamedTuple):
-    """A device of a prepared claim, as the kubelet passes it to containers."""
+class Content(msgspec.Struct, frozen=True):
+    """The content of the file of a record."""
 
-    requests: tuple[str, ...]
-    """Names of the requests that have the device, without the names of subrequests."""
-    pool: str
-    device: str
-    """Name in the ResourceSlice."""
-    cdi_devices: tuple[str, ...]
-    """Qualified CDI names, such as example.com/gpu=NAME; empty if the container gets nothing with this device."""
-
-
-def uid_problem(uid: str) -> str | None:
-    """Return why a UID cannot be part of file and device names; None if it can."""
-    return None if UID.fullmatch(uid) else f"the UID {uid!r} has other characters than letters, digits and dashes"
+    boot: str
+    cdi_directory: str
+    """Where the CDI spec of the claim is; a path of the process that has written the record."""
+    places: tuple[str, ...]
+    """The host's paths of the devices, see ``Backend.places``."""
+    claim: ClaimRecord
 
 
-async def get_claim(api: ApiClient, namespace: str, name: str) -> Claim:
-    """Return a claim. Raises ApiError, NotFoundError if it does not exist, and ValueError if a name is invalid."""
-    return await api.get(protocol.object_path(protocol.resource_claims(namespace), name), Claim)
+class _File(NamedTuple):
+    """The file of a record."""
+
+    identity: tuple[int, ...] | None
+    """What distinguishes it from one that replaces it; None if it is lost."""
+    content: Content | None
+    """None if it is damaged."""
 
 
-def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], str]:
-    """Return the ID of each device by its pool and name."""
-    return {
-        (
-            driver_names.pool_name(node_name, driver_names.block_of(device_id)),
-            driver_names.device_name(device_id),
-        ): device_id
-        for device_id in ids
-    }
+class Others(NamedTuple):
+    """The records of several drivers on this host."""
+
+    prepared: Sequence[Content]
+    """Those of this boot."""
+    damaged: Sequence[str]
+    """The paths of those that cannot be read."""
 
 
-def is_needed(record: ClaimRecord, claim: Claim) -> bool:
-    """Return whether a claim needs the devices of its record: it is the same claim, and has exactly these devices.
+class RecordStore:
+    """The records of one driver. To be used in the worker thread, except for ``records`` and ``damaged``."""
 
-    Devices of other drivers do not matter.
-    """
-    allocated = {(result.pool, result.device) for result in claim.results if result.driver == record.driver}
-    return claim.metadata.uid == record.uid and allocated == {(each.pool, each.name) for each in record.devices}
+    def __init__(
+        self, driver: str, directory: str, *, changed: Callable[[], None] = lambda: None, boot_id_file: str
+    ) -> None:
+        """``directory`` is the driver's own: a path of this process, created when it is needed.
+
+        ``changed`` is called in the worker thread after each change of ``records`` or ``damaged``.
+        """
+        self.directory = directory
+        self._driver = driver
+        self._changed = changed
+        self._boot_id_file = boot_id_file
+        self._lock: int | None = None
+        """The descriptor of the locked file; None before it is locked."""
+        self.is_served_elsewhere = False
+        """Whether another process has the lock. May be read in any thread."""
+        self._files: dict[str, _File] = {}
+        self.records: Mapping[str, ClaimRecord] = MappingProxyType({})
+        """The prepared claims by UID, as they were last read or written; replaced by a single assignment."""
+        self.damaged: Mapping[str, ClaimReference] = MappingProxyType({})
+        """The claims whose records cannot be read, by file name, with an empty name where it is unknown; replaced by a
+        single assignment."""
+
+    @functools.cached_property
+    def boot(self) -> str:
+        """What distinguishes this boot of the host from others. Raises OSError."""
+        return _read_boot(self._boot_id_file)
+
+    def path(self, name: str) -> str:
+        """Return the path of a file of this directory."""
+        return os.path.join(self.directory, name)
+
+    def refresh(self) -> None:
+        """Lock the directory, unless it is locked, and read it. To be called before all else.
+
+        A record that is gone or changed since it was read or written was lost: it counts, and is to be written again.
+        Raises OSError, and ClaimRecordError, also if another process has the lock.
+        """
+        self._acquire()
+        with self._translate_errors("read", ""):
+            found = _read_directory(self.directory, self._files)
+        for name, known in self._files.items():
+            if known.content is not None and name not in self.damaged and found.get(name) is not known:
+                found[name] = _File(None, known.content)
+        self._set(found)
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
+
+    def write(self, record: ClaimRecord, places: Sequence[str], cdi_directory: str) -> None:
+        """Write the record of a claim. Raises OSError and ClaimRecordError; the former record then stays."""
+        content = Content(self.boot, cdi_directory, tuple(places), record)
+        name = _file_name(record)
+        with self._translate_errors("write", name):
+            status = atomic_file.replace(self.path(name), msgspec.json.encode(content), _MODE, sync=True)
+        self._set({**self._files, name: _File(atomic_file.identity(status), content)})
+
+    def remove(self, uid: str) -> None:
+        """Remove the record of a claim, damaged or not, if there is one. Raises ClaimRecordError."""
+        self.discard(*[name for name in self._files if _reference(name).uid == uid])
+
+    def discard(self, *names: str) -> None:
+        """Remove the files of records. Raises ClaimRecordError."""
+        for name in names:
+            with self._translate_errors("remove", name):
+                atomic_file.remove(self.path(name))
+            self._set({other: file for other, file in self._files.items() if other != name})
+
+    def content(self, record: ClaimRecord) -> Content:
+        """Return the content of the file of a record of this store, as it was last read or written."""
+        content = self._files[_file_name(record)].content
+        assert content is not None  # noqa: S101 - a record that was read
+        return content
+
+    def write_lost(self, record: ClaimRecord) -> bool:
+        """Write the file of a record again if it is gone or changed; return whether it was. Raises as ``write``."""
+        if self._files[_file_name(record)].identity is not None:
+            return False
+        content = self.content(record)
+        self.write(record, content.places, content.cdi_directory)
+        return True
+
+    def sweep(self) -> Sequence[Content]:
+        """Remove records of other boots, and return them; also temporary files that killed processes left.
+
+        Raises OSError and ClaimRecordError.
+        """
+        atomic_file.sweep(self.directory, _FILE_NAME.pattern, age=0)
+        former = {name: it.content for name, it in self._files.items() if it.content and it.content.boot != self.boot}
+        self.discard(*former)
+        return [*former.values()]
+
+    def others(self) -> Others:
+        """Return the claims that other drivers have prepared, as their directories have them now.
+
+        They need not run: the driver of this resource may have had another name. Raises OSError and ClaimRecordError.
+        """
+        root, own = os.path.split(self.directory)
+        with self._translate_errors("read", ""):
+            return _others(root, own, self.boot)
+
+    def _set(self, files: dict[str, _File]) -> None:
+        self._files = files
+        records, damaged = {}, {}
+        for name, file in files.items():
+            content = file.content
+            if content is None or (content.claim.driver, _file_name(content.claim)) != (self._driver, name):
+                damaged[name] = _reference(name)
+            elif content.boot == self.boot:
+                records[content.claim.uid] = content.claim
+        if (records, damaged) != (self.records, self.damaged):
+            self.records, self.damaged = MappingProxyType(records), MappingProxyType(damaged)
+            self._changed()
+
+    def _acquire(self) -> None:
+        """Lock the directory for this process. The file may have been removed since. Raises ClaimRecordError."""
+        path = self.path("lock")
+        with self._translate_errors("lock", "lock"):
+            with contextlib.suppress(FileNotFoundError):
+                if self._lock is not None and os.path.samestat(os.stat(path), os.fstat(self._lock)):
+                    return
+            os.makedirs(os.path.dirname(self.directory), exist_ok=True)
+            atomic_file.make_directory(self.directory, 0o750)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                self.is_served_elsewhere = isinstance(error, BlockingIOError)
+                if self.is_served_elsewhere:
+                    raise ClaimRecordError(f"another process serves {self._driver}: it has locked {path}") from None
+                raise
+        self.close()
+        self._lock, self.is_served_elsewhere = descriptor, False
+
+    @contextlib.contextmanager
+    def _translate_errors(self, action: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = error.filename if name == "" and error.filename else self.path(name).rstrip("/")
+            raise ClaimRecordError(f"cannot {action} {path}: {error.strerror}") from error
 
 
-def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping[tuple[str, str], str]) -> ClaimRecord:
-    """Return the record of a claim that is to be prepared; ``ids`` are the devices of this node.
-
-    Results and parameters of other drivers are ignored. adminAccess is refused, because two containers that use one
-    device would disturb each other; a monitor can read the driver's metrics instead. A shared device (shareID) is
-    refused, because this driver offers none. Raises ClaimError, for most reasons ClaimRefusedError.
-    """
-    if claim.metadata.uid != reference.uid:
-        raise ClaimRefusedError(
-            f"the claim was replaced by another one of the same name, with UID {claim.metadata.uid}"
-        )
-    if claim.status.allocation is None:
-        raise ClaimRefusedError("the claim is not allocated")
-    results = [result for result in claim.results if result.driver == driver]
-    if not results:
-        raise ClaimRefusedError(f"the claim has no device of {driver}")
-    by_request: dict[str, list[DeviceRecord]] = {}
-    seen: dict[str, str] = {}
-    for result in results:
-        device = _device(result, driver, ids)
-        if device.id in seen:
-            raise ClaimRefusedError(
-                f"device {device.name} is allocated twice, for the requests {seen[device.id]} and {result.request}"
-            )
-        seen[device.id] = result.request
-        by_request.setdefault(result.request, []).append(device)
-    config = claim.status.allocation.devices.config
-    requests = [
-        RequestRecord(name, tuple(each), parameters_of(name, config, driver)) for name, each in by_request.items()
-    ]
-    record = ClaimRecord(driver, reference.uid, reference.namespace, reference.name, tuple(requests))
-    if (size := len(msgspec.json.encode(record))) > MAX_RECORD_BYTES:
-        raise ClaimRefusedError(
-            f"the parameters for {driver} are too long: with those of all requests, the record of the claim has {size} "
-            f"bytes; allowed: up to {MAX_RECORD_BYTES}"
-        )
-    return record
+def claims_on_host(root: str) -> Others:
+    """Return the claims that any driver has prepared; ``root`` has the drivers' directories. Raises OSError."""
+    return _others(root, "", _read_boot(BOOT_ID_FILE))
 
 
-def parameters_of(request: str, configurations: Sequence[Configuration], driver: str) -> tuple[ClaimParameters, ...]:
-    """Return the parameters for a request in their order, first of the class, then of the claim.
-
-    An entry concerns a request if it names no request, this request, or its subrequest.
-    """
-    concerned = {request, request.partition("/")[0]}
+def _others(root: str, own: str, boot: str) -> Others:
+    """Return the records in the directories of all drivers but the ``own`` one. Raises OSError."""
+    directories = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(root) as entries:
+        directories = [each.path for each in entries if each.is_dir(follow_symlinks=False) and each.name != own]
     found = [
-        ClaimParameters("class" if each.source == "FromClass" else "claim", each.opaque.parameters)
-        for each in configurations
-        if each.opaque is not None
-        and each.opaque.driver == driver
-        and (not each.requests or not concerned.isdisjoint(each.requests))
+        (f"{each}/{name}", file.content) for each in directories for name, file in _read_directory(each, {}).items()
     ]
-    return tuple(sorted(found, key=lambda each: each.source == "claim"))
+    return Others(
+        [content for _, content in found if content is not None and content.boot == boot],
+        [path for path, content in found if content is None],
+    )
 
 
-def _device(result: Result, driver: str, ids: Mapping[tuple[str, str], str]) -> DeviceRecord:
-    if result.admin_access:
-        raise ClaimRefusedError(f"request {result.request}: adminAccess is not supported by {driver}")
-    if result.share_id:
-        raise ClaimRefusedError(
-            f"request {result.request}: {driver} has no devices that are allocated by shares (shareID)"
-        )
-    device_id = ids.get((result.pool, result.device))
-    if device_id is None:
-        raise ClaimError(
-            f"request {result.request}: device {result.device} of pool {result.pool} does not exist on this node"
-        )
-    return DeviceRecord(device_id, result.pool, result.device)
+def _read_boot(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _file_name(record: ClaimRecord) -> str:
+    """Return the name of the file of a record: without namespace and name of the claim if it would be too long."""
+    name = f"claim_{record.namespace}_{record.name}_{record.uid}.json"
+    return name if len(name) <= _MAX_NAME_LENGTH and _FILE_NAME.fullmatch(name) else f"claim_{record.uid}.json"
+
+
+def _reference(name: str) -> ClaimReference:
+    """Return the claim that a file is named after; namespace and name are empty if it has none."""
+    match = _FILE_NAME.fullmatch(name)
+    assert match is not None  # noqa: S101 - a name of ``_read_directory``
+    return ClaimReference(match[1] or "", match[2] or "", match[3])
+
+
+def _read_directory(directory: str, known: Mapping[str, _File]) -> dict[str, _File]:
+    """Return the files of records in a directory by name; ``known`` ones are not read again. Raises OSError."""
+    found: dict[str, _File] = {}
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _FILE_NAME.fullmatch(entry.name) is None:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                identity = atomic_file.identity(entry.stat(follow_symlinks=False))
+                file = known.get(entry.name)
+                if file is None or file.identity != identity:
+                    is_file = entry.is_file(follow_symlinks=False)  # opening a FIFO would hang
+                    file = _File(identity, _read(entry.path) if is_file else None)
+                found[entry.name] = file
+    return found
+
+
+def _read(path: str) -> Content | None:
+    """Return the content of the file of a record; None if it is damaged. Raises OSError if it cannot be read."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return msgspec.json.decode(data, type=Content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

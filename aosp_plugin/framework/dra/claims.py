@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import Counter, Histogram
 
+from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.backend import Backend
@@ -31,19 +32,10 @@ from aosp_plugin.framework.conditions import (
     Condition,
     Kind,
 )
-from aosp_plugin.framework.dra import driver_names
-from aosp_plugin.framework.dra.api_claims import ApiClaims
+from aosp_plugin.framework.dra import slices
+from aosp_plugin.framework.dra.api_claims import ApiClaims, Claim, device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
-from aosp_plugin.framework.dra.claim_records import (
-    Claim,
-    ClaimRecord,
-    ClaimReference,
-    PreparedDevice,
-    device_ids,
-    record_of,
-    uid_problem,
-)
-from aosp_plugin.framework.dra.record_store import BOOT_ID_FILE, RecordStore
+from aosp_plugin.framework.dra.claim_records import BOOT_ID_FILE, UID, ClaimRecord, ClaimReference, RecordStore
 from aosp_plugin.framework.errors import (
     CdiError,
     ClaimError,
@@ -92,7 +84,7 @@ class Claims:
     ) -> None:
         """``worker`` is the one that scans ``backend``, with its result in ``inventory``. The host is not accessed.
 
-        ``get_claim`` returns the claim with a namespace and name (``claim_records.get_claim``). Directories are paths
+        ``get_claim`` returns the claim with a namespace and name (``api_claims.get_claim``). Directories are paths
         of this process. ``pods_changed`` is called when a claim was prepared or unprepared.
         """
         self._driver = driver
@@ -134,7 +126,7 @@ class Claims:
         """Whether another process has the claims of the driver. May be read in any thread."""
         return self._store.is_served_elsewhere
 
-    async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[PreparedDevice]:
+    async def prepare(self, reference: ClaimReference, seconds: float) -> Sequence[pb.Device]:
         """Prepare a claim within ``seconds``, and return its devices. Raises OSError and PluginError.
 
         No claim is left half prepared, even if the caller is cancelled.
@@ -163,8 +155,8 @@ class Claims:
         again, with the same UID and other devices.
         """
         namespace, name, uid = reference
-        if problem := uid_problem(uid):
-            raise ClaimError(problem)
+        if UID.fullmatch(uid) is None:
+            raise ClaimError(f"the UID {uid!r} has other characters than letters, digits and dashes")
         existing = self.prepared.get(uid)
         if existing is None and self.withheld:
             raise ClaimError(self.withheld)
@@ -183,7 +175,7 @@ class Claims:
             raise ClaimError(str(error)) from error
         return record_of(reference, claim, self._driver, ids)
 
-    async def _prepare_when_free(self, wanted: ClaimRecord, end: float) -> Sequence[PreparedDevice]:
+    async def _prepare_when_free(self, wanted: ClaimRecord, end: float) -> Sequence[pb.Device]:
         """Prepare a claim as soon as no other claim has its devices. Raises OSError and PluginError."""
         since = math.inf
         try:
@@ -361,10 +353,10 @@ class Claims:
         Its devices need not be listed any more.
         """
         listed = await self._device_ids(timeout)
-        claim = await self.api.find(reference, timeout)
+        claim = await self.api.find(reference.namespace, reference.name, timeout)
         if claim is None:
             return None
-        unlisted = {(each.pool, each.device): driver_names.device_id(each.device) for each in claim.results}
+        unlisted = {(each.pool, each.device): slices.device_id(each.device) for each in claim.results}
         try:
             return record_of(reference, claim, self._driver, {**unlisted, **listed})
         except ClaimError:
@@ -378,11 +370,10 @@ class Claims:
         if everything:
             self._ask_all_due = now + self._timings.claim_ask
         for record in [*self.prepared.values()]:
-            if everything or record.uid in gone:
-                is_needed = await self.api.ask(record, self._timings.hang)
-                if is_needed is None:  # the API server does not answer: the next round asks again
-                    self._ask_all_due = now if everything else self._ask_all_due
-                    return
+            is_due = everything or record.uid in gone
+            if is_due and not await self.api.ask(record, self._timings.hang):  # the next round asks again
+                self._ask_all_due = now if everything else self._ask_all_due
+                return
 
     def _records_changed(self) -> None:
         self._superseded.set()

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import ServiceAccount
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.dra import driver_names
-from aosp_plugin.framework.dra.claim_records import get_claim
+from aosp_plugin.framework.dra import slices
+from aosp_plugin.framework.dra.api_claims import get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.publisher import SlicePublisher
@@ -60,7 +60,7 @@ class DraDriver(ResourceServer):
         self._timings, self._metrics = runtime.timings, runtime.metrics
         self._metrics.add(backend.resource_name, is_driver=True)
         super().__init__(backend, runtime)
-        self.driver_name = driver_names.driver_name(backend.resource_name)
+        self.driver_name = slices.driver_name(backend.resource_name)
         self.confirmation.unavailable("the devices are in ResourceSlices")
         self._api = ApiClient(credentials, observer=self._count_request, user_agent=self.driver_name)
         self._claims = Claims(

@@ -23,7 +23,7 @@ from aosp_plugin.framework.api import dra_health_pb2 as health_pb
 from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
 from aosp_plugin.framework.backend import shortened
-from aosp_plugin.framework.dra.claim_records import ClaimReference, PreparedDevice
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims, DeviceHealth
 from aosp_plugin.framework.errors import KubeletDirectoryError, PluginError
 from aosp_plugin.framework.file_events import Subscription
@@ -227,7 +227,7 @@ class KubeletService(Registration):
             claims={
                 uid: pb.NodePrepareResourceResponse(error=result)
                 if isinstance(result, str)
-                else pb.NodePrepareResourceResponse(devices=map(_device, result))
+                else pb.NodePrepareResourceResponse(devices=result)
                 for uid, result in results.items()
             }
         )
@@ -295,15 +295,6 @@ class KubeletService(Registration):
             yield health_pb.NodeWatchResourcesResponse(devices=[_report(device, now) for device in devices])
             await self._clock.wait(*changes, finished, timeout=HEALTH_PERIOD)
             await self._clock.sleep(self._timings.quiet)  # several changes often come together
-
-
-def _device(device: PreparedDevice) -> pb.Device:
-    return pb.Device(
-        request_names=device.requests,
-        pool_name=device.pool,
-        device_name=device.device,
-        cdi_device_ids=device.cdi_devices,
-    )
 
 
 def _report(device: DeviceHealth, now: int) -> health_pb.DeviceHealth:

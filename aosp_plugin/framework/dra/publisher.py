@@ -271,18 +271,20 @@ class SlicePublisher:
         return {each.name: each for each in found if self._is_own(each)}
 
     def _is_own(self, stored: StoredSlice) -> bool:
-        return stored.belongs_to(self._identity.driver, self._identity.node_name)
+        identity = self._identity
+        return (stored.spec.get("driver"), stored.spec.get("nodeName")) == (identity.driver, identity.node_name)
 
-    def _is_right(self, stored: StoredSlice | None) -> bool:
-        """Return whether a slice exists as it should."""
-        wanted = None if stored is None else (self._wanted or {}).get(stored.name)
-        if stored is None or wanted is None:
+    def _is_right(self, stored: StoredSlice) -> bool:
+        """Return whether a slice is as it should be."""
+        wanted = (self._wanted or {}).get(stored.name)
+        if wanted is None:
             return False
         return self._confirmed.get(stored.name) == stored.resource_version or stored.is_as(wanted)
 
     def _note_damage(self, stored: Mapping[str, StoredSlice]) -> bool:
         """Note the confirmed slices that were changed or deleted; return whether there are any."""
-        damaged = sorted(name for name in self._confirmed if not self._is_right(stored.get(name)))
+        right = {each.name for each in stored.values() if self._is_right(each)}
+        damaged = sorted(self._confirmed.keys() - right)
         for name in damaged:
             del self._confirmed[name]
             reason = "changed" if name in stored else "deleted"
@@ -301,9 +303,7 @@ class SlicePublisher:
         pools = {name: each["spec"]["pool"]["name"] for name, each in wanted.items()}  # which cannot be changed
         obsolete = [each for each in stored.values() if each.pool != pools.get(each.name)]
         errors = await _errors(self._delete(each, stored) for each in obsolete)
-        for name in wanted:
-            if self._is_right(found := stored.get(name)) and found is not None:
-                self._confirmed[name] = found.resource_version
+        self._confirmed.update({each.name: each.resource_version for each in stored.values() if self._is_right(each)})
         due = [each for name, each in wanted.items() if name not in self._confirmed]
         return errors + await _errors(self._store(each, stored.get(each["metadata"]["name"])) for each in due)
 

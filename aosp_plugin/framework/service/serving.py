@@ -23,7 +23,7 @@ from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin, KubeletView
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
-from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.errors import PluginError, leaves
 from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from aosp_plugin.framework.dra.driver_names import pool_name, slice_name
+from aosp_plugin.framework.dra.slices import pool_name, slice_name
 from tests.e2e.cluster.api import CORE, ApiError
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.waiting import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.framework.dra.driver_names import driver_name
+from aosp_plugin.framework.dra.slices import driver_name
 from tests.e2e.cluster import dra, held, phones, plugin
 from tests.e2e.cluster.claim_scenes import RUNNING, Undisturbed
 from tests.e2e.cluster.items import Items

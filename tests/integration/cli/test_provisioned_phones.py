@@ -33,8 +33,7 @@ from aosp_plugin.cli import removal
 from aosp_plugin.cli.main import main
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.dra.claim_records import ClaimRecord, DeviceRecord, RequestRecord
-from aosp_plugin.framework.dra.record_store import BOOT_ID_FILE, RecordStore
+from aosp_plugin.framework.dra.claim_records import BOOT_ID_FILE, ClaimRecord, DeviceRecord, RecordStore, RequestRecord
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.backends import Served, phones_backend

@@ -27,9 +27,8 @@ from aosp_plugin.daemon.device_records import DIRECTORY, DeviceRecord, DeviceRec
 from aosp_plugin.framework import DevicePlugin, ListedDevices, atomic_file
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra import claim_records
-from aosp_plugin.framework.dra.claim_records import ClaimRecord, RequestRecord
-from aosp_plugin.framework.dra.driver_names import driver_name
-from aosp_plugin.framework.dra.record_store import Content, Others
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, Content, Others, RequestRecord
+from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.podresources_client import Allocatable, Allocations, Owner, PodResources
 from aosp_plugin.framework.timing import background_task
 from kubelet_standin import Kubelet

@@ -20,8 +20,8 @@ from aosp_plugin.daemon import held_devices
 from aosp_plugin.daemon.assembly import create_backend
 from aosp_plugin.daemon.former_names import FormerNames
 from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, Conditions
+from aosp_plugin.framework.dra.claim_records import claims_on_host
 from aosp_plugin.framework.dra.driver import DraDriver
-from aosp_plugin.framework.dra.record_store import claims_on_host
 from aosp_plugin.framework.timing import background_task
 from aosp_plugin.framework.worker import Worker
 from kubelet_standin import ClaimsError, DraPod

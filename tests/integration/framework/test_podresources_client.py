@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
-from aosp_plugin.framework.dra import driver_names
+from aosp_plugin.framework.dra import slices
 from aosp_plugin.framework.podresources_client import Allocations, Owner, allocations_in
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from tests.pod_resources import answering
@@ -79,7 +79,7 @@ def test_devices_of_claims_have_owners_too() -> None:
     for driver, device in (
         ("phone.aosp.io", "phone2"),
         ("binder.aosp.io", "aosp-binder7"),
-        ("binder.aosp.io", driver_names.device_name("Binder-8")),
+        ("binder.aosp.io", slices.device_name("Binder-8")),
         ("binder.aosp.io", "unknown--0123abcd"),
         ("gpu.example.com", "phone3"),
     ):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from aosp_plugin.backend.parameters import API_VERSION, KIND
-from aosp_plugin.framework.dra.claim_records import MAX_RECORD_BYTES
+from aosp_plugin.framework.dra.api_claims import MAX_RECORD_BYTES
 from hack import docs
 
 PAGE = docs.CONFIGURATION.read_text(encoding="utf-8")

@@ -589,7 +589,8 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
         await prepare(node, claims, "a", "phone1")
         allocated, node.source.objects["claim-a"]["status"] = node.source.objects["claim-a"]["status"], {}
         for _ in range(2):
-            assert await claims.api.ask(claims.prepared["a"], PATIENCE) is False
+            assert await claims.api.ask(claims.prepared["a"], PATIENCE)
+        assert [*claims.api.ended] == ["a"]
         node.source.objects["claim-a"]["status"] = allocated
         node.source.down = not is_answered
         await claims.prepare(reference("a"), PATIENCE)

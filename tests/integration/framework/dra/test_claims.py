@@ -13,7 +13,8 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.protocol import NotFoundError
-from aosp_plugin.framework.dra.claim_records import ClaimReference, get_claim
+from aosp_plugin.framework.dra.api_claims import get_claim
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from kubelet_standin.apiserver.faults import Fault
@@ -54,10 +55,10 @@ async def test_prepare_returns_the_devices_with_their_requests_and_cdi_names(nod
     node.source.objects["claim-a"] = claim_object("a", {"main": ["phone1"], "second/fast": ["phone2", "phone3"]})
     prepared = await prepared_devices(claims, reference("a"))
     pool = place("phone1")["pool"]
-    assert [tuple(device) for device in prepared] == [
-        (("main",), pool, "phone1", (f"{DRIVER}/claim=a-phone1",)),
-        (("second",), pool, "phone2", (f"{DRIVER}/claim=a-phone2",)),
-        (("second",), pool, "phone3", (f"{DRIVER}/claim=a-phone3",)),
+    assert [(*each.request_names, each.pool_name, each.device_name, *each.cdi_device_ids) for each in prepared] == [
+        ("main", pool, "phone1", f"{DRIVER}/claim=a-phone1"),
+        ("second", pool, "phone2", f"{DRIVER}/claim=a-phone2"),
+        ("second", pool, "phone3", f"{DRIVER}/claim=a-phone3"),
     ]
     assert node.backend.mounted == {"phone1", "phone2", "phone3"}
     assert set(claims.prepared) == {"a"}
@@ -161,7 +162,7 @@ async def test_results_of_other_drivers_are_ignored(node: Node, claims: Claims) 
     claim = node.source.add("a", "phone1")
     results = node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"]
     results.append({"request": "gpu", "driver": "gpu.example.com", "pool": "p", "device": "phone2"})
-    assert [device.device for device in await prepared_devices(claims, claim)] == ["phone1"]
+    assert [device.device_name for device in await prepared_devices(claims, claim)] == ["phone1"]
 
 
 async def test_what_a_claim_asks_for_in_vain_is_no_failure_of_the_node(node: Node, claims: Claims) -> None:
@@ -224,7 +225,7 @@ async def test_a_device_of_another_claim_is_waited_for(node: Node) -> None:
         assert not waiting.done()
         assert causes(claims) == "claim b is not prepared after 0 s"
         await unprepare(claims, "a")
-        assert [device.device for device in await waiting] == ["phone1"]
+        assert [device.device_name for device in await waiting] == ["phone1"]
         assert causes(claims) == ""
         assert counted(node.metrics, "claim_device_wait_seconds_count") == 1
 
@@ -239,7 +240,7 @@ async def test_a_release_ends_the_wait_although_the_api_server_does_not_answer(n
             await prepared_devices(claims, node.source.add(f"c{number}", f"phone{number}"))
         await unprepare(claims, "a")
         async with asyncio.timeout(PATIENCE):
-            assert [device.device for device in await waiting] == ["phone1"]
+            assert [device.device_name for device in await waiting] == ["phone1"]
 
 
 async def test_a_claim_that_is_gone_is_unprepared_for_the_next_one(node: Node, claims: Claims) -> None:
@@ -315,7 +316,7 @@ async def test_a_prepare_before_the_first_scan_waits_for_it(node: Node) -> None:
         task = asyncio.create_task(prepared_devices(claims, node.source.add("a", "phone1")))
         await claims._worker.run(lambda: None)
         claims._inventory.publish(node.backend.scan())
-        assert [device.device for device in await task] == ["phone1"]
+        assert [device.device_name for device in await task] == ["phone1"]
 
 
 async def test_a_404_that_is_not_the_api_servers_does_not_end_a_prepared_claim(node: Node, claims: Claims) -> None:
@@ -349,5 +350,5 @@ async def test_a_claim_is_prepared_when_the_api_server_has_recovered(node: Node,
         created = server.objects.create(protocol.resource_claims("default"), body)
         added = server.faults.add(fault, verb="get", resource="resourceclaims", times=2)
         claim = ClaimReference("default", "claim-a", created["metadata"]["uid"])
-        assert [device.device for device in await prepared_devices(claims, claim)] == ["phone1"]
+        assert [device.device_name for device in await prepared_devices(claims, claim)] == ["phone1"]
         assert added.hits == 2

@@ -1,42 +1,182 @@
-"""Which parameters belong to a request of a claim."""
+"""Records of prepared claims: what is read from their files, damaged ones included, and their lock."""
 
-from __future__ import annotations
+import shutil
+from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
-from aosp_plugin.framework.dra.claim_records import Claim, Configuration, device_ids, parameters_of
-from tests.claims import DRIVER, NODE, claim_object, parameters, place
-
-
-@pytest.mark.parametrize(
-    ("request_name", "expected"),
-    [("main", ["all", "main"]), ("main/fast", ["all", "main", "fast"]), ("other", ["all"])],
+from aosp_plugin.framework.backend import ClaimParameters
+from aosp_plugin.framework.dra.claim_records import (
+    ClaimRecord,
+    ClaimReference,
+    DeviceRecord,
+    RecordStore,
+    RequestRecord,
 )
-def test_parameters_concern_all_requests_or_a_request_or_a_subrequest(request_name: str, expected: list[str]) -> None:
-    config = [
-        parameters("FromClass", "all"),
-        parameters("FromClass", "main", "x", "main"),
-        parameters("FromClaim", "fast", "main/fast"),
-        {"source": "FromClass", "requests": []},
-    ]
-    found = parameters_of(request_name, msgspec.convert(config, tuple[Configuration, ...]), DRIVER)
-    assert [each.content for each in found] == expected
+from aosp_plugin.framework.errors import ClaimRecordError
+
+DRIVER = "phone.aosp.io"
+UID = "1a9af5f0-0c39-4ebb-9d29-6fa7b8f44b4d"
+NAME = f"claim_default_claim.1_{UID}.json"
 
 
-def test_an_unknown_source_has_the_rights_of_a_claim() -> None:
-    config = msgspec.convert([parameters("FromElsewhere", 1), parameters("FromClass", 2)], tuple[Configuration, ...])
-    assert [(each.source, each.content) for each in parameters_of("x", config, DRIVER)] == [("class", 2), ("claim", 1)]
+def record(*ids: str, content: Any = None, name: str = "claim.1", driver: str = DRIVER) -> ClaimRecord:
+    devices = tuple(DeviceRecord(each, "node/00000", each) for each in ids)
+    parameters = () if content is None else (ClaimParameters("claim", content),)
+    return ClaimRecord(driver, UID, "default", name, (RequestRecord("phone/fast", devices, parameters),))
 
 
-def test_a_claim_is_decoded_with_fields_that_are_unknown_or_missing() -> None:
-    content = {**claim_object("a", {"phone": ["phone1"]}), "spec": {"devices": {"requests": [{"name": "phone"}]}}}
-    content["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "u"}]
-    assert msgspec.json.decode(msgspec.json.encode(content), type=Claim).results[0].device == "phone1"
-    assert msgspec.json.decode(b'{"metadata": {"uid": "a"}}', type=Claim).results == ()
+def store(directory: Path, boot: str = "boot", driver: str = DRIVER) -> RecordStore:
+    """Return the records as a new process has them."""
+    boot_id = directory / "boot_id"
+    boot_id.write_text(f"{boot}\n")
+    return RecordStore(driver, str(directory / "plugins" / driver), boot_id_file=str(boot_id))
 
 
-def test_devices_are_found_by_pool_and_name() -> None:
-    ids = device_ids(NODE, ["aosp_binder7", "phone64"])
-    assert ids == {(f"{NODE}/00000", "aosp-binder7"): "aosp_binder7", (f"{NODE}/00001", "phone64"): "phone64"}
-    assert place("phone64")["pool"] == f"{NODE}/00001"
+def write(records: RecordStore, written: ClaimRecord) -> Path:
+    """Write a record, and return the path of its file, as a process that ends then."""
+    records.refresh()
+    records.write(written, ["/phones/1"], "/cdi")
+    records.close()
+    return next(Path(records.directory).glob("claim_*.json"))
+
+
+def read(records: RecordStore) -> dict[str, ClaimRecord]:
+    """Return the records that are read now, by a process that ends then."""
+    records.refresh()
+    records.close()
+    return dict(records.records)
+
+
+def test_a_successor_reads_the_record_whatever_the_parameters_are(tmp_path: Path) -> None:
+    text = 'é漢\U0001f600\x7f\x80\x85\u2028\ufeff"\\\x00'
+    written = record("a", content={text: [text, 1.5, None, True]})
+    path = write(store(tmp_path), written)
+    assert (path.name, path.stat().st_mode & 0o777) == (NAME, 0o600)
+    assert read(store(tmp_path)) == {UID: written}
+
+
+def test_a_record_of_another_boot_counts_for_nothing_and_is_swept(tmp_path: Path) -> None:
+    path = write(store(tmp_path), record("a"))
+    later = store(tmp_path, "later")
+    assert read(later) == {}
+    assert not later.damaged
+    assert [content.claim.uid for content in later.sweep()] == [UID]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{" * 100_000, b'{"boot": "boot"}'])
+def test_a_damaged_record_keeps_the_name_of_its_claim(tmp_path: Path, content: bytes) -> None:
+    """Until it is removed, by the plugin or by a person."""
+    path = write(store(tmp_path), record("a"))
+    for by_person in (False, True):
+        path.write_bytes(content)
+        records = store(tmp_path)
+        assert read(records) == {}
+        assert records.damaged == {NAME: ClaimReference("default", "claim.1", UID)}
+        assert not records.sweep()
+        assert records.damaged
+        if by_person:
+            path.unlink()
+        else:
+            records.remove(UID)
+        assert read(records) == {}
+        assert not records.damaged
+
+
+def test_a_copy_for_another_claim_or_driver_is_a_damaged_record(tmp_path: Path) -> None:
+    records = store(tmp_path)
+    path = write(records, record("a"))
+    shutil.copy(path, path.with_name("claim_default_other_uid.json"))
+    assert set(read(records)) == {UID}
+    assert [*records.damaged.values()] == [ClaimReference("default", "other", "uid")]
+    other = store(tmp_path, driver="new.aosp.io")
+    other.refresh()
+    shutil.copy(path, other.directory)
+    assert read(other) == {}
+    assert [*other.damaged] == [NAME]
+
+
+def test_a_claim_whose_name_is_too_long_for_a_file_has_a_record(tmp_path: Path) -> None:
+    written = record("a", name="n" * 253)
+    path = write(store(tmp_path), written)
+    assert path.name == f"claim_{UID}.json"
+    assert read(store(tmp_path)) == {UID: written}
+    path.write_text("")
+    records = store(tmp_path)
+    read(records)
+    assert [*records.damaged.values()] == [ClaimReference("", "", UID)]
+
+
+@pytest.mark.parametrize("damage", ["deleted", "changed"])
+def test_a_lost_record_counts_until_it_is_written_again(tmp_path: Path, damage: str) -> None:
+    records = store(tmp_path)
+    path = write(records, record("a"))
+    path.unlink()
+    if damage == "changed":
+        path.write_text("{}")
+    for _ in range(2):
+        assert read(records) == {UID: record("a")}
+    assert records.write_lost(record("a"))
+    assert not records.write_lost(record("a"))
+    assert read(store(tmp_path)) == {UID: record("a")}
+
+
+def test_only_own_files_are_read_and_swept(tmp_path: Path) -> None:
+    records = store(tmp_path)
+    path = write(records, record("a"))
+    foreign = ["checkpoint.json", "claim_a_b_c_d.json", "claim_a_b_c.json.tmp", ".x.tmp"]
+    for name in (*foreign, f".{NAME}.abcdefgh.tmp"):
+        path.with_name(name).touch()
+    records.sweep()
+    assert {each.name for each in path.parent.iterdir()} == {*foreign, NAME, "lock"}
+    assert not records.damaged
+
+
+def test_the_claims_of_other_drivers_are_known_by_their_places(tmp_path: Path) -> None:
+    write(store(tmp_path, driver="old.aosp.io"), record("a", driver="old.aosp.io"))
+    (tmp_path / "plugins" / "csi.example.com").mkdir()
+    records = store(tmp_path)
+    write(records, record("b"))
+    ((content,), damaged) = records.others()
+    assert (content.places, content.claim.driver, damaged) == (("/phones/1",), "old.aosp.io", [])
+    damaged_path = tmp_path / "plugins" / "old.aosp.io" / NAME
+    damaged_path.write_text("")
+    assert records.others() == ([], [str(damaged_path)])
+    assert store(tmp_path, "later").others().prepared == []
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    records = store(tmp_path)
+    read(records)
+    shutil.rmtree(records.directory)
+    with pytest.raises(ClaimRecordError, match=f"cannot write /.*/{NAME}: No such file or directory"):
+        records.write(record("a"), (), "/cdi")
+    (tmp_path / "plugins" / DRIVER).touch()
+    with pytest.raises(ClaimRecordError, match=r"cannot lock /.*/plugins/phone.aosp.io/lock: Not a directory"):
+        read(records)
+
+
+def test_one_process_has_the_records_until_it_ends(tmp_path: Path) -> None:
+    first, second = store(tmp_path), store(tmp_path)
+    first.refresh()
+    assert (tmp_path / "plugins" / DRIVER).stat().st_mode & 0o777 == 0o750
+    for _ in range(2):
+        with pytest.raises(ClaimRecordError, match=r"another process serves phone.aosp.io: it has locked /.*/lock"):
+            second.refresh()
+    assert (first.is_served_elsewhere, second.is_served_elsewhere) == (False, True)
+    first.write(record("a"), (), "/cdi")
+    first.close()
+    assert read(second) == {UID: record("a")}
+    assert not second.is_served_elsewhere
+
+
+def test_a_lock_that_is_lost_with_its_directory_is_taken_again(tmp_path: Path) -> None:
+    first, second = store(tmp_path), store(tmp_path)
+    first.refresh()
+    shutil.rmtree(first.directory)
+    first.refresh()
+    with pytest.raises(ClaimRecordError, match="another process serves"):
+        second.refresh()
+    first.close()

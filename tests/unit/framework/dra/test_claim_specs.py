@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
+from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.backend import ContainerEdits, DeviceNode
+from aosp_plugin.framework.dra import claim_records
 from aosp_plugin.framework.dra.claim_host import ClaimSpecs
-from aosp_plugin.framework.dra.claim_records import (
-    ClaimRecord,
-    DeviceRecord,
-    PreparedDevice,
-    RequestRecord,
-    uid_problem,
-)
-from aosp_plugin.framework.dra.driver_names import driver_name_problem
+from aosp_plugin.framework.dra.claim_records import ClaimRecord, DeviceRecord, RequestRecord
+from aosp_plugin.framework.dra.slices import driver_name_problem
 from aosp_plugin.framework.errors import CdiError
 
 DRIVER = "phone.aosp.io"
@@ -28,7 +24,7 @@ def specs(directory: Path) -> ClaimSpecs:
     return ClaimSpecs(DRIVER, str(directory / "cdi"))
 
 
-def write(claims: ClaimSpecs, *edits: ContainerEdits) -> tuple[PreparedDevice, ...]:
+def write(claims: ClaimSpecs, *edits: ContainerEdits) -> tuple[pb.Device, ...]:
     """Write the spec of a claim whose devices have these edits."""
     ids = [f"phone{number}" for number in range(len(edits))]
     devices = tuple(DeviceRecord(each, "node/00000", each) for each in ids)
@@ -47,8 +43,8 @@ def devices_of(directory: Path) -> Any:
 
 def test_a_device_without_edits_has_no_cdi_device(tmp_path: Path) -> None:
     prepared = write(specs(tmp_path), EDITS, ContainerEdits())
-    assert [device.cdi_devices for device in prepared] == [(f"{DRIVER}/claim={UID}-phone0",), ()]
-    assert [device.requests for device in prepared] == [("phone",), ("phone",)]
+    assert [[*device.cdi_device_ids] for device in prepared] == [[f"{DRIVER}/claim={UID}-phone0"], []]
+    assert [[*device.request_names] for device in prepared] == [["phone"], ["phone"]]
     assert [device["name"] for device in devices_of(tmp_path)] == [f"{UID}-phone0"]
     assert path_in(tmp_path).stat().st_mode & 0o777 == 0o600
 
@@ -57,7 +53,7 @@ def test_a_claim_without_edits_has_no_spec_and_lacks_none(tmp_path: Path) -> Non
     """No runtime accepts a spec without edits."""
     claims = specs(tmp_path)
     (device,) = write(claims, ContainerEdits(cdi_devices=["example.com/gpu=0"]))
-    assert device.cdi_devices == ("example.com/gpu=0",)
+    assert [*device.cdi_device_ids] == ["example.com/gpu=0"]
     assert not path_in(tmp_path).exists()
     assert claims.is_intact(UID)
 
@@ -95,7 +91,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 
 def test_names_that_cdi_rejects_are_known() -> None:
-    assert all(map(uid_problem, ("", "-a", "a-", "a/b", "..", "a.b", "a" * 65, "é")))
-    assert not uid_problem(UID)
+    assert not any(map(claim_records.UID.fullmatch, ("", "-a", "a-", "a/b", "..", "a.b", "a" * 65, "é")))
+    assert claim_records.UID.fullmatch(UID)
     assert driver_name_problem("aosp.io/phone") is None
     assert "must have at least two characters, start with a letter" in (driver_name_problem("aosp.io/7phones") or "")

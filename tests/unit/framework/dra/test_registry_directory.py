@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from aosp_plugin.framework.dra.driver_names import MAX_DRIVER_NAME_LENGTH
 from aosp_plugin.framework.dra.kubelet_service import RegistryDirectory
+from aosp_plugin.framework.dra.slices import MAX_DRIVER_NAME_LENGTH
 from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.sockets import MAX_SOCKET_PATH
 from tests.layouts import LAYOUTS, Layout

@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError
 from aosp_plugin.framework.backend import Device
-from aosp_plugin.framework.dra.driver_names import DEVICES_PER_SLICE, device_name, label_value, pool_name
 from aosp_plugin.framework.dra.slices import (
+    DEVICES_PER_SLICE,
     NUMA_ATTRIBUTE,
     Identity,
     StoredSlice,
     WantedSlices,
+    device_name,
     has_taints,
+    label_value,
+    pool_name,
     replacement,
     stored_slice,
     taint_probe,
