@@ -21,10 +21,9 @@ from aosp_plugin.framework.service.serving import probe_routes
 from aosp_plugin.report import page
 from aosp_plugin.report.document import Known, Report
 from aosp_plugin.report.observation import Observation
-from aosp_plugin.report.problems import problems
 from aosp_plugin.report.process import identify
 from aosp_plugin.report.recent_log import RecentLog
-from aosp_plugin.report.resource_report import resource_report
+from aosp_plugin.report.status import problems, resource_report
 
 
 def routes_by_address(

@@ -18,7 +18,7 @@ from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import Owner, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.report.document import ReloadReport
-from aosp_plugin.report.resource_report import ResourceStatus
+from aosp_plugin.report.status import ResourceStatus
 
 
 class Ages:
