@@ -38,7 +38,6 @@ from aosp_plugin.framework.worker import Worker
 from aosp_plugin.report import endpoints
 from aosp_plugin.report.node_reporter import NodeReporter
 from aosp_plugin.report.observation import Observation
-from aosp_plugin.report.recent_log import RecentLog
 
 LOG = logging.getLogger(__name__)
 
@@ -105,8 +104,7 @@ class NodeService:
             self._node_reporter = NodeReporter(config, self.servers, conditions, observation.metrics)
             plugins = [server for server in self.servers if isinstance(server, DevicePlugin)]
             self._kubelet_view = KubeletView(plugins, pod_resources, runtime)
-            self._log = RecentLog()
-            routes = endpoints.routes_by_address(config, self.servers, observation, self._log)
+            routes = endpoints.routes_by_address(config, self.servers, observation)
             for address, served in routes.items():
                 names = {address[0], *config.allowed_hosts}
                 stack.enter_context(http.serving(listen(address), served, names))
@@ -118,7 +116,7 @@ class NodeService:
         Raises the errors that keep the devices from being served: PluginError, HostError and OSError, as a group.
         """
         logs.set_up(self.config.log_level, self.config.log_format)
-        logging.getLogger().addHandler(self._log)
+        logging.getLogger().addHandler(self.observation.log)
         try:
             await self._prepare()
         except BaseException:

@@ -22,22 +22,18 @@ from aosp_plugin.report import page
 from aosp_plugin.report.document import Known, Report
 from aosp_plugin.report.observation import Observation
 from aosp_plugin.report.process import identify
-from aosp_plugin.report.recent_log import RecentLog
 from aosp_plugin.report.status import problems, resource_report
 
 
 def routes_by_address(
-    config: Config,
-    servers: Sequence[ResourceServer],
-    observation: Observation,
-    log: RecentLog,
+    config: Config, servers: Sequence[ResourceServer], observation: Observation
 ) -> dict[tuple[str, int], dict[str, Route]]:
     """Return the route of each path by the address at which it is served.
 
     Probes and metrics are for the kubelet and Prometheus; status and page name pods, and may have another address.
     """
     probes = {"/metrics": lambda: Answer(*observation.metrics.exposition()), **probe_routes(servers)}
-    status = {**page.routes(), "/status": _status_route(servers, observation, log, config.runbook_url)}
+    status = {**page.routes(), "/status": _status_route(servers, observation, config.runbook_url)}
     by_address: dict[tuple[str, int], dict[str, Route]] = {}
     for address, group in ((listen_address(config.listen), probes), (status_address(config), status)):
         if address is not None:
@@ -45,9 +41,7 @@ def routes_by_address(
     return by_address
 
 
-def _status_route(
-    servers: Sequence[ResourceServer], observation: Observation, log: RecentLog, runbook_url: str
-) -> Route:
+def _status_route(servers: Sequence[ResourceServer], observation: Observation, runbook_url: str) -> Route:
     """Return the route of the report."""
     started, process = time.time(), identify(os.getpid())
 
@@ -62,7 +56,7 @@ def _status_route(
             allocations=Known(not allocations.problem, allocations.problem),
             resources=resources,
             problems=problems([*zip(resources, conditions, strict=True)], observation.conditions.of("")),
-            log=log.records,
+            log=observation.log.records,
             runbook_url=runbook_url,
             selinux=_selinux(),
             process=process,
