@@ -14,7 +14,6 @@ from aosp_plugin import PROGRAM, __version__
 from aosp_plugin.binder.driver.host import HostError
 from aosp_plugin.cli import check as check_command
 from aosp_plugin.cli import provisioner as provisioner_command
-from aosp_plugin.cli import reload as reload_command
 from aosp_plugin.cli import status as status_command
 from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config import convert, keys, sources
@@ -195,7 +194,7 @@ def reload(url: str | None) -> None:
     Exit codes: 0 the configuration is served, 1 it was rejected, and the one before is still served, or there is no
     outcome, 2 invalid usage or configuration.
     """
-    outcome = reload_command.reload(url or status_command.own_url(os.environ))
+    outcome = status_command.reload(url or status_command.own_url(os.environ))
     if outcome.error:
         raise click.ClickException(f"configuration reload rejected: {outcome.error}")
     click.echo("configuration reloaded" if outcome.changed else "configuration unchanged, devices scanned again")

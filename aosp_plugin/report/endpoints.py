@@ -23,9 +23,8 @@ from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.http import Answer, Route
 from aosp_plugin.framework.service.serving import probe_routes
-from aosp_plugin.report.document import Known, Report
+from aosp_plugin.report.document import Known, ProcessReport, Report
 from aosp_plugin.report.observation import Observation
-from aosp_plugin.report.process import identify
 from aosp_plugin.report.status import problems, resource_report
 
 _TYPES = {
@@ -57,7 +56,7 @@ def routes_by_address(
 
 def _status_route(servers: Sequence[ResourceServer], observation: Observation, runbook_url: str) -> Route:
     """Return the route of the report."""
-    started, process = time.time(), identify(os.getpid())
+    started, process = time.time(), ProcessReport.of(os.getpid())
 
     def answer() -> Answer:
         allocations = observation.pod_resources.latest

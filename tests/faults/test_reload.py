@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pytest
 
-from aosp_plugin.cli.reload import reload
+from aosp_plugin.cli.status import reload
 from aosp_plugin.report.document import ReloadReport
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
