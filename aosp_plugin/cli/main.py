@@ -11,18 +11,23 @@ from typing import Any
 import click
 
 from aosp_plugin import PROGRAM, __version__
-from aosp_plugin.binder.driver.host import HostError
+from aosp_plugin.binder.driver.host import Host, HostError
+from aosp_plugin.binder.provision import provisioner_socket
+from aosp_plugin.binder.provision.provisioner_socket import RequestedPhones
 from aosp_plugin.cli import check as check_command
-from aosp_plugin.cli import provisioner as provisioner_command
 from aosp_plugin.cli import status as status_command
 from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config import convert, keys, sources
 from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.threads import require_threads
 
 LOG = logging.getLogger(__name__)
+
+PROVISIONER_THREADS = 4
+"""One for the signals, and a timer for each of a request, its answer and the end."""
 
 # What loads grpc is imported in the function of its command: that takes 20 MB, and longer than other commands run.
 
@@ -110,12 +115,10 @@ def provision(file: str | None, *, remove: bool, surplus: bool, **flags: Any) ->
     if surplus and not remove:
         raise click.UsageError("--surplus requires --remove")
     config = sources.load(flags, os.environ, file)[0]
-    if remove:
-        from aosp_plugin.cli import removal  # noqa: PLC0415
-
-        sys.exit(0 if removal.remove(config, surplus=surplus) or surplus else 3)
     from aosp_plugin.cli import provision  # noqa: PLC0415
 
+    if remove:
+        sys.exit(0 if provision.remove(config, surplus=surplus) or surplus else 3)
     provision.provision(config)
 
 
@@ -130,7 +133,18 @@ def provisioner(file: str | None, **flags: Any) -> None:
     """
     # As in serve: process 1 of a container would otherwise not notice a signal that comes before it waits for one.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    provisioner_command.run(sources.load(flags, os.environ, file)[0])
+    config = sources.load(flags, os.environ, file)[0]
+    logs.set_up(config.log_level, config.log_format)
+    require_threads(PROVISIONER_THREADS)
+    # The plugin checks the directories of the phones before its first request.
+    phones = {
+        resource.phones.directory: RequestedPhones(
+            resource.phones.directory, Host(config.host_root), resource.phones.count
+        )
+        for resource in config.resources
+        if resource.phones is not None
+    }
+    provisioner_socket.serve_requests(provisioner_socket.PROVISIONER_SOCKET, phones)
 
 
 @cli.command(name="config", cls=_Configurable)
