@@ -15,8 +15,8 @@ from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.binder.provision import provisioner_socket
 from aosp_plugin.binder.provision.provisioner_socket import RequestedPhones
 from aosp_plugin.cli import check as check_command
+from aosp_plugin.cli import echo
 from aosp_plugin.cli import status as status_command
-from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config import convert, keys, sources
 from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.aio import leaves
@@ -138,11 +138,9 @@ def provisioner(file: str | None, **flags: Any) -> None:
     require_threads(PROVISIONER_THREADS)
     # The plugin checks the directories of the phones before its first request.
     phones = {
-        resource.phones.directory: RequestedPhones(
-            resource.phones.directory, Host(config.host_root), resource.phones.count
-        )
-        for resource in config.resources
-        if resource.phones is not None
+        each.phones.directory: RequestedPhones(each.phones.directory, Host(config.host_root), each.phones.count)
+        for each in config.resources
+        if each.phones is not None
     }
     provisioner_socket.serve_requests(provisioner_socket.PROVISIONER_SOCKET, phones)
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from aosp_plugin.cli.terminal import aligned, echo
+from aosp_plugin.cli import aligned, echo
 from aosp_plugin.config import keys, sources
 from aosp_plugin.config.convert import shown
 from aosp_plugin.framework.conditions import Severity
