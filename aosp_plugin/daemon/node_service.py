@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from functools import partial
 
 from aosp_plugin import __version__
-from aosp_plugin.backend.catalog import SPECS_NOT_REMOVED
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.backend.offers import Offers
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.sources import node_name
 from aosp_plugin.daemon import assembly
 from aosp_plugin.daemon.allocations import AllocationWatch, yield_to_device_plugins
-from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords
+from aosp_plugin.daemon.device_records import DeviceRecords
 from aosp_plugin.daemon.former_names import FormerNames
-from aosp_plugin.daemon.removed_mounts import end_with_removed_mounts
-from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
@@ -84,7 +81,7 @@ class NodeService:
                 lambda name: self._server(name).rescan(),
                 partial(claims_on_host, config.driver_directory("")),
                 self._former.follow,
-                self._remove_stale_specs,
+                self._former.remove_specs,
                 conditions,
                 offers,
             )
@@ -129,7 +126,7 @@ class NodeService:
             self.observation.run(self.servers),
             self._allocation_watch.run(self.servers),
             yield_to_device_plugins(drivers, self._pod_resources),
-            end_with_removed_mounts(self.config, self._conditions, self._worker),
+            assembly.end_with_removed_mounts(self.config, self._conditions, self._worker),
             *self._node_reporter.work(),
         ]
         self._running = Running(tasks, self.servers, beside, self._run)
@@ -151,19 +148,6 @@ class NodeService:
         if server.driver is not None:  # publish no device that a pod has through the device plugin API
             await self._allocation_watch.ask()
         await server.run()
-
-    async def _remove_stale_specs(self, records: Sequence[DeviceRecord]) -> bool:
-        """Remove the stale CDI specs of the resources with these records; return whether that succeeded."""
-        remove = partial(remove_stale_specs, self.config, records)
-        try:
-            removed = await self._worker.run(remove, DEFAULT.hang, label="removal of CDI specs")
-        except (OSError, WorkerTimeoutError) as error:
-            self._conditions.set(SPECS_NOT_REMOVED, str(error))
-            return False
-        self._conditions.set(SPECS_NOT_REMOVED, "")
-        for path in removed:
-            LOG.info("former CDI spec removed", extra={"path": path})
-        return True
 
     def rescan(self) -> None:
         """Forget the history of all devices, and scan them."""
