@@ -1,6 +1,7 @@
 """Defines the commands and their flags, and turns errors into one line on stderr and an exit code."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -86,13 +87,14 @@ def serve(file: str | None, **flags: Any) -> None:
     # Signals that come before the thread that handles them is running wait for it. Otherwise they would end the
     # process, or, if it is the first one of its container, be ignored by the kernel.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-    from aosp_plugin.daemon.serve import serve_configuration  # noqa: PLC0415
+    from aosp_plugin.daemon.serve import Daemon  # noqa: PLC0415
 
     def load() -> Config:
         return sources.load(flags, os.environ, file)[0]
 
     require_threads()
-    asyncio.run(serve_configuration(load))
+    gc.freeze()  # modules stay loaded, see also ``__main__``
+    asyncio.run(Daemon(load).run())
 
 
 @cli.command(cls=_Configurable)
