@@ -222,11 +222,6 @@ class Resource(Struct, frozen=True, kw_only=True):
         """The host directory in which the resource's binder devices are found."""
         return self.device_dir if self.phones is None else self.phones.directory
 
-    @property
-    def scan_directory_key(self) -> str:
-        """The key that determines the directory, for messages."""
-        return "phones.directory" if self.phones else "device_dir"
-
 
 PHONE_DEFAULTS: Mapping[str, Any] = {
     "resource_name": "aosp.io/phone",

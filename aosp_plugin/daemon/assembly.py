@@ -59,10 +59,8 @@ def create_backend(
     offers: Offers | None = None,
 ) -> BinderBackend:
     """Return the backend of a resource; a ``ClaimsBackend`` for DRA. The host is not accessed."""
-    if resource.api is Api.DEVICE_PLUGIN:
-        return BinderBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions, offers=offers)
-
-    return ClaimsBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions, offers=offers)
+    kind = BinderBackend if resource.api is Api.DEVICE_PLUGIN else ClaimsBackend
+    return kind(host, resource, cdi_dir=cdi_dir, conditions=conditions, offers=offers)
 
 
 def create_server(config: Config, resource: Resource, backend: BinderBackend, runtime: Runtime) -> ResourceServer:
