@@ -26,7 +26,6 @@ from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.errors import ConfigError, PluginError
-from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.address import listen, listen_address
@@ -81,12 +80,6 @@ def create_server(config: Config, resource: Resource, backend: BinderBackend, ru
         kubelet_socket=config.pod_resources_socket,
         runtime=runtime,
     )
-
-
-def create_former_plugin(config: Config, runtime: Runtime, resource_name: str) -> DevicePlugin:
-    """Return the plugin of a former resource, which lists no device, and asks the kubelet for no call."""
-    devices = ListedDevices(resource_name, list, directories=())
-    return DevicePlugin(devices, kubelet_dir=config.kubelet_dir, socket_prefix=SOCKET_PREFIX, runtime=runtime)
 
 
 def addresses(config: Config) -> set[tuple[str, int]]:

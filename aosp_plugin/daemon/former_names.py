@@ -40,7 +40,7 @@ from aosp_plugin.binder.driver.host import Host, HostError
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.values import Api
 from aosp_plugin.daemon.device_records import DeviceRecord
-from aosp_plugin.framework import atomic_file
+from aosp_plugin.framework import DevicePlugin, atomic_file
 from aosp_plugin.framework.cdi import DIRECTORIES, spec_path
 from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, Condition, Conditions
 from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
@@ -48,7 +48,9 @@ from aosp_plugin.framework.dra.driver_names import driver_name
 from aosp_plugin.framework.dra.kubelet_service import RegistryDirectory
 from aosp_plugin.framework.dra.record_store import Others
 from aosp_plugin.framework.errors import PluginError, WorkerTimeoutError
+from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timings import DEFAULT
 from aosp_plugin.framework.worker import Worker
 
@@ -67,17 +69,17 @@ class FormerNames:
         self,
         config: Config,
         found: Callable[[str], FoundDevices],
-        create_plugin: Callable[[str], ResourceServer],
+        unreported: Runtime,
         conditions: Conditions,
         worker: Worker,
     ) -> None:
         """``found`` returns what the last scan of a resource has found.
 
-        ``create_plugin`` returns a device plugin without devices.
+        ``unreported`` is for the plugins of former resources, whose conditions and metrics nobody reads.
         """
         self._config = config
         self._found = found
-        self._create_plugin = create_plugin
+        self._unreported = unreported
         self._conditions = conditions
         self._worker = worker
         self._running: dict[str, _Running] = {}
@@ -141,9 +143,17 @@ class FormerNames:
         return False
 
     def _start(self, resource: str) -> None:
-        """Serve a resource, unless all have been ended while this was found to be necessary."""
+        """Serve a resource by a plugin that lists no device, and asks the kubelet for no call.
+
+        None is served if all have been ended while this was found to be necessary.
+        """
         if not self._closed:
-            server = self._create_plugin(resource)
+            server = DevicePlugin(
+                ListedDevices(resource, list, directories=()),
+                kubelet_dir=self._config.kubelet_dir,
+                socket_prefix=SOCKET_PREFIX,
+                runtime=self._unreported,
+            )
             self._running[resource] = _Running(server, asyncio.create_task(server.run()))
             LOG.info("former resource kept registered for its pods", extra={"resource": resource})
 

@@ -166,14 +166,7 @@ class NodeService:
                 conditions=conditions,
             )
             stack.callback(pod_resources.close)
-            unreported = Runtime(files=files)  # nobody reads conditions and metrics of former names
-            self._former = FormerNames(
-                config,
-                self._found,
-                partial(assembly.create_former_plugin, config, unreported),
-                conditions,
-                self._worker,
-            )
+            self._former = FormerNames(config, self._found, Runtime(files=files), conditions, self._worker)
             self._allocation_watch = AllocationWatch(
                 self._backends,
                 self._found,
