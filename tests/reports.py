@@ -15,8 +15,7 @@ from aosp_plugin.framework.podresources_client import Allocations
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.report.node_reporter import problem_metric
 from aosp_plugin.report.observation import Observation
-from aosp_plugin.report.problems import problems
-from aosp_plugin.report.resource_report import ResourceStatus, resource_report
+from aosp_plugin.report.status import ResourceStatus, problems, resource_report
 from tests.support import RESOURCE
 
 

@@ -20,8 +20,7 @@ from aosp_plugin.binder.devices.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.binder.devices.preference import LAST_NUMA_NODE
 from aosp_plugin.binder.devices.sets import natural_sort
 from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS, Host
-from aosp_plugin.config.host_devices import SliceDevices, SpreadDevice, shared_device, spread_device
-from aosp_plugin.config.keys import Resource
+from aosp_plugin.config.keys import Resource, SliceDevices, SpreadDevice, shared_device, spread_device
 from aosp_plugin.config.values import OWN_BINDERFS, has_placeholder, placeholder_pattern, shared_path
 from aosp_plugin.framework.errors import ConfigError
 

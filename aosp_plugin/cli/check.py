@@ -19,7 +19,7 @@ from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import BinderfsError
 from aosp_plugin.binder.driver.host import BINDERFS, MOUNTINFO, SYS_DEV, HostError, read_mounts
 from aosp_plugin.binder.provision.device_links import DIRECTORY, link_name
-from aosp_plugin.cli.terminal import echo
+from aosp_plugin.cli import echo
 from aosp_plugin.config.container_paths import CONTAINER_DIRECTORY
 from aosp_plugin.config.convert import shown
 from aosp_plugin.config.keys import Config, Resource

@@ -19,7 +19,7 @@ import click
 from aosp_plugin.binder.devices.holders import Holder, Search, Unread
 from aosp_plugin.binder.devices.sets import natural_key
 from aosp_plugin.binder.driver.host import HostError, sees_kernel_threads
-from aosp_plugin.cli.terminal import aligned
+from aosp_plugin.cli import aligned
 from aosp_plugin.config.keys import Config
 from aosp_plugin.daemon.assembly import create_backends
 

@@ -1,6 +1,7 @@
 """Defines the commands and their flags, and turns errors into one line on stderr and an exit code."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -11,18 +12,22 @@ from typing import Any
 import click
 
 from aosp_plugin import PROGRAM, __version__
-from aosp_plugin.binder.driver.host import HostError
+from aosp_plugin.binder.driver.host import Host, HostError
+from aosp_plugin.binder.provision import provisioner_socket
+from aosp_plugin.binder.provision.provisioner_socket import RequestedPhones
 from aosp_plugin.cli import check as check_command
-from aosp_plugin.cli import provisioner as provisioner_command
-from aosp_plugin.cli import reload as reload_command
+from aosp_plugin.cli import echo
 from aosp_plugin.cli import status as status_command
-from aosp_plugin.cli.terminal import echo
 from aosp_plugin.config import convert, keys, sources
 from aosp_plugin.config.keys import Config
 from aosp_plugin.framework.errors import PluginError, leaves
+from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.worker import require_threads
 
 LOG = logging.getLogger(__name__)
+
+PROVISIONER_THREADS = 4
+"""One for the signals, and a timer for each of a request, its answer and the end."""
 
 # What loads grpc is imported in the function of its command: that takes 20 MB, and longer than other commands run.
 
@@ -81,13 +86,14 @@ def serve(file: str | None, **flags: Any) -> None:
     # Signals that come before the thread that handles them is running wait for it. Otherwise they would end the
     # process, or, if it is the first one of its container, be ignored by the kernel.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-    from aosp_plugin.daemon.serve import serve_configuration  # noqa: PLC0415
+    from aosp_plugin.daemon.serve import Daemon  # noqa: PLC0415
 
     def load() -> Config:
         return sources.load(flags, os.environ, file)[0]
 
     require_threads()
-    asyncio.run(serve_configuration(load))
+    gc.freeze()  # modules stay loaded, see also ``__main__``
+    asyncio.run(Daemon(load).run())
 
 
 @cli.command(cls=_Configurable)
@@ -110,12 +116,10 @@ def provision(file: str | None, *, remove: bool, surplus: bool, **flags: Any) ->
     if surplus and not remove:
         raise click.UsageError("--surplus requires --remove")
     config = sources.load(flags, os.environ, file)[0]
-    if remove:
-        from aosp_plugin.cli import removal  # noqa: PLC0415
-
-        sys.exit(0 if removal.remove(config, surplus=surplus) or surplus else 3)
     from aosp_plugin.cli import provision  # noqa: PLC0415
 
+    if remove:
+        sys.exit(0 if provision.remove(config, surplus=surplus) or surplus else 3)
     provision.provision(config)
 
 
@@ -130,7 +134,16 @@ def provisioner(file: str | None, **flags: Any) -> None:
     """
     # As in serve: process 1 of a container would otherwise not notice a signal that comes before it waits for one.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    provisioner_command.run(sources.load(flags, os.environ, file)[0])
+    config = sources.load(flags, os.environ, file)[0]
+    logs.set_up(config.log_level, config.log_format)
+    require_threads(PROVISIONER_THREADS)
+    # The plugin checks the directories of the phones before its first request.
+    phones = {
+        each.phones.directory: RequestedPhones(each.phones.directory, Host(config.host_root), each.phones.count)
+        for each in config.resources
+        if each.phones is not None
+    }
+    provisioner_socket.serve_requests(provisioner_socket.PROVISIONER_SOCKET, phones)
 
 
 @cli.command(name="config", cls=_Configurable)
@@ -194,7 +207,7 @@ def reload(url: str | None) -> None:
     Exit codes: 0 the configuration is served, 1 it was rejected, and the one before is still served, or there is no
     outcome, 2 invalid usage or configuration.
     """
-    outcome = reload_command.reload(url or status_command.own_url(os.environ))
+    outcome = status_command.reload(url or status_command.own_url(os.environ))
     if outcome.error:
         raise click.ClickException(f"configuration reload rejected: {outcome.error}")
     click.echo("configuration reloaded" if outcome.changed else "configuration unchanged, devices scanned again")

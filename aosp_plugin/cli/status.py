@@ -1,8 +1,12 @@
-"""``aosp-plugin status``: fetches the status report of the plugin on this node and prints it as text or JSON."""
+"""``aosp-plugin status`` and ``reload``: ask the plugin on this node for its status report, and let it reload."""
 
+import contextlib
 import datetime
 import http.client
 import json
+import os
+import re
+import signal
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -11,19 +15,26 @@ from typing import Final
 
 import msgspec
 
-from aosp_plugin.cli.terminal import aligned, echo
+from aosp_plugin.cli import aligned, echo
 from aosp_plugin.config import keys, sources
 from aosp_plugin.config.convert import shown
 from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.framework.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.address import joined_address
-from aosp_plugin.report.document import DeviceReport, Problem, Report, ResourceReport
+from aosp_plugin.report.document import DeviceReport, Problem, ProcessReport, ReloadReport, Report, ResourceReport
 
 TIMEOUT = 10.0
 """Seconds to wait for the next part of the answer."""
 MAX_ANSWER = 8 << 20
 """Bytes. A device takes some 300 of them."""
 
+RELOAD_TIMEOUT = 60.0
+"""Seconds to wait for the outcome: each part of the configuration that hangs is given up after 10 s."""
+PAUSE = 0.1
+"""Seconds between two questions."""
+
+_SERVE = re.compile(rb"aosp[-_]plugin[^\0/]*\0serve\0")
+"""Matches the command line of a plugin: the installed script, the zipapp or the package, and its command."""
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server on all addresses is reached on loopback
 _HTTP_PORT = 80
 _MAX_TEXT = 200
@@ -197,3 +208,36 @@ def age(now: float, since: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
+
+
+def reload(url: str) -> ReloadReport:
+    """Reload the configuration of the plugin at ``url``, and return the outcome.
+
+    Raises ServiceError if its process cannot be found from here, or has no outcome, ConfigError for an invalid URL, and
+    OSError if the user may not signal the process.
+    """
+    process = fetch(url).process
+    # Behind a forwarded port is a process of another host, or another container, whose ID means another process here.
+    # While no plugin runs, any user can listen at its address and name a process of root.
+    if process is None or ProcessReport.of(process.pid) != process or not _serves(process.pid):
+        raise ServiceError(f"the process of the plugin at {url} is not visible here; run aosp-plugin reload in its pod")
+    requested = time.time()
+    os.kill(process.pid, signal.SIGHUP)
+    end = time.monotonic() + RELOAD_TIMEOUT
+    while time.monotonic() < end:
+        time.sleep(PAUSE)
+        if ProcessReport.of(process.pid) != process:
+            raise ServiceError("the plugin ended during the reload; its log says why")
+        with contextlib.suppress(ServiceError):  # it cannot be reached while it executes its program again
+            outcome = fetch(url).last_reload
+            if outcome is not None and outcome.began >= requested:
+                return outcome
+    raise ServiceError(
+        f"the plugin at {url} reports no outcome of the reload after {RELOAD_TIMEOUT:.0f} s; see its log"
+    )
+
+
+def _serves(pid: int) -> bool:
+    """Return whether the process with this ID is a plugin, by its command line. Raises OSError if there is none."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return _SERVE.search(file.read()) is not None

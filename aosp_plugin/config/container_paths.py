@@ -13,8 +13,7 @@ from typing import NamedTuple
 from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap, parts
 from aosp_plugin.binder.devices.sets import Named
 from aosp_plugin.config.convert import shown
-from aosp_plugin.config.host_devices import SharedDevice, shared_device, spread_device
-from aosp_plugin.config.keys import NamedSets, Resource
+from aosp_plugin.config.keys import NamedSets, Resource, SharedDevice, shared_device, spread_device
 from aosp_plugin.config.values import Isolation, normalised, placeholder_pattern, shared_path
 from aosp_plugin.framework.apiserver import SERVICE_ACCOUNT_DIRECTORY
 from aosp_plugin.framework.errors import ConfigError

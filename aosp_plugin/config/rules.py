@@ -274,8 +274,7 @@ def _require_different_devices(first: ResourceEntry, second: ResourceEntry, plac
 
 def _directory_source(entry: ResourceEntry) -> str:
     """Return the source of the directory in which binder devices are found."""
-    key, dot, part = entry.resource.scan_directory_key.partition(".")
-    return f"{entry.at[key]}{dot}{part}"
+    return f"{entry.at['phones']}.directory" if entry.resource.phones else entry.at["device_dir"]
 
 
 def _joined(*sources: str) -> str:

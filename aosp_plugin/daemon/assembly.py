@@ -1,14 +1,17 @@
-"""Creates the backends and servers of a configuration, one per resource, and checks whether the host can serve them."""
+"""Creates the backends and servers of a configuration, and checks whether the host can serve it, and still can."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.catalog import MOUNTS_UNREADABLE
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import FoundDevices
 from aosp_plugin.backend.offers import Offers
@@ -22,11 +25,12 @@ from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from aosp_plugin.framework.dra.slices import driver_name
 from aosp_plugin.framework.errors import ConfigError, PluginError
-from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.service.address import listen, listen_address
-from aosp_plugin.framework.sockets import PluginDirectory
+from aosp_plugin.framework.sockets import PluginDirectory, is_removed_mount
+from aosp_plugin.framework.timing import DEFAULT
+from aosp_plugin.framework.worker import Worker
 
 
 def create_backends(
@@ -53,10 +57,8 @@ def create_backend(
     offers: Offers | None = None,
 ) -> BinderBackend:
     """Return the backend of a resource; a ``ClaimsBackend`` for DRA. The host is not accessed."""
-    if resource.api is Api.DEVICE_PLUGIN:
-        return BinderBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions, offers=offers)
-
-    return ClaimsBackend(host, resource, cdi_dir=cdi_dir, conditions=conditions, offers=offers)
+    kind = BinderBackend if resource.api is Api.DEVICE_PLUGIN else ClaimsBackend
+    return kind(host, resource, cdi_dir=cdi_dir, conditions=conditions, offers=offers)
 
 
 def create_server(config: Config, resource: Resource, backend: BinderBackend, runtime: Runtime) -> ResourceServer:
@@ -77,12 +79,6 @@ def create_server(config: Config, resource: Resource, backend: BinderBackend, ru
         kubelet_socket=config.pod_resources_socket,
         runtime=runtime,
     )
-
-
-def create_former_plugin(config: Config, runtime: Runtime, resource_name: str) -> DevicePlugin:
-    """Return the plugin of a former resource, which lists no device, and asks the kubelet for no call."""
-    devices = ListedDevices(resource_name, list, directories=())
-    return DevicePlugin(devices, kubelet_dir=config.kubelet_dir, socket_prefix=SOCKET_PREFIX, runtime=runtime)
 
 
 def addresses(config: Config) -> set[tuple[str, int]]:
@@ -162,3 +158,45 @@ def check_overlap(found: Mapping[str, FoundDevices]) -> None:
                     f"resources: binder device {device.path}{alias} belongs to both {owner} and {name}: use different "
                     f"prefixes or directories"
                 )
+
+
+async def end_with_removed_mounts(
+    config: Config, conditions: Conditions, worker: Worker, interval: float = DEFAULT.recheck
+) -> None:
+    """Raise PluginError when a directory that this process has as a mount was removed on the host, until cancelled.
+
+    A running container keeps the removed directory: nobody reads the files that the process writes there, and the
+    process does not see the files in the directory's successor, which only a new container has. ``sockets`` checks the
+    kubelet's directories in the same way. ``interval`` is in seconds.
+    """
+    paths = _written_directories(config)
+    while True:
+        try:
+            removed = await worker.run(partial(_removed_mounts, paths), label="look at mounts")
+        except OSError as error:
+            conditions.set(MOUNTS_UNREADABLE, str(error))
+        else:
+            conditions.set(MOUNTS_UNREADABLE, "")
+            if removed:
+                raise PluginError(f"{', '.join(removed)} was removed on the host: this container has it as a mount")
+        await asyncio.sleep(interval)
+
+
+def _written_directories(config: Config) -> set[str]:
+    """Return the directories of the host in which the process writes, as paths of this process."""
+    directories = {config.cdi_dir, *(each.scan_directory for each in config.resources if each.phones)}
+    drivers = {driver_name(each.resource_name) for each in config.resources if each.api is Api.DRA}
+    return {
+        *(os.path.normpath(f"{config.host_root}/{directory}") for directory in directories),
+        *map(config.driver_directory, drivers),
+    }
+
+
+def _removed_mounts(paths: Iterable[str]) -> list[str]:
+    """Return the mounts with these paths, or above them, whose directories have been removed. Raises OSError."""
+    nearest = set()
+    for path in paths:
+        while not os.path.exists(path):
+            path = os.path.dirname(path)  # noqa: PLW2901 - a removed directory has none below
+        nearest.add(path)
+    return sorted(filter(is_removed_mount, nearest))

@@ -6,6 +6,7 @@ line for each event, until ``q``, SIGINT, SIGTERM or the end of the terminal.
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import os
 import random
@@ -20,10 +21,17 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import click
 
-from aosp_plugin.demo.host import BINDER_DEVICES, RESOURCE, Host
-from aosp_plugin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
-from aosp_plugin.demo.screen import Screen
-from kubelet_standin import AdmissionError, Container, Kubelet, KubeletVersion, Pod, PodResources
+from aosp_plugin.demo.node import BINDER_DEVICES, RESOURCE, START_TIMEOUT, DemoError, Host, PluginProcess
+from kubelet_standin import (
+    AdmissionError,
+    Container,
+    ContainerAllocation,
+    Event,
+    Kubelet,
+    KubeletVersion,
+    Pod,
+    PodResources,
+)
 
 NAMESPACES = ("games", "tests", "streaming")
 INITIAL_LOAD = 0.6
@@ -35,6 +43,23 @@ PLUGIN_PAUSE = 3.0
 _END = ""
 """The key when the terminal is gone."""
 _NO_KEYS = "\nNo keys: standard input is no terminal, or this is a background job. SIGTERM ends the demo.\n"
+
+_COLORS = {"fault": "magenta", "kubelet": "cyan", "pod": "green", "WARNING": "yellow", "ERROR": "red"}
+
+_EVENTS = {
+    "kubelet-started": "started",
+    "kubelet-stopped": "stopped",
+    "plugin-registered": "plugin registered: {endpoint}",
+    "stream-ended": "stream of {endpoint} ended: {reason}",
+    "devices-changed": "{resource}: capacity {capacity}, allocatable {allocatable}",
+}
+"""What is printed of an event of the stand-in kubelet; other events are those of pods."""
+_PODS = {
+    "pod-rejected": "! {pod}: {reason}: {message}",
+    "container-failed": "! {pod}: {message}",
+    "container-allocated": "+ {pod} has {devices}",
+    "pod-removed": "- {pod}",
+}
 
 
 async def stay(phones: int, seed: int, port: int) -> int:
@@ -57,6 +82,48 @@ async def stay(phones: int, seed: int, port: int) -> int:
     return int(bool(failures))
 
 
+class _Screen:
+    """Standard output."""
+
+    def __init__(self, stopped: asyncio.Event, namespaces: Mapping[str, str]) -> None:
+        """Set ``stopped`` when the output has no reader any more. ``namespaces`` has the namespace of each pod."""
+        self.shows_pods = False
+        """Whether pods that come and go are printed."""
+        self._stopped = stopped
+        self._namespaces = namespaces
+
+    def write(self, text: str) -> None:
+        """Print a text."""
+        try:
+            click.echo(text)
+        except OSError:  # the reader of a pipe, or the terminal, is gone
+            # The interpreter flushes standard output once more when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._stopped.set()
+
+    def line(self, source: str, text: str) -> None:
+        """Print what happened, now, at ``source``."""
+        time = datetime.datetime.now().astimezone().strftime("%H:%M:%S")
+        color = _COLORS.get(source) or _COLORS.get(text.partition(" ")[0])
+        self.write(f"{click.style(time, dim=True)}  {click.style(f'{source:9}', fg=color)} {text}")
+
+    def log_line(self, text: str) -> None:
+        """Print a line of the plugin's log without its time and the name of the only resource."""
+        _, separator, message = text.partition("Z ")
+        self.line("plugin", (message if separator else text).replace(f" resource={RESOURCE}", ""))
+
+    def event(self, event: Event) -> None:
+        """Print an event of the stand-in kubelet, if it is one of those that matter here."""
+        fields = dict(event.fields)
+        if event.name in _EVENTS:
+            self.line("kubelet", _EVENTS[event.name].format(**fields))
+        elif event.name in _PODS and self.shows_pods:
+            fields["pod"] = f"{self._namespaces.get(str(fields['pod']), 'default')}/{fields['pod']}"
+            if isinstance(allocation := fields.get("allocation"), ContainerAllocation):
+                fields["devices"] = ", ".join(allocation.device_ids[RESOURCE])
+            self.line("pod", " ".join(_PODS[event.name].format(**fields).split()))
+
+
 class _Demo:
     """A host with phones, their pods, and the faults that a person causes."""
 
@@ -68,7 +135,7 @@ class _Demo:
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._faults_rng = random.Random(f"{seed} faults")  # noqa: S311 - as above
         self._namespaces: dict[str, str] = {}
-        self._screen = Screen(stopped, self._namespaces)
+        self._screen = _Screen(stopped, self._namespaces)
         self._pod_resources = os.path.join(directory, "pod-resources.sock")
         # Nearly every cluster of today has a kubelet of these versions.
         self._kubelet = Kubelet(

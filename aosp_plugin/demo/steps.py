@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import click
 
-from aosp_plugin.demo.host import BINDER_DEVICES, RESOURCE, Host
-from aosp_plugin.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
+from aosp_plugin.demo.node import BINDER_DEVICES, RESOURCE, START_TIMEOUT, DemoError, Host, PluginProcess
 from aosp_plugin.framework.timing import background_task
 from kubelet_standin import AdmissionError, Container, ContainerAllocation, Kubelet, Pod
 

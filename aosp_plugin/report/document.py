@@ -4,7 +4,7 @@
 """
 
 import enum
-from typing import Annotated
+from typing import Annotated, Self
 
 from msgspec import Meta, Struct
 
@@ -12,6 +12,9 @@ from aosp_plugin.framework.conditions import Severity
 
 LATEST = 250_000_000_000.0
 """Seconds since the epoch that are a date, in any time zone: the calendar ends with the year 9999."""
+
+_START = 19
+"""Position of the start time in /proc/PID/stat, after the name of the program."""
 
 
 class State(enum.StrEnum):
@@ -170,6 +173,16 @@ class ProcessReport(Struct, frozen=True, gc=False):
     """The process ID that the process itself sees: in a container usually 1."""
     start: int
     """When it started, in clock ticks since the host booted (/proc/PID/stat)."""
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """Return the identity of the process with this ID, which a later one does not have; None if there is none."""
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b") ")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return cls(pid, int(fields[_START]))
 
 
 class ReloadReport(Struct, frozen=True, gc=False):

@@ -1,12 +1,17 @@
 """The HTTP endpoints of the plugin: probes, metrics, the status of the node, and the page that shows it.
 
-``report`` defines the status document, ``framework.service.http`` the server.
+The page is plain HTML, CSS and JavaScript that get all their data from ``/status``. ``page/index.html`` refers to the
+other files, and nothing is loaded from elsewhere.
 """
 
 import contextlib
+import hashlib
 import os
+import pkgutil
+import posixpath
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -18,27 +23,30 @@ from aosp_plugin.framework.resource_server import ResourceServer
 from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.http import Answer, Route
 from aosp_plugin.framework.service.serving import probe_routes
-from aosp_plugin.report import page
-from aosp_plugin.report.document import Known, Report
+from aosp_plugin.report.document import Known, ProcessReport, Report
 from aosp_plugin.report.observation import Observation
-from aosp_plugin.report.problems import problems
-from aosp_plugin.report.process import identify
-from aosp_plugin.report.recent_log import RecentLog
-from aosp_plugin.report.resource_report import resource_report
+from aosp_plugin.report.status import problems, resource_report
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+_PAGE = os.path.join(os.path.dirname(__file__), "page")
+_FILES = [name for name in os.listdir(_PAGE) if name.endswith((".css", ".js", ".svg"))]
 
 
 def routes_by_address(
-    config: Config,
-    servers: Sequence[ResourceServer],
-    observation: Observation,
-    log: RecentLog,
+    config: Config, servers: Sequence[ResourceServer], observation: Observation
 ) -> dict[tuple[str, int], dict[str, Route]]:
     """Return the route of each path by the address at which it is served.
 
     Probes and metrics are for the kubelet and Prometheus; status and page name pods, and may have another address.
     """
     probes = {"/metrics": lambda: Answer(*observation.metrics.exposition()), **probe_routes(servers)}
-    status = {**page.routes(), "/status": _status_route(servers, observation, log, config.runbook_url)}
+    status = {**page_routes(), "/status": _status_route(servers, observation, config.runbook_url)}
     by_address: dict[tuple[str, int], dict[str, Route]] = {}
     for address, group in ((listen_address(config.listen), probes), (status_address(config), status)):
         if address is not None:
@@ -46,11 +54,9 @@ def routes_by_address(
     return by_address
 
 
-def _status_route(
-    servers: Sequence[ResourceServer], observation: Observation, log: RecentLog, runbook_url: str
-) -> Route:
+def _status_route(servers: Sequence[ResourceServer], observation: Observation, runbook_url: str) -> Route:
     """Return the route of the report."""
-    started, process = time.time(), identify(os.getpid())
+    started, process = time.time(), ProcessReport.of(os.getpid())
 
     def answer() -> Answer:
         allocations = observation.pod_resources.latest
@@ -63,13 +69,13 @@ def _status_route(
             allocations=Known(not allocations.problem, allocations.problem),
             resources=resources,
             problems=problems([*zip(resources, conditions, strict=True)], observation.conditions.of("")),
-            log=log.records,
+            log=observation.log.records,
             runbook_url=runbook_url,
             selinux=_selinux(),
             process=process,
             last_reload=observation.last_reload,
         )
-        return page.tagged("application/json", msgspec.json.encode(report))
+        return _tagged("application/json", msgspec.json.encode(report))
 
     return answer
 
@@ -79,3 +85,21 @@ def _selinux() -> bool | None:
     with contextlib.suppress(OSError):
         return has_selinux()
     return None
+
+
+def page_routes() -> dict[str, Route]:
+    """Return the routes of the page: ``index.html`` at ``/``, and the other files at ``/page/<name>``."""
+    return {"/": partial(_file, "index.html"), **{f"/page/{name}": partial(_file, name) for name in _FILES}}
+
+
+def _file(name: str) -> Answer:
+    """Return a file of the page, which is read when it is requested."""
+    content = pkgutil.get_data(__name__, f"page/{name}")  # importlib.resources would load zipfile and more
+    if content is None:
+        raise FileNotFoundError(f"{__name__} has no {name}")
+    return _tagged(_TYPES[posixpath.splitext(name)[1]], content)
+
+
+def _tagged(content_type: str, content: bytes) -> Answer:
+    """Return an answer with an entity tag, by which a client that has this content already does not get it again."""
+    return Answer(content_type, content, tag=hashlib.sha256(content).hexdigest()[:16])

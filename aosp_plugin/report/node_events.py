@@ -16,7 +16,7 @@ from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import ConflictError, events
 from aosp_plugin.framework.conditions import OVERRIDDEN, SECOND_PLUGIN, Condition, Conditions, Severity
 from aosp_plugin.framework.inventory import Inventory, Snapshot
-from aosp_plugin.report.problems import summary
+from aosp_plugin.report.status import summary
 
 COMPONENT: Final = "aosp-device-plugin"
 NAMESPACE: Final = "default"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -16,9 +18,14 @@ from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.podresources_client import Owner, PodResources
 from aosp_plugin.framework.resource_server import ResourceServer
+from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.timing import wait_any
-from aosp_plugin.report.document import ReloadReport
-from aosp_plugin.report.resource_report import ResourceStatus
+from aosp_plugin.report.document import LogRecord, ReloadReport
+from aosp_plugin.report.status import ResourceStatus
+
+MAX_RECORDS = 100
+MAX_LENGTH = 500
+"""Characters of a message or a value: an error may be longer."""
 
 
 class Ages:
@@ -46,8 +53,37 @@ class Ages:
         self.gone = len(gone)
 
 
+class RecentLog(logging.Handler):
+    """Keeps the latest records from the level info on: they say what has changed on the node. For any thread."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.addFilter(logs.add_resource)
+        self._records: collections.deque[LogRecord] = collections.deque(maxlen=MAX_RECORDS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        try:
+            message = _text(record.getMessage())
+            fields = {name: _text(value) for name, value in logs.fields(record).items()}
+        except Exception:  # noqa: BLE001 - as every handler: a library's wrong record must not fail its caller
+            self.handleError(record)
+            return
+        resource = fields.pop("resource", "")
+        self._records.appendleft(LogRecord(record.created, record.levelname.lower(), message, resource, fields))
+
+    @property
+    def records(self) -> tuple[LogRecord, ...]:
+        """The records, newest first."""
+        self.acquire()
+        try:
+            return tuple(self._records)
+        finally:
+            self.release()
+
+
 class Observation:
-    """The metrics, the ages and the status of the resources of one configuration."""
+    """The metrics, the ages, the status and the log of the resources of one configuration."""
 
     def __init__(
         self,
@@ -65,6 +101,7 @@ class Observation:
         """
         self.pod_resources = pod_resources
         self.conditions = conditions
+        self.log = RecentLog()
         self._ages = {name: Ages(clock) for name in backends}
         self._backends = backends
         self._found = found
@@ -131,3 +168,8 @@ def _by_resource(name: str, text: str, counts: Mapping[str, int]) -> GaugeMetric
     for resource, count in counts.items():
         family.add_metric([resource], count)
     return family
+
+
+def _text(value: object) -> str:
+    """Return a value as text that the report can have: the name of a file may have bytes that are no UTF-8."""
+    return str(value)[:MAX_LENGTH].encode(errors="backslashreplace").decode()

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pytest
 
-from aosp_plugin.cli.reload import reload
+from aosp_plugin.cli.status import reload
 from aosp_plugin.report.document import ReloadReport
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
@@ -295,7 +295,7 @@ sys.addaudithook(hook)
 
 
 @pytest.mark.parametrize("program", [MODULE, FIRST_PROCESS])
-@pytest.mark.parametrize("event", ["os.exec", "import aosp_plugin.daemon.node_service"])
+@pytest.mark.parametrize("event", ["os.exec", "import aosp_plugin.daemon.serve"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_signal_between_two_programs_of_the_process_is_handled_by_the_second(
     device_directory: DeviceDirectory,

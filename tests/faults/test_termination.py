@@ -105,7 +105,7 @@ SIGNAL_AT_IMPORT = """
 import os, sys
 
 def hook(event, arguments):
-    if event == "import" and arguments[0] == "aosp_plugin.daemon.node_service" and "SIGNAL" in os.environ:
+    if event == "import" and arguments[0] == "aosp_plugin.daemon.serve" and "SIGNAL" in os.environ:
         os.kill(os.getpid(), int(os.environ.pop("SIGNAL")))
 
 sys.addaudithook(hook)

@@ -13,8 +13,7 @@ from aosp_plugin.backend.catalog import NO_DEVICES, RESTRICTED, TOO_FEW_DEVICES,
 from aosp_plugin.config.keys import Config
 from aosp_plugin.config.sources import load
 from aosp_plugin.config.values import Api
-from aosp_plugin.daemon.node_service import NodeService
-from aosp_plugin.daemon.serve import Daemon
+from aosp_plugin.daemon.serve import Daemon, NodeService
 from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
 from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, CREDENTIALS_UNAVAILABLE, WITHHELD, Condition
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin

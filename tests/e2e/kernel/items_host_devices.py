@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.config.host_devices import SliceDevices
+from aosp_plugin.config.keys import SliceDevices
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.confinement import PHONE_PROFILE
 from tests.e2e.kernel.containers import check, start

@@ -12,8 +12,7 @@ from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.offers import DeviceFiles, Offers
 from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config.host_devices import SliceDevices
-from aosp_plugin.config.keys import NamedSets, NumberedSets, Resource
+from aosp_plugin.config.keys import NamedSets, NumberedSets, Resource, SliceDevices
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.errors import UnhealthyDeviceError
 from tests.backends import CDI_DIRECTORY, Served

@@ -14,8 +14,7 @@ import pytest
 
 from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.binder.driver import host
-from aosp_plugin.config.host_devices import SharedDevice, SliceDevices, SpreadDevice
-from aosp_plugin.config.keys import NumberedSets, Resource
+from aosp_plugin.config.keys import NumberedSets, Resource, SharedDevice, SliceDevices, SpreadDevice
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.backend import ClaimParameters, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError, UnhealthyDeviceError

@@ -29,7 +29,7 @@ from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import phone_mount, provisioner_socket
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.cli import removal
+from aosp_plugin.cli import provision
 from aosp_plugin.cli.main import main
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework import DevicePlugin
@@ -173,7 +173,7 @@ def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command run in the host's mount namespace, in which the kubelet need not say which devices are in use."""
-    monkeypatch.setattr(removal, "on_host", lambda: True)
+    monkeypatch.setattr(provision, "on_host", lambda: True)
 
 
 def kept(log: str) -> dict[str, str]:
@@ -190,7 +190,7 @@ def test_removal_keeps_what_a_process_has_mounted_or_open(
     code, log = command("--remove")
     assert (code, len(directory.mounted())) == (1, 3)
     assert "cannot find out from the kubelet which devices are in use: " in log
-    monkeypatch.setattr(removal, "on_host", lambda: True)
+    monkeypatch.setattr(provision, "on_host", lambda: True)
     (directory.path.parent / "container").touch()
     script = f"mount --bind {directory.path}/phone1/binder {directory.path.parent}/container; echo; read line"
     words = ("unshare", "--mount", "--propagation=private", "sh", "-ec", script)
@@ -251,7 +251,7 @@ def test_removal_keeps_phones_that_are_mounted_while_it_runs(
         if not lazy:
             provisioner.provision(["phone0"])
 
-    monkeypatch.setattr(removal, "on_host", lambda: provisioner.mount("phone1"))
+    monkeypatch.setattr(provision, "on_host", lambda: provisioner.mount("phone1"))
     monkeypatch.setattr(binderfs, "unmount", unmount_and_provision)
     code, log = command("--remove")
     assert (code, {*kept(log)}, directory.mounted()) == (3, {"phone0", "phone1"}, {"phone0": 1, "phone1": 1})

@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -22,6 +21,7 @@ from aosp_plugin.daemon.former_names import FormerNames
 from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, Conditions
 from aosp_plugin.framework.dra.claim_records import claims_on_host
 from aosp_plugin.framework.dra.driver import DraDriver
+from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import background_task
 from aosp_plugin.framework.worker import Worker
 from kubelet_standin import ClaimsError, DraPod
@@ -56,16 +56,12 @@ async def pod(node: DraNode, directory: Mounts) -> DraPod:
     return pod
 
 
-def no_server(_resource: str) -> NoReturn:
-    raise AssertionError
-
-
 @contextlib.asynccontextmanager
 async def following(config: Config, found: Callable[[], FoundDevices]) -> AsyncIterator[Callable[[], list[str]]]:
     """Look for former drivers again and again, as the watch of allocations does; yield what returns the reports."""
     conditions = Conditions()
     with contextlib.closing(Worker("former names")) as worker:
-        former = FormerNames(config, lambda _: found(), no_server, conditions, worker)
+        former = FormerNames(config, lambda _: found(), Runtime(), conditions, worker)
 
         async def follow() -> None:
             while True:

@@ -11,7 +11,7 @@ import pytest
 
 from aosp_plugin.config.keys import Config, Phones, Resource
 from aosp_plugin.config.values import Api
-from aosp_plugin.daemon.removed_mounts import end_with_removed_mounts
+from aosp_plugin.daemon.assembly import end_with_removed_mounts
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.worker import Worker

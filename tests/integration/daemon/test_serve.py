@@ -13,7 +13,6 @@ import pytest
 from aosp_plugin.framework.service import http
 from aosp_plugin.framework.service import process as service_process
 from aosp_plugin.report.document import Known, ProcessReport, Report
-from aosp_plugin.report.process import identify
 from kubelet_standin import Kubelet
 from tests.support import (
     RESOURCE,
@@ -113,7 +112,7 @@ async def test_reload_signals_no_process_but_the_plugin(started: int, command: s
     """
     waits = (sys.executable, "-c", "import signal; signal.pause()", "aosp-plugin", command)
     process = await asyncio.create_subprocess_exec("env", "--default-signal=HUP", *waits)
-    found = identify(process.pid)
+    found = ProcessReport.of(process.pid)
     assert found is not None
     report = Report("1", "node", 1.0, Known(known=True, problem=""), ())
     report = msgspec.structs.replace(report, process=ProcessReport(found.pid, found.start - started))

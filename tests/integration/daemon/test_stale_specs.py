@@ -12,7 +12,7 @@ import pytest
 from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.config.keys import Config, Resource
 from aosp_plugin.daemon.device_records import DeviceRecord, DeviceRecords
-from aosp_plugin.daemon.stale_specs import remove_stale_specs
+from aosp_plugin.daemon.former_names import remove_stale_specs
 from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.cdi import spec_path
 from aosp_plugin.framework.sockets import PluginDirectory

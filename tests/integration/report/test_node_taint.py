@@ -16,8 +16,7 @@ from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.resource_server import Confirmation, DriverState
 from aosp_plugin.framework.timing import Backoff, background_task
-from aosp_plugin.report.node_reporter import keep_written, problem_metric
-from aosp_plugin.report.node_taint import StartupTaint, is_ready
+from aosp_plugin.report.node_reporter import StartupTaint, is_ready, keep_written, problem_metric
 from kubelet_standin.apiserver import ApiServer
 from tests.static_credentials import StaticCredentials
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aosp_plugin.backend.shared_paths import Spread, SpreadItem, _keyed, paired
 from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, PhoneLayout, Single
-from aosp_plugin.config.host_devices import SpreadDevice
+from aosp_plugin.config.keys import SpreadDevice
 
 GPUS = ("/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130")
 BMC, FIRST, SECOND, THIRD = (f"/sys/devices/pci0000:00/0000:{bus:02x}:00.0" for bus in (3, 4, 0x41, 0x42))

@@ -12,8 +12,7 @@ import yaml
 
 from aosp_plugin.config import sources
 from aosp_plugin.config.convert import descriptions, keys_of, shown
-from aosp_plugin.config.host_devices import SharedDevice, shared_device
-from aosp_plugin.config.keys import DEFAULTS, KEYS, RESOURCE_KEYS, Config, Resource
+from aosp_plugin.config.keys import DEFAULTS, KEYS, RESOURCE_KEYS, Config, Resource, SharedDevice, shared_device
 from aosp_plugin.config.sources import load
 from aosp_plugin.config.values import normalised
 from aosp_plugin.framework.errors import ConfigError

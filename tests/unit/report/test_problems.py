@@ -19,8 +19,7 @@ from aosp_plugin.framework.conditions import NOT_REGISTERED, TRUNCATED, Conditio
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.report.document import Problem, ResourceReport
-from aosp_plugin.report.problems import NAMED_DEVICES, fragment, problems
-from aosp_plugin.report.resource_report import resource_report
+from aosp_plugin.report.status import NAMED_DEVICES, fragment, problems, resource_report
 from tests.reports import kinds, resource_status
 from tests.support import RESOURCE
 

@@ -8,7 +8,7 @@ import pytest
 
 from aosp_plugin.framework.service.logs import working_for
 from aosp_plugin.report.document import LogRecord
-from aosp_plugin.report.recent_log import MAX_LENGTH, MAX_RECORDS, RecentLog
+from aosp_plugin.report.observation import MAX_LENGTH, MAX_RECORDS, RecentLog
 from tests.support import RESOURCE
 
 LOG = logging.getLogger("aosp_plugin.test")

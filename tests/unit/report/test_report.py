@@ -7,7 +7,7 @@ from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.report.document import Counts, ResourceReport
-from aosp_plugin.report.resource_report import resource_report
+from aosp_plugin.report.status import resource_report
 from tests.reports import resource_status
 from tests.support import RESOURCE
 

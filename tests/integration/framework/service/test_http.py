@@ -18,7 +18,7 @@ from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, text
-from aosp_plugin.report import page
+from aosp_plugin.report.endpoints import page_routes
 from tests.support import http_serving as serving
 
 LOCAL = ("127.0.0.1", 0)
@@ -311,7 +311,7 @@ def test_unavailable_address_is_an_error() -> None:
 
 @pytest.fixture
 def page_port() -> Iterator[int]:
-    with serving(LOCAL, page.routes()) as port:
+    with serving(LOCAL, page_routes()) as port:
         yield port
 
 
@@ -325,12 +325,12 @@ def test_page_refers_to_exactly_its_files(page_port: int) -> None:
         links = re.findall(r'(?:href|src)="(page/[^"]+)"', response.text)
         links += [f"page/{name}" for name in re.findall(r'from "\./([^"]+)"', response.text)]
         pending += [f"/{link}" for link in links if f"/{link}" not in visited]
-    assert visited == set(page.routes())
+    assert visited == set(page_routes())
 
 
 def test_page_complies_with_its_security_policy(page_port: int) -> None:
     """It refers to no other host, and has no inline scripts or styles."""
-    for path in page.routes():
+    for path in page_routes():
         text = get(page_port, path).text.replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|//cdn|@import", text)
         assert not re.search(r"<script>|<style|\sstyle=|\son\w+=|innerHTML|insertAdjacentHTML|eval\(", text), path
