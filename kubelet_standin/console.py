@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kubelet_standin.aio import background_task
-from kubelet_standin.deviceplugin.directory import socket_path
+from kubelet_standin.deviceplugin.directory import PluginDirectory
 from kubelet_standin.deviceplugin.faults import Faults
 from kubelet_standin.deviceplugin.kubelet import Kubelet
 from kubelet_standin.deviceplugin.podresources import PodResources
@@ -163,7 +163,7 @@ async def _execute_input(console: Console) -> None:
 
 def _require_no_listener(directory: str) -> None:
     """Raise OSError if a kubelet listens in the directory: a start would remove its sockets."""
-    path = socket_path(os.path.abspath(directory))
+    path = PluginDirectory(directory).socket_path
     with socket.socket(socket.AF_UNIX) as client:
         if client.connect_ex(path) == 0:
             raise OSError(errno.EADDRINUSE, "a kubelet already listens", path)

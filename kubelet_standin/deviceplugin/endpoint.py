@@ -10,7 +10,6 @@ import grpc
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api.deviceplugin_pb2_grpc import DevicePluginStub
-from kubelet_standin.sockets import open_channel
 
 PRE_START_TIMEOUT: Final = 30.0
 """Seconds (pkg/kubelet/cm/devicemanager/types.go)."""
@@ -48,12 +47,13 @@ def _with_size(data: bytes) -> tuple[int, pb.ListAndWatchResponse]:
 class Endpoint:
     """The connection to a plugin for one registration. Belongs to one event loop; it must be closed."""
 
-    def __init__(self, resource: str, path: str, max_message: int) -> None:
+    def __init__(self, resource: str, path: str, channel: Callable[..., grpc.aio.Channel], max_message: int) -> None:
+        """``channel`` opens a channel to a path, with options."""
         self.resource = resource
         self.path = path
         self.options = pb.DevicePluginOptions()
         self.stopped_at: float | None = None
-        self._channel = open_channel(
+        self._channel = channel(
             path,
             ("grpc.max_receive_message_length", max_message),
             # Some plugins register before they serve; the default first retry is after one second.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 
 
@@ -17,7 +18,7 @@ class Faults:
     """Register is not answered until :meth:`release_register`."""
 
     slow_register: float = 0.0
-    """Delay before a Register request is processed, in seconds."""
+    """Delay before a Register request is processed, in seconds; :meth:`release_register` ends it as well."""
 
     never_open_stream: bool = False
     """The plugin is registered, but ListAndWatch is not called."""
@@ -34,8 +35,8 @@ class Faults:
     _released: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)
 
     def release_register(self) -> None:
-        """Reset ``hang_register``, and continue the calls that hang."""
-        self.hang_register = False
+        """Reset ``hang_register`` and ``slow_register``, and continue the calls that wait."""
+        self.hang_register, self.slow_register = False, 0.0
         self._released.set()
         self._released = asyncio.Event()
 
@@ -44,4 +45,6 @@ class Faults:
         if self.hang_register:
             await self._released.wait()
         if self.slow_register:
-            await asyncio.sleep(self.slow_register)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.slow_register):
+                    await self._released.wait()

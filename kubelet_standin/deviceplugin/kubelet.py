@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubelet_standin.deviceplugin import directory as disk
 from kubelet_standin.deviceplugin.admission import Admission
-from kubelet_standin.deviceplugin.checkpoint import FILE_NAME
+from kubelet_standin.deviceplugin.checkpoint import CheckpointEntry
+from kubelet_standin.deviceplugin.directory import PluginDirectory
 from kubelet_standin.deviceplugin.faults import Faults
 from kubelet_standin.deviceplugin.plugins import PluginManager, PluginSettings
 from kubelet_standin.deviceplugin.pods import AdmissionError, AdmittedPod, ContainerAllocation, Pod
@@ -45,7 +45,7 @@ class Kubelet(Observable[_Run]):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | PluginDirectory,
         *,
         version: KubeletVersion = NEWEST,
         seed: int = 0,
@@ -55,7 +55,7 @@ class Kubelet(Observable[_Run]):
         dial_timeout: float = DIAL_TIMEOUT,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        """Prepare a kubelet for ``directory``, which it creates when it starts.
+        """Prepare a kubelet for ``directory``, which it creates when it starts; a path if it is one of this machine.
 
         - ``seed`` determines everything that is random in the kubelet, such as the iteration order of Go's maps.
         - ``grace_period``: a resource is forgotten when its plugin is absent for longer; in seconds of ``clock``.
@@ -65,13 +65,14 @@ class Kubelet(Observable[_Run]):
 
         Raises OSError if the directory's path is too long for a socket.
         """
-        self.directory = os.path.abspath(directory)
+        self.plugin_directory = directory if isinstance(directory, PluginDirectory) else PluginDirectory(directory)
+        self.directory = self.plugin_directory.path
         super().__init__("kubelet", on_event, directory=self.directory, version=str(version))
         self.version = version
         self.faults = Faults()
-        self.socket_path = disk.socket_path(self.directory)
-        self.checkpoint_path = os.path.join(self.directory, FILE_NAME)
-        self._settings = PluginSettings(self.directory, version, grace_period, dial_timeout, max_message, clock)
+        self.socket_path = self.plugin_directory.socket_path
+        self.checkpoint_path = self.plugin_directory.checkpoint_path
+        self._settings = PluginSettings(self.plugin_directory, version, grace_period, dial_timeout, max_message, clock)
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._registrations: list[Registration] = []
         self._pods: dict[str, str] = {}
@@ -82,16 +83,15 @@ class Kubelet(Observable[_Run]):
 
     async def _start(self) -> _Run:
         """Read the checkpoint, create and clean up the directory, listen (manager.go:235-281, in this order)."""
-        state = ManagerState(disk.read_checkpoint(self.checkpoint_path))
+        state = ManagerState(self.plugin_directory.read_checkpoint())
         # The pods of an earlier object on this directory exist until they are finished; only their UIDs are known.
         for uid in {entry.pod_uid for entry in state.entries.values()} - self._pods.keys():
             self._pods[uid] = uid
             self._active.add(uid)
-        os.makedirs(self.directory, mode=0o750, exist_ok=True)
-        disk.sweep(self.directory, self.version, keep_sockets=self.faults.keep_sockets)
+        self.plugin_directory.prepare(self.version, keep_sockets=self.faults.keep_sockets)
 
         def save() -> None:
-            disk.write_checkpoint(self.checkpoint_path, state.checkpoint())
+            self.plugin_directory.write_checkpoint(state.checkpoint())
 
         plugins = PluginManager(self._settings, state, self.faults, save=save, emit=self._emit, notify=self._notify)
         service = RegistrationService(
@@ -106,7 +106,7 @@ class Kubelet(Observable[_Run]):
             started=self._started,
         )
         try:
-            stop_listening = await listen(self.directory, service, garbage=self.faults.garbage_register)
+            stop_listening = await listen(self.plugin_directory, service, garbage=self.faults.garbage_register)
         except BaseException:
             await plugins.close()
             raise
@@ -123,8 +123,7 @@ class Kubelet(Observable[_Run]):
         """Stop and start again; ``keep_checkpoint=False`` loses the allocations."""
         await self.stop()
         if not keep_checkpoint:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.checkpoint_path)
+            self.plugin_directory.remove_checkpoint()
         await self.start()
 
     @property
@@ -152,6 +151,7 @@ class Kubelet(Observable[_Run]):
             allocatable=len(resource.healthy),
             devices=resource.devices,
             connected=endpoint is not None and endpoint.stopped_at is None,
+            pre_start_required=endpoint is not None and endpoint.options.pre_start_required,
             streams=self._run.plugins.streams(name) if self._run else 0,
             streams_opened=resource.streams_opened,
             messages=resource.messages,
@@ -232,14 +232,22 @@ class Kubelet(Observable[_Run]):
 
     def allocated(self, resource: str) -> Mapping[str, tuple[str, str]]:
         """Return the allocations: device ID to (pod name, container name). Ended pods are released first."""
-        run = self._running()
-        run.state.release(self._active.__contains__)
         return {
-            device: (self._pods[entry.pod_uid], entry.container)
-            for entry in run.state.entries.values()
+            device: (pod, entry.container)
+            for pod, entry in self.allocations()
             if entry.resource == resource
             for device in entry.device_ids
         }
+
+    def allocations(self) -> Sequence[tuple[str, CheckpointEntry]]:
+        """Return all allocations with the names of their pods, also of resources that are not listed any more."""
+        run = self._running()
+        run.state.release(self._active.__contains__)
+        return [(self._pods[entry.pod_uid], entry) for entry in run.state.entries.values()]
+
+    def lose_devices(self) -> None:
+        """Mark all devices unhealthy although the streams are open, as after the end of another plugin."""
+        self._running().plugins.lose_devices()
 
     async def drop_streams(self, resource: str | None = None) -> None:
         """Cancel the streams of a resource, or all streams, as the client; wait until they have ended."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
-from kubelet_standin.deviceplugin.directory import endpoint_path
+from kubelet_standin.deviceplugin.directory import PluginDirectory
 from kubelet_standin.deviceplugin.endpoint import CallError, Endpoint
 from kubelet_standin.deviceplugin.faults import Faults
 from kubelet_standin.deviceplugin.registration import Registration
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class PluginSettings:
     """Settings for the connections to all plugins; times are in seconds, ``max_message`` is in bytes."""
 
-    directory: str
+    directory: PluginDirectory
     version: KubeletVersion
     grace_period: float
     dial_timeout: float
@@ -73,8 +73,8 @@ class PluginManager:
         return [endpoint for endpoint in self._endpoints if resource in {None, endpoint.resource}]
 
     def _endpoint(self, resource: str, name: str) -> Endpoint:
-        path = endpoint_path(self._settings.directory, name)
-        endpoint = Endpoint(resource, path, self._settings.max_message)
+        directory = self._settings.directory
+        endpoint = Endpoint(resource, directory.endpoint_path(name), directory.channel, self._settings.max_message)
         self._endpoints.append(endpoint)
         return endpoint
 
@@ -154,11 +154,19 @@ class PluginManager:
     async def _ended(self, endpoint: Endpoint) -> None:
         effect = self._tracker.on_end(endpoint)
         if effect.lost:
-            self._state.resource(endpoint.resource).lose()
-            self.current[endpoint.resource].stopped_at = self._settings.clock()
-            self._devices_changed(endpoint.resource)
+            self._lose(endpoint.resource)
         if effect.close is not None:
             await self._close(effect.close)
+
+    def _lose(self, resource: str) -> None:
+        self._state.resource(resource).lose()
+        self.current[resource].stopped_at = self._settings.clock()
+        self._devices_changed(resource)
+
+    def lose_devices(self) -> None:
+        """Lose all resources, without the end of a stream."""
+        for resource in self.current:
+            self._lose(resource)
 
     async def _close(self, endpoint: Endpoint) -> None:
         if endpoint in self._endpoints:

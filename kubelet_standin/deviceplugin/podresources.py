@@ -42,7 +42,7 @@ class PodResources(rpc.PodResourcesListerServicer):
 
     async def __aenter__(self) -> Self:
         """Start listening."""
-        self._server = grpc.aio.server()
+        self._server = self._kubelet.plugin_directory.server()
         rpc.add_PodResourcesListerServicer_to_server(self, self._server)
         self._server.add_insecure_port(socket_address(self.path))
         await self._server.start()
@@ -88,17 +88,14 @@ class PodResources(rpc.PodResourcesListerServicer):
 
     def _pods(self) -> dict[tuple[str, str], pb.PodResources]:
         """Return the current pods by namespace and name."""
-        allocated: dict[tuple[str, str, str], list[str]] = {}
-        for resource in self._kubelet.resources:
-            for device, (pod, container) in self._kubelet.allocated(resource).items():
-                if self._kubelet.is_listed(pod, container):
-                    allocated.setdefault((pod, container, resource), []).append(device)
         pods: dict[tuple[str, str], pb.PodResources] = {}
         containers: dict[tuple[str, str], pb.ContainerResources] = {}
-        for (name, container, resource), devices in allocated.items():
+        for name, entry in self._kubelet.allocations():
+            if not self._kubelet.is_listed(name, entry.container):
+                continue
             namespace = self._namespaces.get(name, "default")
             pod_resources = pods.setdefault((namespace, name), pb.PodResources(name=name, namespace=namespace))
-            if (name, container) not in containers:
-                containers[name, container] = pod_resources.containers.add(name=container)
-            containers[name, container].devices.add(resource_name=resource, device_ids=devices)
+            if (name, entry.container) not in containers:
+                containers[name, entry.container] = pod_resources.containers.add(name=entry.container)
+            containers[name, entry.container].devices.add(resource_name=entry.resource, device_ids=entry.device_ids)
         return pods

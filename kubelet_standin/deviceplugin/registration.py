@@ -10,7 +10,7 @@ import grpc
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
-from kubelet_standin.deviceplugin.directory import SOCKET_NAME, alias
+from kubelet_standin.deviceplugin.directory import SOCKET_NAME, PluginDirectory
 from kubelet_standin.deviceplugin.faults import Faults
 from kubelet_standin.events import Emit
 from kubelet_standin.sockets import socket_address
@@ -110,12 +110,14 @@ async def _send_garbage(_reader: asyncio.StreamReader, writer: asyncio.StreamWri
     writer.close()
 
 
-async def listen(directory: str, service: rpc.RegistrationServicer, *, garbage: bool) -> Callable[[], Awaitable[None]]:
+async def listen(
+    directory: PluginDirectory, service: rpc.RegistrationServicer, *, garbage: bool
+) -> Callable[[], Awaitable[None]]:
     """Listen on kubelet.sock in ``directory``; the file must not exist.
 
     Returns a function that closes all connections and stops listening. The socket file stays.
     """
-    with alias(directory) as name:
+    with directory.alias() as name:
         path = f"{name}/{SOCKET_NAME}"
         if garbage:
             garbage_server = await asyncio.start_unix_server(_send_garbage, path)
@@ -125,7 +127,7 @@ async def listen(directory: str, service: rpc.RegistrationServicer, *, garbage: 
                 await garbage_server.wait_closed()
 
             return stop
-        server = grpc.aio.server()
+        server = directory.server()
         rpc.add_RegistrationServicer_to_server(service, server)
         server.add_insecure_port(socket_address(path))
         await server.start()

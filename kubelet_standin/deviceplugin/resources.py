@@ -30,6 +30,8 @@ class ResourceView:
     """ID to health, in the order of the last message; all are Unhealthy after the plugin was lost."""
     connected: bool
     """Whether there is a plugin that is not stopped."""
+    pre_start_required: bool
+    """Whether the plugin is called before a container starts; not before it has registered, after a restart."""
     streams: int
     """The number of open ListAndWatch streams, including those of replaced plugins."""
     streams_opened: int

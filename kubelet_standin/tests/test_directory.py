@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kubelet_standin import KubeletVersion
-from kubelet_standin.deviceplugin import directory as disk
 from kubelet_standin.deviceplugin.checkpoint import FILE_NAME, Checkpoint
+from kubelet_standin.deviceplugin.directory import SOCKET_NAME, PluginDirectory
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_sweep_removes_what_the_version_removes(
 ) -> None:
     """Versions before 1.33 remove everything but directories, and follow links; newer versions remove only sockets."""
     with socket.socket(socket.AF_UNIX) as kubelet:
-        kubelet.bind(f"{kubelet_dir}/{disk.SOCKET_NAME}")
-    disk.sweep(kubelet_dir, version, keep_sockets=keep_sockets)
+        kubelet.bind(f"{kubelet_dir}/{SOCKET_NAME}")
+    PluginDirectory(kubelet_dir).prepare(version, keep_sockets=keep_sockets)
     removed = {"file", "link", "plugin.sock"} if version is KubeletVersion.V1_32 else {"plugin.sock"}
     assert set(os.listdir(kubelet_dir)) == (files if keep_sockets else files - removed)
     assert os.listdir(f"{kubelet_dir}/directory") == ["inside"]
@@ -51,42 +51,42 @@ def test_sweep_removes_what_the_version_removes(
     [("a.sock", "/d/a.sock"), ("/a.sock", "/d/a.sock"), ("../a.sock", "/a.sock"), ("", "/d"), ("x/./y", "/d/x/y")],
 )
 def test_endpoint_path_is_joined_as_in_go(endpoint: str, path: str) -> None:
-    assert disk.endpoint_path("/d", endpoint) == path
+    assert PluginDirectory("/d").endpoint_path(endpoint) == path
 
 
 def test_socket_path_is_limited_to_107_bytes() -> None:
     """The limit counts bytes, not characters."""
     longest = "/" + "a" * (107 - len("//kubelet.sock"))
-    assert disk.socket_path(longest) == longest + "/kubelet.sock"
+    assert PluginDirectory(longest).socket_path == longest + "/kubelet.sock"
     with pytest.raises(OSError, match="longer than 107 bytes"):
-        disk.socket_path(longest + "a")
+        PluginDirectory(longest + "a")
     with pytest.raises(OSError, match="longer than 107 bytes"):
-        disk.socket_path(longest[:-1] + "\u00fc")
+        PluginDirectory(longest[:-1] + "\u00fc")
 
 
 def test_checkpoint_is_replaced_atomically(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the owner can read the file. A failed write leaves the old content and no temporary file."""
-    path = f"{kubelet_dir}/{FILE_NAME}"
+    directory = PluginDirectory(kubelet_dir)
     for state in (Checkpoint(registered={"r/r": ("a",)}), Checkpoint()):
-        disk.write_checkpoint(path, state)
-        assert disk.read_checkpoint(path) == state
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        directory.write_checkpoint(state)
+        assert directory.read_checkpoint() == state
+    assert stat.S_IMODE(os.stat(directory.checkpoint_path).st_mode) == 0o600
 
     def no_space(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
-        disk.write_checkpoint(path, Checkpoint(registered={"r/r": ("a",)}))
-    assert disk.read_checkpoint(path) == Checkpoint()
+        directory.write_checkpoint(Checkpoint(registered={"r/r": ("a",)}))
+    assert directory.read_checkpoint() == Checkpoint()
     assert os.listdir(kubelet_dir) == [FILE_NAME]
 
 
 def test_unreadable_checkpoint_is_empty(kubelet_dir: str, caplog: pytest.LogCaptureFixture) -> None:
     """A corrupt file is logged, an absent one is not."""
-    path = f"{kubelet_dir}/{FILE_NAME}"
-    assert disk.read_checkpoint(path) == Checkpoint()
+    directory = PluginDirectory(kubelet_dir)
+    assert directory.read_checkpoint() == Checkpoint()
     assert not caplog.records
-    Path(path).touch()
-    assert disk.read_checkpoint(path) == Checkpoint()
+    Path(directory.checkpoint_path).touch()
+    assert directory.read_checkpoint() == Checkpoint()
     assert "Device allocation info may NOT be up-to-date" in caplog.text

@@ -13,6 +13,7 @@ import pytest
 from kubelet_standin import AdmissionError, Container, Event, Kubelet, Pod
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.deviceplugin.checkpoint import Checkpoint, decode
+from kubelet_standin.deviceplugin.directory import PluginDirectory
 from kubelet_standin.deviceplugin.endpoint import Endpoint
 from kubelet_standin.tests.stub import (
     OTHER,
@@ -354,7 +355,7 @@ async def test_error_inside_the_stand_in_is_raised_by_stop(
         raise RuntimeError("a mistake")
 
     events: list[str] = []
-    monkeypatch.setattr("kubelet_standin.deviceplugin.directory.write_checkpoint", broken)
+    monkeypatch.setattr(PluginDirectory, "write_checkpoint", broken)
     kubelet = Kubelet(kubelet_dir, on_event=lambda event: events.append(event.name))
     await kubelet.start()
     plugin = await plugins.start("d")

@@ -1,4 +1,4 @@
-"""The same steps on simulated peers as on real ones: a kubelet, an API server, and a binderfs.
+"""The same steps on simulated peers as on real ones: an API server, and a binderfs.
 
 The steps of a binderfs are here, and run on a real kernel outside of a simulation; ``traces`` has the others.
 """
@@ -9,68 +9,16 @@ import stat
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
-from unittest import mock
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.driver.host import HostError, read_mounts
-from tests.e2e.kubelet import probe
 from tests.simulation.api import ApiServer, SimulatedApiClient
 from tests.simulation.host import OWN, Host
-from tests.simulation.kubelet import DIRECTORY, Kubelet
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.patches import simulated
-from tests.simulation.processes import CURRENT, Process, SimulatedOs
-from tests.simulation.rpc import SimulatedGrpc
-from tests.simulation.traces import Steps, api_steps, kubelet_steps
-
-PAUSE = 2.0
-"""Seconds in which a kubelet reacts."""
-
-
-class _Kubelet:
-    """A simulated kubelet for the steps of ``traces``."""
-
-    directory = DIRECTORY
-
-    def __init__(self, host: Host) -> None:
-        self._kubelet = Kubelet(host)
-        self._directory = host.files.lookup(DIRECTORY)
-        self._names: set[str] = set()
-        self._events: list[str] = []
-        self._directory.watchers.append(self._changed)
-
-    async def counts(self, resource: str) -> tuple[int, int] | None:
-        devices = self._kubelet.devices.get(resource)
-        return None if devices is None else (len(devices), sum(devices.values()))
-
-    async def start(self) -> None:
-        self._kubelet.start()
-
-    async def stop(self) -> None:
-        self._kubelet.stop()
-
-    def events(self) -> list[str]:
-        events, self._events = self._events, []
-        return events
-
-    def _changed(self) -> None:
-        names = {*self._directory.entries}
-        self._events += [f"removed {name}" for name in self._names - names]
-        self._events += [f"created {name}" for name in names - self._names]
-        self._names = names
-
-
-def simulated_kubelet_steps() -> Steps:
-    """Return the steps of a simulated kubelet."""
-
-    async def run(host: Host) -> Steps:
-        kubelet = _Kubelet(host)
-        await kubelet.start()
-        with mock.patch.object(probe, "grpc", SimulatedGrpc(host)), mock.patch.object(probe, "os", SimulatedOs(host)):
-            return await kubelet_steps(kubelet, kubelet.events, PAUSE)
-
-    return _run(run)
+from tests.simulation.processes import CURRENT, Process
+from tests.simulation.traces import Steps, api_steps
 
 
 def simulated_api_steps() -> Steps:

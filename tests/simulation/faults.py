@@ -63,13 +63,15 @@ def kubelet_loses_devices(world: "World") -> None:
 @fault
 def register_is_slow(world: "World") -> Undo:
     """Register takes seconds."""
-    return _lasting(world.kubelet, "register_time", value=world.rng.uniform(1.0, 25.0))
+    world.kubelet.faults.slow_register = world.rng.uniform(1.0, 25.0)
+    return world.kubelet.faults.release_register
 
 
 @fault
 def register_fails(world: "World") -> Undo:
     """The kubelet refuses registrations."""
-    return _lasting(world.kubelet, "refuses")
+    world.kubelet.faults.refuse_register = "registration failed"
+    return partial(setattr, world.kubelet.faults, "refuse_register", None)
 
 
 @fault

@@ -1,45 +1,112 @@
-"""A simulated kubelet: its device manager, as pkg/kubelet/cm/devicemanager works, and its podresources API."""
+"""The stand-in kubelet on a simulated host: its directory there, its pods with their containers, and its podresources.
+
+The kubelet of the node is ``kubelet_standin.Kubelet``; here is what that does not model: containers, and pods that try
+again until theirs run.
+"""
 
 import asyncio
 import collections
 import contextlib
-import stat
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import grpc
-
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.api import podresources_pb2 as resources_pb
+import kubelet_standin
 from aosp_plugin.framework.sockets import creation_time
+from kubelet_standin import AdmissionError, Container, ContainerAllocation, Event, KubeletVersion
+from kubelet_standin.api import podresources_pb2 as pb
+from kubelet_standin.deviceplugin.admission import UNEXPECTED
+from kubelet_standin.deviceplugin.checkpoint import Checkpoint
+from kubelet_standin.deviceplugin.directory import PluginDirectory
 from tests.simulation.containers import Tenant
-from tests.simulation.rpc import Peer, Server, failure
+from tests.simulation.rpc import Channel, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from tests.simulation.claims import ClaimPod
     from tests.simulation.host import Host
 
 DIRECTORY = "/var/lib/kubelet/device-plugins"
 SOCKET = f"{DIRECTORY}/kubelet.sock"
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
-SERVICE = "/v1beta1.DevicePlugin/"
-VERSION = "v1beta1"
 RETRY = (1.0, 8.0)
 """Seconds between two attempts to start a container, shorter than a kubelet's."""
 UNNOTICED = 2.0
 """Seconds in which a plugin can register and end without being noticed by another one, if no call hangs."""
+LOGGED = {"plugin-registered", "plugin-refused", "stream-ended"}
+"""The events of the stand-in that are in the log of the run."""
+
+
+class _Directory(PluginDirectory):
+    """The directory of device plugins on a simulated host. The checkpoint is not lost with it."""
+
+    def __init__(self, host: "Host", called: Callable[[str], None]) -> None:
+        super().__init__(DIRECTORY)
+        self._host, self._called = host, called
+        self._checkpoint = Checkpoint()
+
+    def channel(self, path: str, *_: object) -> Any:
+        return Channel(self._host, path, self._called)
+
+    def server(self) -> Any:
+        return Server(self._host)
+
+    def alias(self) -> contextlib.AbstractContextManager[str]:
+        return contextlib.nullcontext(self.path)
+
+    def prepare(self, version: KubeletVersion, *, keep_sockets: bool = False) -> None:  # noqa: ARG002 - as there
+        files = self._host.files
+        files.make_directories(DIRECTORY)
+        for name, inode in [*files.lookup(DIRECTORY).entries.items()]:
+            if version.sweeps(inode.mode):
+                files.remove(f"{DIRECTORY}/{name}")
+
+    def read_checkpoint(self) -> Checkpoint:
+        return self._checkpoint
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+
+class _PodResources(kubelet_standin.PodResources):
+    """The podresources API, with the pods that have claims or nothing, and with faults."""
+
+    def __init__(self, kubelet: "Kubelet", standin: kubelet_standin.Kubelet) -> None:
+        super().__init__(standin, POD_RESOURCES)
+        self._owner = kubelet
+
+    async def List(  # noqa: N802 - the RPC's name
+        self, request: pb.ListPodResourcesRequest, context: Any
+    ) -> pb.ListPodResourcesResponse:
+        await asyncio.sleep(self._owner.answers_late)
+        response = await super().List(request, context)
+        response.pod_resources.add(name="aosp-plugin-x7k2p", namespace="kube-system")
+        for pod in self._owner.claims():
+            found = response.pod_resources.add(name=pod.name, namespace="default").containers.add(name="main")
+            claim = found.dynamic_resources.add(claim_name=pod.name, claim_namespace="default")
+            device = claim.claim_resources.add(driver_name=pod.driver, pool_name=pod.pool, device_name=pod.device)
+            for name in pod.names:
+                device.cdi_devices.add(name=name)
+        return response
+
+    async def GetAllocatableResources(  # noqa: N802 - the RPC's name
+        self, request: pb.AllocatableResourcesRequest, context: Any
+    ) -> pb.AllocatableResourcesResponse:
+        await asyncio.sleep(self._owner.answers_late)
+        if self._owner.answers_wrongly:
+            return pb.AllocatableResourcesResponse()
+        return await super().GetAllocatableResources(request, context)
 
 
 @dataclass
 class Pod(Tenant):
     """A pod that has a device of a device plugin."""
 
+    spec: kubelet_standin.Pod = field(default_factory=lambda: kubelet_standin.Pod("", ()))
     resource: str = ""
-    ids: list[str] = field(default_factory=list)
-    answer: pb.ContainerAllocateResponse = field(default_factory=pb.ContainerAllocateResponse)
+    ids: tuple[str, ...] = ()
+    allocation: ContainerAllocation | None = None
+    is_prepared: bool = False
+    """Whether the plugin was called when its container started last."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One worker of the kubelet handles a pod."""
     error: str = ""
@@ -47,231 +114,157 @@ class Pod(Tenant):
 
 
 class Kubelet:
-    """The kubelet of the node. Pods and their allocations outlive it, as its checkpoint does."""
+    """The kubelet of the node. Pods outlive it."""
 
-    def __init__(self, host: "Host") -> None:
+    def __init__(self, host: "Host", version: KubeletVersion) -> None:
         self.host = host
         self.pods: dict[str, Pod] = {}
-        self.devices: dict[str, dict[str, bool]] = {}
-        """By resource: the devices, and whether they are healthy."""
-        self.lost: set[str] = set()
-        """The resources whose devices it has lost although the stream is open, until the next list."""
         self.is_former: Callable[[str], bool] = bool
         """Returns whether a path is of a phone in a former directory, which no plugin makes fresh."""
         self.running = False
-        self.register_time = 0.0
-        """Seconds that Register takes."""
-        self.refuses = False
-        """Whether Register fails."""
         self.answers_late = 0.0
         """Seconds that podresources takes."""
         self.answers_wrongly = False
         self.claims: Callable[[], Iterable[ClaimPod]] = tuple
         """Returns the pods with prepared claims."""
-        self.changed = asyncio.Event()
-        self.registered: set[int] = set()
-        """The processes that have registered."""
-        self._admission = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._starts: set[asyncio.Task[None]] = set()
-        self._endpoints: dict[str, Server] = {}
-        self._options: dict[str, pb.DevicePluginOptions] = {}
-        """What the plugins have said that registered since the kubelet's start, whether they are connected or not."""
-        self._names: dict[str, str] = {}
-        """The socket of each resource. A kubelet tells registrations apart by it alone."""
-        self._streams: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
-        self._peers: list[Peer] = []
+        self._standin = kubelet_standin.Kubelet(
+            _Directory(host, self._called),
+            version=version,
+            seed=host.rng.getrandbits(32),
+            clock=host.monotonic,
+            on_event=self._on_event,
+        )
+        self.faults = self._standin.faults
+        self._pod_resources = _PodResources(self, self._standin)
+        self._healthy: dict[str, set[str]] = {}
+        """By resource: the healthy devices."""
+        self._streams: collections.defaultdict[str, dict[str, float]] = collections.defaultdict(dict)
+        """The names of the sockets of each resource with an open stream, and when that began."""
+        self._unnoticed: set[str] = set()
+        """The resources whose devices it has lost, and whose plugins get no sign of that, until the next list."""
+        self._ended = ""
+        """The resource whose stream has just ended, if plugins get no sign of it should its devices be lost now."""
+        self._starting: dict[asyncio.Task[Any] | None, Pod] = {}
+        """The pod whose container each task starts now."""
+        self._changing = asyncio.Lock()
 
     def start(self) -> None:
         """Start: the sockets of plugins are removed, and the kubelet's are created."""
-        files = self.host.files
         with contextlib.suppress(FileExistsError):
-            files.make_directories(DIRECTORY)
-        for name, inode in [*files.lookup(DIRECTORY).entries.items()]:
-            if stat.S_ISSOCK(inode.mode):
-                files.remove(f"{DIRECTORY}/{name}")
-        self._peers = [
-            Peer({"/v1beta1.Registration/Register": self._register}),
-            Peer(
-                {
-                    "/v1.PodResourcesLister/List": self._list,
-                    "/v1.PodResourcesLister/GetAllocatableResources": self._allocatable,
-                }
-            ),
-        ]
-        with contextlib.suppress(FileNotFoundError):
-            files.remove(POD_RESOURCES)
-        self.host.bind(SOCKET, self._peers[0])
-        self.host.bind(POD_RESOURCES, self._peers[1])
+            self.host.files.make_directories(DIRECTORY)
         self.running = True
-        self.host.log("kubelet started")
-        for pod in self.pods.values():
-            if not pod.held:
-                self._lead(pod)
+        self._spawn(self._start())
+
+    async def _start(self) -> None:
+        async with self._changing:
+            await self._standin.start()
+            with contextlib.suppress(FileNotFoundError):
+                self.host.files.remove(POD_RESOURCES)
+            await self._pod_resources.__aenter__()
+            self.host.log("kubelet started")
 
     def stop(self) -> None:
         """End: connections break, sockets stay, devices are forgotten."""
-        self.running = False
-        self.drop_streams()
-        self._tasks.clear()
-        for task in self._starts:
-            task.cancel()
-        for peer in self._peers:
-            self.host.close_listener(peer)
-        self.devices.clear()
-        self.lost.clear()
-        self._endpoints.clear()
-        self._options.clear()
-        self._names.clear()
-        self.host.log("kubelet stopped")
+        if self.running:
+            self.running = False
+            self._spawn(self._stop())
+
+    async def _stop(self) -> None:
+        async with self._changing:
+            await self._pod_resources.__aexit__(None, None, None)
+            await self._standin.stop()
+            self._healthy.clear()
+            self._streams.clear()
+            self._unnoticed.clear()
+            self.host.log("kubelet stopped")
 
     def drop_streams(self) -> None:
         """End all streams."""
-        for task in self._tasks:
-            task.cancel()
+        if self._standin.running:
+            self._spawn(self._standin.drop_streams())
 
     def lose_devices(self) -> None:
         """Mark all devices unhealthy although streams are open, as after the end of another plugin of the resource."""
-        for resource, devices in self.devices.items():
-            self.devices[resource] = dict.fromkeys(devices, False)
-            self.lost.add(resource)
+        if self._standin.running:
+            self._standin.lose_devices()
+            self._unnoticed |= self._healthy.keys()
+
+    @property
+    def resources(self) -> list[str]:
+        """The names of the resources of the node."""
+        return sorted(self._standin.resources)
+
+    @property
+    def lost(self) -> list[str]:
+        """The resources whose devices it has lost although a stream is open, and no plugin can know it."""
+        return [each for each in sorted(self._unnoticed) if self._streams[each] and not self._healthy.get(each)]
 
     def healthy(self, resource: str) -> set[str]:
-        """Return the healthy devices."""
-        return {device for device, is_healthy in self.devices.get(resource, {}).items() if is_healthy}
-
-    async def _register(self, data: bytes) -> bytes:
-        request = pb.RegisterRequest.FromString(data)
-        waited = 0.0
-        while waited < self.register_time:  # which may end meanwhile
-            waited += 0.25
-            await asyncio.sleep(0.25)
-        if self.refuses or not self.running:
-            raise failure(grpc.StatusCode.UNKNOWN, "registration failed")
-        if request.version != VERSION:
-            text = f'requested API version "{request.version}" is not supported by kubelet. '
-            raise failure(grpc.StatusCode.UNKNOWN, f'{text}Supported version is ["{VERSION}"]')
-        try:
-            server = self.host.connected(f"{DIRECTORY}/{request.endpoint}")
-        except OSError:
-            server = None
-        if not isinstance(server, Server):
-            raise failure(grpc.StatusCode.UNKNOWN, "failed to dial device plugin")
-        try:
-            options = await server.call(f"{SERVICE}GetDevicePluginOptions", b"")
-        except grpc.aio.AioRpcError as error:
-            # The kubelet forgets whose stream it has, and will not notice its end (plugin/v1beta1/handler.go).
-            self._names.pop(request.resource_name, None)
-            text = f"rpc error: code = {error.code().name.capitalize()} desc = {error.details()}"
-            raise failure(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {text}") from None
-        self.host.log("registered", endpoint_of=request.resource_name)
-        self._endpoints[request.resource_name] = server
-        self._options[request.resource_name] = pb.DevicePluginOptions.FromString(options)
-        self._names[request.resource_name] = request.endpoint
-        self.registered.add(server.pid)
-        task = asyncio.get_running_loop().create_task(self._watch(request.resource_name, request.endpoint, server))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return pb.Empty().SerializeToString()
-
-    async def _watch(self, resource: str, name: str, server: Server) -> None:
-        """Take the lists of a plugin; its devices are unhealthy when the stream ends."""
-        self._streams[resource].append(name)
-        began = self.host.monotonic()
-        try:
-            async with contextlib.aclosing(server.stream(f"{SERVICE}ListAndWatch", b"")) as messages:  # type: ignore[type-var]
-                async for message in messages:
-                    found = pb.ListAndWatchResponse.FromString(message).devices
-                    self.devices[resource] = {device.ID: device.health == "Healthy" for device in found}
-                    self.lost.discard(resource)
-                    self.changed.set()
-        except grpc.aio.AioRpcError as error:
-            self.host.log("stream failed", error=error.details())
-        finally:
-            self._streams[resource].remove(name)
-            is_short = self.host.monotonic() - max(began, self.host.hung_at) < UNNOTICED
-            self.host.later(self.host.rng.uniform(0.0, 0.3), partial(self._ended, resource, name, is_short=is_short))
-
-    def _ended(self, resource: str, name: str, *, is_short: bool) -> None:
-        """Process the end of a stream, some time after it."""
-        if self._names.get(resource) == name:
-            self._endpoints.pop(resource, None)
-            self.devices[resource] = dict.fromkeys(self.devices.get(resource, {}), False)
-            others = [creation_time(other) for other in self._streams[resource]]
-            # The other plugin notices no end of one that was short, or that seems earlier since the clock jumped.
-            if others and (is_short or creation_time(name) < max(others)):
-                self.lost.add(resource)
-            self.changed.set()
-
-    async def _list(self, _data: bytes) -> bytes:
-        await asyncio.sleep(self.answers_late)
-        response = resources_pb.ListPodResourcesResponse()
-        response.pod_resources.add(name="aosp-plugin-x7k2p", namespace="kube-system")
-        for pod in self.pods.values():
-            container = response.pod_resources.add(name=pod.name, namespace="default").containers.add(name="main")
-            container.devices.add(resource_name=pod.resource, device_ids=pod.ids)
-        for claim in self.claims():
-            self._add_claim(response.pod_resources.add(name=claim.name, namespace="default"), claim)
-        return response.SerializeToString()
+        """Return the healthy devices, which nobody changes."""
+        return self._healthy.get(resource, set()) if self.running else set()
 
     @staticmethod
-    def _add_claim(found: resources_pb.PodResources, pod: "ClaimPod") -> None:
-        claim = found.containers.add(name="main").dynamic_resources.add(claim_name=pod.name, claim_namespace="default")
-        device = claim.claim_resources.add(driver_name=pod.driver, pool_name=pod.pool, device_name=pod.device)
-        for name in pod.names:
-            device.cdi_devices.add(name=name)
+    def _spawn(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(work)
 
-    async def _allocatable(self, _data: bytes) -> bytes:
-        await asyncio.sleep(self.answers_late)
-        response = resources_pb.AllocatableResourcesResponse()
-        for resource in () if self.answers_wrongly else self.devices:
-            response.devices.add(resource_name=resource, device_ids=sorted(self.healthy(resource)))
-        return response.SerializeToString()
+    def _on_event(self, event: Event) -> None:
+        """Follow the stand-in."""
+        fields: dict[str, Any] = {**event.fields}
+        if event.name in LOGGED:
+            self.host.log(event.name, **fields)
+        resource = fields.get("resource", "")
+        match event.name:
+            case "stream-opened":
+                self._streams[resource][fields["endpoint"]] = self.host.monotonic()
+            case "stream-ended":
+                self._stream_ended(resource, fields["endpoint"])
+            case "devices-changed" | "resource-forgotten":
+                view = self._standin.resource(resource)
+                self._healthy[resource] = {name for name, health in view.devices.items() if health == "Healthy"}
+                if self._healthy[resource]:
+                    self._unnoticed.discard(resource)
+                elif self._ended == resource:
+                    self._unnoticed.add(resource)
+        if event.name != "stream-ended":
+            self._ended = ""
+
+    def _stream_ended(self, resource: str, name: str) -> None:
+        began = self._streams[resource].pop(name, 0.0)
+        is_short = self.host.monotonic() - max(began, self.host.hung_at) < UNNOTICED
+        others = [creation_time(other) for other in self._streams[resource]]
+        # The other plugin notices no end of one that was short, or that seems earlier since the clock jumped.
+        self._ended = resource if others and (is_short or creation_time(name) < max(others)) else ""
 
     # -- pods
 
     async def admit(self, name: str, resource: str) -> None:
-        """Give a free device to a pod, unless it is rejected. Pods are admitted one after another."""
-        async with self._admission:
-            await self._admit(name, resource)
-
-    async def _admit(self, name: str, resource: str) -> None:
-        used = {device for pod in self.pods.values() if pod.resource == resource for device in pod.ids}
-        free = sorted(self.healthy(resource) - used)
-        server = self._endpoints.get(resource)
-        if not free or server is None:
-            return
-        ids = [self.host.rng.choice(free)]
-        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+        """Give a free device to a pod, unless it is rejected."""
+        spec = kubelet_standin.Pod(name, [Container("main", {resource: 1})])
         try:
-            answer = await server.call(f"{SERVICE}Allocate", request.SerializeToString())
-        except grpc.aio.AioRpcError as error:
-            self.host.log("pod rejected", pod=name, error=error.details())
+            allocation = (await self._standin.admit(spec)).containers["main"]
+        except (AdmissionError, RuntimeError) as error:
+            self.host.log("pod rejected", pod=name, error=error)
             return
-        found = pb.AllocateResponse.FromString(answer).container_responses[0]
-        pod = self.pods[name] = Pod(name, shares="::" in ids[0], resource=resource, ids=ids, answer=found)
+        ids = allocation.device_ids[resource]
+        pod = Pod(name, shares="::" in ids[0], spec=spec, resource=resource, ids=ids, allocation=allocation)
+        self.pods[name] = pod
         pod.may_replace = True
         self.host.log("pod admitted", pod=name, resource=resource, device=ids[0])
         with contextlib.suppress(KeyError):  # its CDI spec may come later
             self.host.containers.occupy(pod, self._paths(pod))
-        self._lead(pod)
+        self._spawn(self._lead(pod))
 
     def restart(self, pod: Pod) -> None:
         """End the container of a pod, as after a crash, and start it again."""
-        self.host.containers.end(pod)
-        if self.running:
-            self._lead(pod)
+        if pod.held:
+            self.host.containers.end(pod)
+            self._spawn(self._lead(pod))
 
-    def _lead(self, pod: Pod) -> None:
-        task = asyncio.get_running_loop().create_task(self._start(pod))
-        self._starts.add(task)
-        task.add_done_callback(self._starts.discard)
-
-    async def _start(self, pod: Pod) -> None:
+    async def _lead(self, pod: Pod) -> None:
         """Start the container of a pod, again and again until it runs."""
         while self.pods.get(pod.name) is pod and not pod.held:
             async with pod.starting:
-                if not pod.held:
+                if self.running and not pod.held:
                     await self._start_container(pod)
             if not pod.held:
                 await asyncio.sleep(self.host.rng.uniform(*RETRY))
@@ -280,56 +273,66 @@ class Kubelet:
         """Start a container, if the plugin prepares its devices, and if they exist.
 
         A kubelet that has started since the plugin registered does not call it (pkg/kubelet/cm/devicemanager/manager.go
-        ``readCheckpoint``, ``callPreStartContainerIfNeeded``): the container gets what is at the paths.
+        ``readCheckpoint``, ``callPreStartContainerIfNeeded``): the container gets what is at the paths. It has admitted
+        its pods again, and rejects one whose container has not run and whose device is not healthy.
         """
-        server, options = self._endpoints.get(pod.resource), self._options.get(pod.resource)
-        is_prepared = options is not None and options.pre_start_required
+        task = asyncio.current_task()
+        pod.is_prepared = False
+        self._starting[task] = pod
         try:
-            if is_prepared:
-                if server is None:
-                    raise failure(grpc.StatusCode.UNAVAILABLE, f"endpoint of {pod.resource} has been stopped")
-                pod.may_replace = True
-                request = pb.PreStartContainerRequest(devices_ids=pod.ids)
-                await server.call(f"{SERVICE}PreStartContainer", request.SerializeToString(), 30.0)
+            pod.allocation = await self._standin.start_container(pod.spec, "main")
             if self.pods.get(pod.name) is not pod:
                 return
             paths = self._paths(pod)
             if not pod.places:
                 self.host.containers.occupy(pod, paths)
-            self.host.containers.start(pod, paths, fresh=is_prepared and not any(map(self.is_former, paths)))
-        except (grpc.aio.AioRpcError, OSError, KeyError) as error:
-            pod.error = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            fresh = pod.is_prepared and not any(map(self.is_former, paths))
+            self.host.containers.start(pod, paths, fresh=fresh)
+        except (AdmissionError, RuntimeError, OSError, KeyError) as error:
+            pod.error = error.message if isinstance(error, AdmissionError) else str(error)
             self.host.log("container not started", pod=pod.name, error=pod.error.replace("\n", " ")[:160])
+            if isinstance(error, AdmissionError) and error.reason == UNEXPECTED:
+                self.remove(pod.name)
         else:
             pod.error = ""
             # A call that failed may still be repeated by the plugin, which knows nothing of a start without one.
-            pod.may_replace &= not is_prepared
+            pod.may_replace &= not pod.is_prepared
             self.host.log("container started", pod=pod.name)
+        finally:
+            del self._starting[task]
+
+    def _called(self, method: str) -> None:
+        """Note that a plugin is called: it may replace the devices of the container that starts."""
+        pod = self._starting.get(asyncio.current_task())
+        if pod is not None and method.endswith("/PreStartContainer"):
+            pod.may_replace = pod.is_prepared = True
 
     def _paths(self, pod: Pod) -> list[str]:
         """Return the device nodes of a container. Raises KeyError if its CDI names are not resolvable."""
-        names = [device.name for device in pod.answer.cdi_devices]
-        names += [name for value in pod.answer.annotations.values() for name in value.split(",")]
+        assert pod.allocation is not None
+        names = [*pod.allocation.cdi_devices]
+        names += [name for value in pod.allocation.annotations.values() for name in value.split(",")]
         by_cdi = [path for name in names for path in self.host.containers.by_cdi(name)]
-        return [*(node.host_path for node in pod.answer.devices), *by_cdi]
+        return [*(node.host_path for node in pod.allocation.devices), *by_cdi]
 
     def waiting(self) -> list[Pod]:
         """Return the pods whose containers do not run although their devices are there, and their plugins as well."""
 
         def can_start(pod: Pod) -> bool:
+            view = self._standin.resource(pod.resource)
+            if view.pre_start_required and not view.connected:
+                return False
             try:
                 paths = self._paths(pod)
             except KeyError:
                 return self.host.containers.exist(pod.places)
             return self.host.containers.is_there(paths)
 
-        if not self.running:
-            return []
-        stopped = self._options.keys() - self._endpoints.keys()
-        return [pod for pod in self.pods.values() if not pod.held and pod.resource not in stopped and can_start(pod)]
+        return [pod for pod in self.pods.values() if not pod.held and can_start(pod)] if self.running else []
 
     def remove(self, name: str) -> None:
         """End a pod."""
         if (pod := self.pods.pop(name, None)) is not None:
             self.host.containers.release(pod)
+            self._spawn(self._standin.finish(pod.spec))
             self.host.log("pod removed", pod=name)

@@ -4,15 +4,21 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import grpc
 
-from tests.simulation.processes import CURRENT, Process, current
+from tests.simulation.processes import CURRENT
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
+
+
+LATE = 0.3
+"""Seconds, at the most, until a client hears of the end of a stream."""
+RECONNECT = 0.1
+"""Seconds between two attempts to connect."""
 
 
 def failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
@@ -46,17 +52,18 @@ class _Context:
 
 
 class Server:
-    """A server of the plugin."""
+    """A server of the process that creates it."""
 
-    def __init__(self, host: "Host", process: Process) -> None:
-        self._host, self._process = host, process
+    def __init__(self, host: "Host") -> None:
+        self._host = host
+        self._process = CURRENT.get()
+        """None for a server of the world, such as a kubelet."""
         self._handlers: list[Any] = []
         self._path = ""
         self._context = contextvars.copy_context()
         self._calls: set[asyncio.Task[Any]] = set()
-        self.is_stopped = False
-        self.pid = process.pid
-        self._at_death = process.at_death
+        self.has_stopped = asyncio.Event()
+        self.pid = 0 if self._process is None else self._process.pid
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """See grpc."""
@@ -68,9 +75,10 @@ class Server:
     def add_insecure_port(self, address: str) -> int:
         """Create the socket."""
         self._path = address.removeprefix("unix:")
-        self._host.change("bind", self._path)
+        if self._process is not None:
+            self._host.change("bind", self._path)
+            self._process.at_death.append(self._end)
         self._host.bind(self._path, self)
-        self._at_death.append(self._end)
         return 1
 
     async def start(self) -> None:
@@ -82,11 +90,16 @@ class Server:
         if self._calls and grace is not None:
             await asyncio.wait(self._calls, timeout=grace)
         self._end()
-        if self._end in self._at_death:
-            self._at_death.remove(self._end)
+        if self._process is not None and self._end in self._process.at_death:
+            self._process.at_death.remove(self._end)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it has ended."""
+        return self.has_stopped.is_set()
 
     def _end(self) -> None:
-        self.is_stopped = True
+        self.has_stopped.set()
         self._host.close_listener(self)
         for call in self._calls:
             call.cancel()
@@ -97,13 +110,20 @@ class Server:
                 return found
         raise failure(grpc.StatusCode.UNIMPLEMENTED, f"unknown method {method}")
 
-    async def call(self, method: str, request: bytes, timeout: float | None = None) -> bytes:
-        """Call a method. Raises AioRpcError."""
+    async def call(
+        self,
+        method: str,
+        request: bytes,
+        timeout: float | None = None,
+        began: Callable[[asyncio.Task[Any]], None] = lambda _: None,
+    ) -> bytes:
+        """Call a method; ``began`` gets the task of its handler. Raises AioRpcError."""
         handler, loop = self._handler(method), asyncio.get_running_loop()
         decode = handler.request_deserializer or bytes
         encode = handler.response_serializer or bytes
         context = _Context(lambda _: None, None if timeout is None else loop.time() + timeout)
         call = self._task(handler.unary_unary(decode(request), context))
+        began(call)
         try:
             async with asyncio.timeout(timeout):
                 return bytes(encode(await asyncio.shield(call)))
@@ -120,27 +140,28 @@ class Server:
         except Exception as error:
             raise failure(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}") from error
 
-    async def stream(self, method: str, request: bytes) -> AsyncIterator[bytes]:
-        """Yield the messages of a stream until it ends. Raises AioRpcError."""
-        handler = self._handler(method)
-        messages: asyncio.Queue[bytes | None] = asyncio.Queue()
-        call = self._task(_stream(handler, request, messages.put_nowait))
-        call.add_done_callback(lambda _: messages.put_nowait(None))
-        try:
-            while (message := await messages.get()) is not None:
-                yield message
-        finally:
-            call.cancel()
-        if not call.cancelled() and call.exception() is not None:
-            raise failure(grpc.StatusCode.UNKNOWN, str(call.exception()))
+    def stream(self, method: str, request: bytes) -> "Stream":
+        """Begin a call whose answer is a stream. Raises AioRpcError."""
+        messages: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
+        call = self._task(_stream(self._handler(method), request, messages.put_nowait))
+
+        def ended(_: object) -> None:
+            """Report the end, of which the client hears later."""
+            end: BaseException = StopAsyncIteration()
+            if call.cancelled():
+                end = failure(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            elif (error := call.exception()) is not None:
+                end = error if isinstance(error, grpc.RpcError) else failure(grpc.StatusCode.UNKNOWN, str(error))
+            self._host.later(self._host.rng.uniform(0.0, LATE), lambda: messages.put_nowait(end))
+
+        call.add_done_callback(ended)
+        return Stream(call, messages)
 
     def _task(self, work: Any) -> asyncio.Task[Any]:
-        if self.is_stopped or not self._process.alive:
+        if self.is_stopped or (self._process is not None and not self._process.alive):
             work.close()
             raise failure(grpc.StatusCode.UNAVAILABLE, "Connection refused")
-        task = asyncio.get_running_loop().create_task(work, context=self._context.copy())
-        self._process.tasks.add(task)
-        task.add_done_callback(self._process.tasks.discard)
+        task: asyncio.Task[Any] = self._context.copy().run(asyncio.get_running_loop().create_task, work)
         self._calls.add(task)
         task.add_done_callback(self._over)
         return task
@@ -164,57 +185,93 @@ async def _stream(handler: Any, request: bytes, write: Callable[[bytes], None]) 
             write(encode(message))
 
 
-Method = Callable[[bytes], Awaitable[bytes]]
+class Stream:
+    """A call whose answer is a stream, as its client sees it."""
+
+    def __init__(self, call: asyncio.Task[Any], messages: "asyncio.Queue[bytes | BaseException]") -> None:
+        self._call, self._messages = call, messages
+        self.decode: Callable[[bytes], Any] = bytes
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self._messages.get()
+        if isinstance(message, BaseException):
+            raise message
+        return self.decode(message)
+
+    def cancel(self) -> None:
+        """End it as the client."""
+        self._call.cancel()
+        self._messages.put_nowait(asyncio.CancelledError())
 
 
-class Peer:
-    """A server of the world, such as the kubelet: methods by name."""
+class Channel:
+    """A channel to a simulated socket, of the process that opens it."""
 
-    def __init__(self, methods: dict[str, Method]) -> None:
-        self.methods = methods
-
-    async def call(self, method: str, request: bytes, timeout: float | None = None) -> bytes:
-        """Call a method. Raises AioRpcError."""
-        if method not in self.methods:
-            raise failure(grpc.StatusCode.UNIMPLEMENTED, f"unknown method {method}")
-        try:
-            async with asyncio.timeout(timeout):
-                return await self.methods[method](request)
-        except TimeoutError:
-            raise failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
-
-
-class _Channel:
-    """A channel of the plugin to a socket of the world."""
-
-    def __init__(self, host: "Host", address: str) -> None:
-        self._host, self._path = host, address.removeprefix("unix:")
+    def __init__(self, host: "Host", address: str, called: Callable[[str], None] = lambda _: None) -> None:
+        """``called`` gets the name of each method before its call."""
+        self._host, self._path, self._called = host, address.removeprefix("unix:"), called
+        self._process = CURRENT.get()
+        self._server: Server | None = None
+        self._streams: list[Stream] = []
+        self._calls: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        return None
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:  # noqa: ARG002 - as in grpc
+        """End all calls."""
+        for stream in self._streams:
+            stream.cancel()
+        for call in self._calls:
+            call.cancel()
+
+    def _connected(self) -> Server | None:
+        """Return the server, of the socket that is there if there is no connection; None if nothing listens."""
+        if self._server is None or self._server.is_stopped:
+            self._server = None
+            with contextlib.suppress(OSError):
+                self._server = self._host.connected(self._path)
+        return self._server
+
+    def _began(self, call: asyncio.Task[Any]) -> None:
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def channel_ready(self) -> None:
+        """See grpc."""
+        while self._connected() is None:  # noqa: ASYNC110 - a socket that appears sets no event
+            await asyncio.sleep(RECONNECT)
 
     def unary_unary(self, method: str, *, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         """Return the call of a method, as generated stubs expect it."""
 
         async def call(request: Any, timeout: float | None = None, **_: Any) -> Any:
-            if not current().alive:
+            if self._process is not None and not self._process.alive:
                 raise failure(grpc.StatusCode.UNAVAILABLE, "dead")
             await asyncio.sleep(self._host.rng.uniform(0.0001, 0.001))
-            try:
-                peer = self._host.connected(self._path)
-            except OSError:
-                peer = None
-            if peer is None:
+            if (server := self._connected()) is None:
                 raise failure(grpc.StatusCode.UNAVAILABLE, "Connection refused")
-            token = CURRENT.set(None)
-            try:
-                answer = await peer.call(method, request_serializer(request), timeout)
-            finally:
-                CURRENT.reset(token)
-            return response_deserializer(answer)
+            self._called(method)
+            return response_deserializer(await server.call(method, request_serializer(request), timeout, self._began))
+
+        return call
+
+    def unary_stream(self, method: str, *, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
+        """Return the call of a method whose answer is a stream."""
+
+        def call(request: Any) -> Stream:
+            if (server := self._connected()) is None:
+                raise failure(grpc.StatusCode.UNAVAILABLE, "Connection refused")
+            stream = server.stream(method, request_serializer(request))
+            stream.decode = response_deserializer
+            self._streams.append(stream)
+            return stream
 
         return call
 
@@ -229,11 +286,11 @@ class SimulatedAio:
 
     def server(self, options: Any = None) -> Server:  # noqa: ARG002 - as in grpc
         """See grpc.aio."""
-        return Server(self._host, current())
+        return Server(self._host)
 
-    def insecure_channel(self, address: str, options: Any = None) -> _Channel:  # noqa: ARG002 - as in grpc
+    def insecure_channel(self, address: str, options: Any = None) -> Channel:  # noqa: ARG002 - as in grpc
         """See grpc.aio."""
-        return _Channel(self._host, address)
+        return Channel(self._host, address)
 
 
 class SimulatedGrpc:

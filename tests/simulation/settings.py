@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aosp_plugin.config.values import Api
+from kubelet_standin import KubeletVersion
 from tests.simulation.containers import CDI_DIRECTORIES
 from tests.simulation.kubelet import DIRECTORY, POD_RESOURCES
 
@@ -122,6 +123,7 @@ class Settings:
             return first if rng.random() < chance else second
 
         self.cdi = CDI_DIRECTORIES[0]
+        self.kubelet = rng.choice([*KubeletVersion])
         self.log_level = "info"
         size = rng.choice((1, 1, 2))
         self.binder = Pool(

@@ -90,7 +90,7 @@ def _grouped(events: list[str]) -> list[str]:
 
 
 class Kubelet(Protocol):
-    """A kubelet as plugins use it, real or simulated."""
+    """A kubelet as plugins use it, real or a stand-in."""
 
     @property
     def directory(self) -> str:

@@ -89,7 +89,7 @@ class World:
         self.runbook = Runbook(self)
         self._served = ("", Config())
         """The text of the configuration that was read last, and what it means."""
-        self.kubelet = Kubelet(self.host)
+        self.kubelet = Kubelet(self.host, self.settings.kubelet)
         self.api = self.host.api = ApiServer(self.host)
         self.claims = ClaimKubelet(self.host, self.api)
         self.kubelet.claims = self.claims.prepared
@@ -283,7 +283,7 @@ class World:
     def start_pod(self) -> None:
         """Let a pod arrive."""
         self._pods += 1
-        resources = sorted(self.kubelet.devices)
+        resources = self.kubelet.resources
         if self.kubelet.running and resources:
             self.spawn(self.kubelet.admit(f"pod-{self._pods}", self.rng.choice(resources)))
 

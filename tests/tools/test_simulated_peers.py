@@ -1,17 +1,16 @@
-"""The simulated kubelet, API server and binderfs do what real ones did when a trace was recorded."""
+"""The simulated API server and binderfs do what real ones did when a trace was recorded."""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.comparison import simulated_api_steps, simulated_binderfs_steps, simulated_kubelet_steps
+from tests.simulation.comparison import simulated_api_steps, simulated_binderfs_steps
 from tests.simulation.traces import Steps, differences, recorded
 
 
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("kubelet", simulated_kubelet_steps),
         ("apiserver", simulated_api_steps),
         ("binderfs", simulated_binderfs_steps),
     ],

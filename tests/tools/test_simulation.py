@@ -22,7 +22,6 @@ from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.registration import Registration
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.sockets import SocketDirectory
 from tests.simulation.api import SimulatedApiClient
 from tests.simulation.scenario import Step, kind_of, run, shrunk, steps_of
 
@@ -61,17 +60,6 @@ def lost_wake_up() -> Iterator[None]:
         self.snapshot = Snapshot(self.snapshot.revision + 1, devices.values())
 
     with mock.patch.object(Inventory, "_replace", replace):
-        yield
-
-
-@contextlib.contextmanager
-def socket_name_used_twice() -> Iterator[None]:
-    """Each registration of a process has the same socket name."""
-
-    def next_endpoint(self: Any, _now: float) -> str:
-        return str(self._endpoint(1))
-
-    with mock.patch.object(SocketDirectory, "next_endpoint", next_endpoint):
         yield
 
 
@@ -155,7 +143,6 @@ def slice_not_written_after_410() -> Iterator[None]:
         spec_removed_too_early,
         slice_not_written_after_410,
         lost_wake_up,
-        socket_name_used_twice,
         recreation_of_a_device_in_use,
         no_scan_without_an_event,
         incomplete_phone,

@@ -361,7 +361,7 @@ async def second_leaves(kubelet: DeviceManager, resource: str) -> None:
         await _admitted(kubelet, resource, 1)
 
 
-@scenario("Step by step, it does to plugins what the simulation's kubelet does", LOSES_DEVICES)
+@scenario("Step by step, it does to plugins what was recorded", LOSES_DEVICES)
 async def trace(kubelet: DeviceManager, _resource: str) -> None:
     steps = await traces.kubelet_steps(kubelet, traces.DirectoryEvents(kubelet.directory).seen, pause=2.0)
     traces.show("kubelet", steps)
