@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -60,37 +60,11 @@ class Handler:
         cut = active.fault if active is not None and isinstance(active.fault, Cut) else None
         if received.verb == "watch":
             return await self._watch(request, received.location, cut)
-        code, result = self._process(received, request, await request.read())
+        code, result = process(self._server.store, received, request.query, request.content_type, await request.read())
         body = json.dumps(result, separators=(",", ":")).encode()
         if cut is not None:
             return await _cut_answer(request, body, cut)
         return web.Response(status=code, body=body, headers={"Content-Type": JSON})
-
-    def _process(self, received: Received, request: web.Request, body: bytes) -> tuple[int, dict[str, Any]]:
-        """Return status and body of the answer."""
-        store, location = self._server.store, received.location
-        match received.verb:
-            case "get":
-                return 200, store.get(location)
-            case "list" | "deletecollection" as verb:
-                matches = selector(request.query.get("fieldSelector", ""), location)
-                select = store.list if verb == "list" else store.delete_all
-                return 200, _collection(location.kind, select(location.kind, matches), store)
-            case "create":
-                return 201, store.create(location, _object(body), dry_run=request.query.get("dryRun") == "All")
-            case "update":
-                return 200, store.update(location, _object(body))
-            case "patch" if location.name:
-                return 200, self._patch(location, request.content_type, body)
-            case "delete":
-                preconditions = _object(body).get("preconditions") or {} if body else {}
-                return 200, store.delete(location, preconditions)
-            case _:
-                raise StatusError(405, "MethodNotAllowed", "the server does not allow this method on the resource")
-
-    def _patch(self, location: Location, content_type: str, body: bytes) -> dict[str, Any]:
-        store = self._server.store
-        return store.update(location, patches.apply(content_type, body, store.get(location)))
 
     async def _watch(self, request: web.Request, location: Location, cut: Cut | None) -> web.StreamResponse:
         query = request.query
@@ -127,6 +101,31 @@ class Handler:
             await watch.run(send)
         await response.write_eof()
         return response
+
+
+def process(
+    store: Store, received: Received, query: Mapping[str, str], content_type: str, body: bytes
+) -> tuple[int, dict[str, Any]]:
+    """Return status and body of the answer to a request that is no watch. Raises StatusError."""
+    location = received.location
+    match received.verb:
+        case "get":
+            return 200, store.get(location)
+        case "list" | "deletecollection" as verb:
+            matches = selector(query.get("fieldSelector", ""), location)
+            select = store.list if verb == "list" else store.delete_all
+            return 200, _collection(location.kind, select(location.kind, matches), store)
+        case "create":
+            return 201, store.create(location, _object(body), dry_run=query.get("dryRun") == "All")
+        case "update":
+            return 200, store.update(location, _object(body))
+        case "patch" if location.name:
+            return 200, store.update(location, patches.apply(content_type, body, store.get(location)))
+        case "delete":
+            preconditions = _object(body).get("preconditions") or {} if body else {}
+            return 200, store.delete(location, preconditions)
+        case _:
+            raise StatusError(405, "MethodNotAllowed", "the server does not allow this method on the resource")
 
 
 def _verb(request: web.Request, location: Location) -> str:

@@ -9,17 +9,30 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from kubelet_standin.apiserver.objects import Objects
-from kubelet_standin.apiserver.server import ApiServer
 from kubelet_standin.dra.claims import DraClaim
 
 API = "/apis/resource.k8s.io/v1"
 
 
+class Server(Protocol):
+    """An API server, such as ``ApiServer``."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it answers."""
+
+    @property
+    def objects(self) -> Objects:
+        """The administrator's requests."""
+
+
 class NodeApi:
     """The API server as the kubelet of a node uses it. All methods raise ConnectionRefusedError while it is stopped."""
 
-    def __init__(self, server: ApiServer, node: str) -> None:
+    def __init__(self, server: Server, node: str) -> None:
         self._server = server
         self._node = node
 

@@ -16,8 +16,8 @@ from kubelet_standin.aio import background_task
 from kubelet_standin.api import dra_health_pb2 as health_pb
 from kubelet_standin.dra.health import HealthCache
 from kubelet_standin.dra.settings import DraFaults, DraTimings
+from kubelet_standin.dra.watcher import Registry
 from kubelet_standin.events import Emit
-from kubelet_standin.sockets import open_channel
 from kubelet_standin.versions import DRA_SERVICES, HEALTH_V1ALPHA1, KubeletVersion
 
 Wipe = Callable[[str], Awaitable[None]]
@@ -44,6 +44,7 @@ class DriverError(Exception):
 class Setup:
     """What all drivers of one run of the kubelet share."""
 
+    registry: Registry
     version: KubeletVersion
     timings: DraTimings
     faults: DraFaults
@@ -66,7 +67,7 @@ class Driver:
         self.health_service = known[0] if known else HEALTH_V1ALPHA1 if setup.version.watches_unannounced_health else ""
         self.connected = False
         self._setup = setup
-        self._channel = open_channel(endpoint)
+        self._channel = setup.registry.channel(endpoint)
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Keep the connection open, and watch the health, until this is cancelled."""

@@ -14,7 +14,7 @@ from kubelet_standin.dra.drivers import Drivers, DriverView, Setup, Wipe
 from kubelet_standin.dra.health import HealthCache, HealthView
 from kubelet_standin.dra.registration import PluginManager
 from kubelet_standin.dra.settings import DraFaults, DraRegistration, DraTimings
-from kubelet_standin.dra.watcher import RegistryWatcher
+from kubelet_standin.dra.watcher import Registry
 from kubelet_standin.events import Event
 from kubelet_standin.observable import Observable
 from kubelet_standin.versions import NEWEST, KubeletVersion
@@ -27,7 +27,7 @@ class _Run:
     drivers: Drivers
     manager: DraManager
     health: HealthCache
-    watcher: RegistryWatcher
+    stop_watching: Callable[[], None]
     registering: asyncio.Task[None]
 
 
@@ -36,7 +36,7 @@ class DraKubelet(Observable[_Run]):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | Registry,
         *,
         version: KubeletVersion = NEWEST,
         seed: int = 0,
@@ -44,17 +44,21 @@ class DraKubelet(Observable[_Run]):
         watch_health: bool | None = None,
         wipe: Wipe | None = None,
         fetch: Fetch | None = None,
+        clock: Callable[[], float] = time.monotonic,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         """Prepare a kubelet for its ``directory`` plugins_registry, which it creates when it starts.
 
+        - ``directory`` is a path if it is one of this machine.
         - ``watch_health``: the feature gate ResourceHealthStatus; None for the default of the version.
         - ``wipe`` deletes the ResourceSlices of a driver on the node, or with an empty name those of all drivers. It is
           called at each start, and when a driver was away for ``timings.wipe`` seconds; again after an error.
         - ``fetch`` returns a claim from the API server, by namespace and name; without it, the pod's claim is taken.
+        - ``clock`` returns the seconds after which a health is too old.
         - ``on_event`` is called with each :class:`~kubelet_standin.events.Event`, on the event loop.
         """
-        self.directory = os.path.abspath(directory)
+        self._registry = directory if isinstance(directory, Registry) else Registry(directory)
+        self.directory = self._registry.path
         super().__init__("kubelet", on_event, directory=self.directory, version=str(version))
         self.version = version
         self.faults = DraFaults()
@@ -62,6 +66,7 @@ class DraKubelet(Observable[_Run]):
         self._watch_health = version.watches_health if watch_health is None else watch_health
         self._wipe = wipe
         self._fetch = fetch
+        self._clock = clock
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._registrations: list[DraRegistration] = []
         self._registrations_before = 0  # those of the runs before this one
@@ -70,19 +75,27 @@ class DraKubelet(Observable[_Run]):
     async def _start(self) -> _Run:
         """Begin to delete all ResourceSlices of the node, and to register the drivers whose sockets exist."""
         self._infos = {key: info.checkpointed() for key, info in self._infos.items()}
-        health = HealthCache(self.version, self.timings.health, time.monotonic)
+        health = HealthCache(self.version, self.timings.health, self._clock)
         setup = Setup(
-            self.version, self.timings, self.faults, health, self._watch_health, self._wipe, self._rng, self._emit
+            self._registry,
+            self.version,
+            self.timings,
+            self.faults,
+            health,
+            self._watch_health,
+            self._wipe,
+            self._rng,
+            self._emit,
         )
         self._registrations_before = len(self._registrations)
         drivers = Drivers(setup)
         plugins = PluginManager(drivers, setup, self._registrations)
         manager = DraManager(drivers, setup, self._infos, self._fetch)
-        watcher = RegistryWatcher(self.directory, plugins.appeared, plugins.disappeared)
-        return _Run(drivers, manager, health, watcher, asyncio.create_task(plugins.run()))
+        stop_watching = self._registry.watch(plugins.appeared, plugins.disappeared)
+        return _Run(drivers, manager, health, stop_watching, asyncio.create_task(plugins.run()))
 
     async def _stop(self, run: _Run) -> None:
-        run.watcher.close()
+        run.stop_watching()
         run.registering.cancel()
         await asyncio.wait([run.registering])
         await run.drivers.close()

@@ -11,7 +11,6 @@ import grpc
 from kubelet_standin.api import pluginregistration_pb2 as pb
 from kubelet_standin.dra.drivers import DriverError, Drivers, Setup
 from kubelet_standin.dra.settings import DraRegistration
-from kubelet_standin.sockets import open_channel
 
 PLUGIN_TYPE = "DRAPlugin"
 _SERVICE = "/pluginregistration.Registration"
@@ -107,7 +106,7 @@ class PluginManager:
         self._registrations.append(attempt)
         self._setup.emit("registration-started", endpoint=path)
         try:
-            async with open_channel(path) as channel:
+            async with self._setup.registry.channel(path) as channel:
                 await self._handshake(channel, attempt, number)
         except (grpc.aio.AioRpcError, OSError) as error:
             details = error.details() if isinstance(error, grpc.aio.AioRpcError) else error.strerror

@@ -14,6 +14,10 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+import grpc
+
+from kubelet_standin.sockets import open_channel
+
 _IN_CREATE: Final = 0x100
 _IN_DELETE: Final = 0x200
 _IN_MOVED_TO: Final = 0x80
@@ -81,6 +85,22 @@ class RegistryWatcher:
             self._walk(path)
         elif stat.S_ISSOCK(mode):
             self._appeared(path)
+
+
+class Registry:
+    """The directory plugins_registry of this machine. A subclass may have other sockets, such as simulated ones."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Name a directory, which ``watch`` creates."""
+        self.path = os.path.abspath(path)
+
+    def channel(self, path: str) -> grpc.aio.Channel:
+        """Return a new gRPC channel to the socket of a driver."""
+        return open_channel(path)
+
+    def watch(self, appeared: Callable[[str], None], disappeared: Callable[[str], None]) -> Callable[[], None]:
+        """Report the paths of sockets as ``RegistryWatcher`` does; return what ends that. Raises OSError."""
+        return RegistryWatcher(self.path, appeared, disappeared).close
 
 
 def _checked(result: int) -> int:

@@ -1,4 +1,4 @@
-"""What an API server answers to a driver that publishes slices, step by step: the simulation does the same."""
+"""What an API server answers to a driver that publishes slices, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 check = Checks()
 
 
-@check("Step by step, it answers as the simulation's API server.")
+@check("Step by step, it answers what was recorded.")
 async def trace(server: Server) -> None:
     async with server.client() as client:
         steps = await traces.api_steps(client)

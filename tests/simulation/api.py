@@ -21,7 +21,10 @@ from aosp_plugin.framework.apiserver.protocol import (
     from_answer,
 )
 from aosp_plugin.framework.timing import background_task
+from kubelet_standin.apiserver.access import Received
+from kubelet_standin.apiserver.handler import process
 from kubelet_standin.apiserver.kinds import Location, locate, selector
+from kubelet_standin.apiserver.objects import Objects
 from kubelet_standin.apiserver.server import NEWEST
 from kubelet_standin.apiserver.statuses import StatusError
 from kubelet_standin.apiserver.store import Store
@@ -59,22 +62,14 @@ class ApiServer:
         self._next_change = asyncio.Event()
         self._watches: list[Watch] = []
         self.store = Store(drop_fields=(), minor=NEWEST, changed=self._changed, now=host.wall_time, uid=self._next_uid)
-        self.create(NODES, {"metadata": {"name": NODE}})
+        self.objects = Objects(self.store)
+        """The requests of an administrator."""
+        self.objects.create(NODES, {"metadata": {"name": NODE}})
 
-    def create(self, collection: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Store an object, and return it."""
-        location = located(collection)
-        return self.store.create(
-            location, {"kind": location.kind.name, "apiVersion": location.kind.api_version, **body}
-        )
-
-    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object."""
-        return self.store.update(located(path), body)
-
-    def delete(self, path: str) -> None:
-        """Delete an object."""
-        self.store.delete(located(path), {})
+    @property
+    def running(self) -> bool:
+        """Whether it answers the kubelet."""
+        return not self.is_away
 
     def slices(self) -> list[dict[str, Any]]:
         """Return the ResourceSlices, which nobody changes."""
@@ -180,22 +175,9 @@ class SimulatedApiClient(ApiClient):
 
     def _answer(self, request: Request, query: Mapping[str, str], body: Any) -> dict[str, Any]:
         """Return the body of the answer. Raises StatusError."""
-        store, location = self._server.store, located(request.path)
-        match request.verb:
-            case "get":
-                return store.get(location)
-            case "list":
-                items = store.list(location.kind, selector(query["fieldSelector"], location))
-                metadata = {"resourceVersion": str(store.revision)}
-                return {"kind": f"{location.kind.name}List", "metadata": metadata, "items": items}
-            case "create":
-                return store.create(location, body, dry_run="dryRun" in query)
-            case "update":
-                return store.update(location, body)
-            case "delete":
-                return store.delete(location, body["preconditions"])
-            case verb:
-                raise AssertionError(verb)
+        received = Received(request.verb, located(request.path))
+        data = b"" if body is None else json.dumps(body).encode()
+        return process(self._server.store, received, query, "application/json", data)[1]
 
     async def _sent(self, request: Request) -> None:
         """Let a request take its time, and fail if a fault says so. Its effect may come without an answer."""

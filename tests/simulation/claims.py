@@ -2,31 +2,27 @@
 
 import asyncio
 import contextlib
-import functools
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import grpc
-
-from aosp_plugin.framework.api import dra_pb2 as pb
-from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
 from aosp_plugin.framework.apiserver.protocol import resource_claims
-from tests.simulation.api import ApiServer
+from kubelet_standin import ClaimsError, DraClaim, DraKubelet, DraPod, Event, KubeletVersion
+from kubelet_standin.apiserver.node_api import NodeApi
+from kubelet_standin.dra.watcher import Registry
+from tests.simulation.api import NODE, ApiServer
 from tests.simulation.containers import CDI_DIRECTORIES, Tenant
-from tests.simulation.rpc import Server
+from tests.simulation.kubelet import Startable
+from tests.simulation.rpc import Channel
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
 
 REGISTRY = "/var/lib/kubelet/plugins_registry"
 STATE = "/var/lib/kubelet/plugins"
-WIPE = 30.0
-"""Seconds after which the slices of a driver that has gone are deleted."""
 CLAIMS = resource_claims("default")
-SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
-DEADLINE = 45.0
 FORCED = 0.1
 """How probable it is that a pod is deleted by force when it cannot end, because no process serves its driver."""
 RETRY = 5.0
@@ -37,7 +33,9 @@ RETRY = 5.0
 class ClaimPod(Tenant):
     """A pod with a claim of one device."""
 
-    claim: pb.Claim = field(default_factory=pb.Claim)
+    spec: DraPod = field(default_factory=lambda: DraPod("", ()))
+    uid: str = ""
+    """That of the claim."""
     driver: str = ""
     pool: str = ""
     device: str = ""
@@ -52,42 +50,69 @@ class ClaimPod(Tenant):
     """Whether another program has removed its spec, and no process of the plugin has written it again yet."""
 
 
-class ClaimKubelet:
-    """Prepares and unprepares claims. Pods and what they have got outlive it, as its checkpoint does."""
+class _Registry(Registry):
+    """The directory of DRA drivers on a simulated host."""
 
-    def __init__(self, host: "Host", api: ApiServer) -> None:
-        self.host, self.api = host, api
+    def __init__(self, host: "Host") -> None:
+        super().__init__(REGISTRY)
+        self._host = host
+
+    def channel(self, path: str) -> Any:
+        return Channel(self._host, path)
+
+    def watch(self, appeared: Callable[[str], None], disappeared: Callable[[str], None]) -> Callable[[], None]:
+        self._host.files.make_directories(REGISTRY)
+        directory, known = self._host.files.lookup(REGISTRY), set[str]()
+
+        def changed() -> None:
+            nonlocal known
+            files = directory.entries.items()
+            names = {name for name, file in files if stat.S_ISSOCK(file.mode) and not name.startswith(".")}
+            for name in sorted(known - names):
+                disappeared(f"{REGISTRY}/{name}")
+            for name in sorted(names - known):
+                appeared(f"{REGISTRY}/{name}")
+            known = names
+
+        directory.watchers.append(changed)
+        changed()
+        return partial(directory.watchers.remove, changed)
+
+
+class ClaimKubelet(Startable):
+    """The DRA half of the node's kubelet, and the pods with claims. Pods and what they have got outlive it."""
+
+    def __init__(self, host: "Host", api: ApiServer, version: KubeletVersion) -> None:
+        super().__init__(host)
+        self.api = api
         self.pods: dict[str, ClaimPod] = {}
-        self.running = False
         self.configured: Callable[[], set[str]] = set
         """Returns the drivers of the configuration. Some pods of others are deleted by force."""
-        self._registered: dict[str, tuple[str, Server]] = {}
-        """The drivers by the names of their sockets."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._standin = DraKubelet(
+            _Registry(host),
+            version=version,
+            seed=host.rng.getrandbits(32),
+            wipe=NodeApi(api, NODE).wipe,
+            clock=host.monotonic,
+            on_event=self._on_event,
+        )
+        self._connected: set[str] = set()
+        """The drivers that are registered and connected."""
         self._numbers = 0
-        host.files.make_directories(REGISTRY)
-        host.files.lookup(REGISTRY).watchers.append(self._changed)
 
-    def driver(self, name: str) -> Server | None:
-        """Return the process that registered a driver last, of those that are connected."""
-        found = (each for driver, each in reversed(self._registered.values()) if driver == name and not each.is_stopped)
-        return next(found, None)
-
-    def start(self) -> None:
+    async def _start(self) -> None:
         """Start: the node's slices are deleted, and sockets registered again."""
-        self.running = True
-        for each in self.api.slices():
-            self.api.delete(f"/apis/resource.k8s.io/v1/resourceslices/{each['metadata']['name']}")
-        self._changed()
-        for pod in self.pods.values():
-            self._spawn(self._lead(pod))
+        await self._standin.start()
 
-    def stop(self) -> None:
-        """End: nothing is forgotten but the registrations."""
-        self.running = False
-        self._registered.clear()
-        for task in self._tasks:
-            task.cancel()
+    async def _stop(self) -> None:
+        """End: nothing is forgotten but the registrations, and which claims are prepared."""
+        await self._standin.stop()
+        self._connected.clear()
+
+    def _on_event(self, event: Event) -> None:
+        """Follow the stand-in."""
+        if event.name.startswith("driver-") and event.name != "driver-called":
+            self._connected = {name for name in self._standin.drivers if self._standin.connected(name)}
 
     def add(self) -> None:
         """Schedule a pod on a free device that the slices have; without one, it waits elsewhere."""
@@ -107,10 +132,11 @@ class ClaimKubelet:
         if self.host.rng.random() < 0.3:
             results.append({"request": "other", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0"})
         status = {"allocation": {"devices": {"results": results, "config": []}}}
-        body = {"kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"}, "status": status}
-        created = self.api.create(CLAIMS, body)
-        claim = pb.Claim(namespace="default", name=name, uid=created["metadata"]["uid"])
-        pod = self.pods[name] = ClaimPod(name, claim=claim, driver=driver, pool=pool, device=device)
+        body = {"metadata": {"name": name, "namespace": "default"}, "status": status}
+        created = self.api.objects.create(CLAIMS, body)
+        uid = created["metadata"]["uid"]
+        spec = DraPod(name, (DraClaim(name, uid, (driver,)),))
+        pod = self.pods[name] = ClaimPod(name, spec=spec, uid=uid, driver=driver, pool=pool, device=device)
         self.host.log("claim allocated", claim=name, driver=driver, device=device)
         self._spawn(self._lead(pod))
 
@@ -119,8 +145,7 @@ class ClaimKubelet:
         pod = self.pods[name]
         pod.ends = True
         self.host.containers.release(pod)
-        if self.running:
-            self._spawn(self._lead(pod))
+        self._spawn(self._lead(pod))
 
     def restart(self, name: str) -> None:
         """Restart the container of a pod with the names that the kubelet has, or its sandbox, and prepare again."""
@@ -130,7 +155,7 @@ class ClaimKubelet:
             if self.running and self.host.rng.random() < 0.5:
                 self._spawn(self._lead(pod))
             else:
-                self._start(pod)
+                self._start_container(pod)
 
     def check_names(self) -> None:
         """Check that each CDI name that the kubelet holds resolves, until its claim ends."""
@@ -182,7 +207,7 @@ class ClaimKubelet:
         found = [
             f"{name}: the kubelet has no driver"
             for name in sorted(configured)
-            if self.running and self.driver(name) is None
+            if self.running and name not in self._connected
         ]
         found += [f"{pod.driver}: claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
         damaged = [pod for pod in self.pods.values() if pod.is_damaged and not pod.ends]
@@ -201,7 +226,7 @@ class ClaimKubelet:
     def stuck(self) -> list[str]:
         """Return the UIDs of the claims that wait for a device which new pods must not get: another pod has it."""
         pods = [pod for pod in self.pods.values() if not (pod.ends or pod.names)]
-        return [pod.claim.uid for pod in pods if pod.device not in self.usable(pod.driver)]
+        return [pod.uid for pod in pods if pod.device not in self.usable(pod.driver)]
 
     def usable(self, driver: str) -> list[str]:
         """Return the devices of a driver that the scheduler may give to new pods."""
@@ -227,113 +252,63 @@ class ClaimKubelet:
         mounted = {path for path in self.host.files.mounts if path.startswith(below)} - containers.holders.keys() - held
         for pod in self.pods.values():
             mounted -= containers.places_by_cdi(pod.names)
-        known = {pod.claim.uid for pod in self.pods.values()}
+        known = {pod.uid for pod in self.pods.values()}
         specs = {name for _, name in self.specs() if name.partition("-claim_")[2].removesuffix(".json") not in known}
         own = tuple(f"{STATE}/{driver}/" for driver in self.configured())
         damaged = {path for path in self.damaged_records() if path.startswith(own)}
         return [f"left of an ended claim: {name}" for name in sorted(mounted | specs | damaged)]
 
-    # -- registration
-
-    def _changed(self) -> None:
-        if self.running:
-            self.host.later(self.host.rng.uniform(0.0, 1.0), self._look)
-
-    def _look(self) -> None:
-        """Register new sockets, and forget those that are gone, as the plugin watcher does."""
-        if not self.running:
-            return
-        entries = self.host.files.lookup(REGISTRY).entries
-        names = {name for name, inode in entries.items() if stat.S_ISSOCK(inode.mode) and not name.startswith(".")}
-        for name in sorted(self._registered.keys() - names):
-            driver, _ = self._registered.pop(name)
-            self.host.later(WIPE, functools.partial(self._wipe, driver))
-        for name in sorted(names - self._registered.keys()):
-            self._spawn(self._register(name))
-
-    async def _register(self, name: str) -> None:
-        try:
-            server = self.host.connected(f"{REGISTRY}/{name}")
-            if not isinstance(server, Server):
-                return
-            info = await server.call("/pluginregistration.Registration/GetInfo", b"", 5.0)
-            status = registration_pb.RegistrationStatus(plugin_registered=True)
-            self._registered[name] = registration_pb.PluginInfo.FromString(info).name, server
-            data = status.SerializeToString()
-            await server.call("/pluginregistration.Registration/NotifyRegistrationStatus", data, 5.0)
-        except (OSError, grpc.aio.AioRpcError):
-            self.host.later(0.5, self._look)
-
-    def _wipe(self, driver: str) -> None:
-        """Delete the slices of a driver that has not come back (pkg/kubelet/cm/dra/plugin ``DRAPluginManager``)."""
-        if self.running and self.driver(driver) is None:
-            for each in self.api.slices():
-                if each["spec"]["driver"] == driver:
-                    self.api.delete(f"/apis/resource.k8s.io/v1/resourceslices/{each['metadata']['name']}")
-
-    # -- pods
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _lead(self, pod: ClaimPod) -> None:
         """Prepare or unprepare the claim of a pod until that succeeds."""
         was_ending = pod.ends
-        while True:
-            try:
-                async with pod.worker:
-                    if self.pods.get(pod.name) is not pod or pod.ends != was_ending:
-                        return
-                    if (driver := self.driver(pod.driver)) is None:
-                        pod.error = "the driver is not registered"
-                        is_deleted_by_force = not pod.names or self.host.rng.random() < FORCED
-                        if pod.ends and pod.driver not in self.configured() and is_deleted_by_force:
-                            self._forget(pod)
-                            return
-                    elif await (self._unprepare(pod, driver) if pod.ends else self._prepare(pod, driver)):
-                        return
-            except grpc.aio.AioRpcError as error:
-                pod.error = error.details() or error.code().name
+        while self.pods.get(pod.name) is pod and pod.ends == was_ending:
+            async with pod.worker:
+                if self.running and await (self._unprepared(pod) if was_ending else self._prepared(pod)):
+                    return
             await asyncio.sleep(self.host.rng.uniform(0.5, RETRY))
 
-    async def _prepare(self, pod: ClaimPod, driver: Server) -> bool:
-        if pod.held:
+    async def _prepared(self, pod: ClaimPod) -> bool:
+        """Prepare the claim of a pod, and start its container; return whether that was done, or nothing is to do."""
+        if pod.held or not self._is_wanted(pod):
             return True
-        request = pb.NodePrepareResourcesRequest(claims=[pod.claim]).SerializeToString()
-        answer = await driver.call(f"{SERVICE}NodePrepareResources", request, DEADLINE)
-        result = pb.NodePrepareResourcesResponse.FromString(answer).claims[pod.claim.uid]
-        pod.error = result.error
-        if result.error:
-            self.host.log("claim not prepared", claim=pod.name, error=result.error)
+        try:
+            await self._standin.prepare(pod.spec)
+        except (ClaimsError, RuntimeError) as error:
+            pod.error = str(error)
+            self.host.log("claim not prepared", claim=pod.name, error=error)
             return False
-        if pod.ends or self.pods.get(pod.name) is not pod:
+        pod.error = ""
+        if not self._is_wanted(pod):
             return True
-        names = [name for device in result.devices for name in device.cdi_device_ids]
+        names = [*dict.fromkeys(self._standin.cdi_devices(pod.spec))]  # older kubelets repeat them
         if pod.names not in ([], names):
             self.host.violated(f"{pod.name} is prepared as {pod.names}, and then as {names}")
         pod.names = names
-        return self._start(pod)
+        return self._start_container(pod)
 
-    async def _unprepare(self, pod: ClaimPod, driver: Server) -> bool:
-        request = pb.NodeUnprepareResourcesRequest(claims=[pod.claim]).SerializeToString()
-        answer = await driver.call(f"{SERVICE}NodeUnprepareResources", request, DEADLINE)
-        error = pb.NodeUnprepareResourcesResponse.FromString(answer).claims[pod.claim.uid].error
-        pod.error = error
-        if error:
+    def _is_wanted(self, pod: ClaimPod) -> bool:
+        return self.pods.get(pod.name) is pod and not pod.ends
+
+    async def _unprepared(self, pod: ClaimPod) -> bool:
+        """Unprepare the claim of a pod; return whether that was done."""
+        try:
+            await self._standin.unprepare(pod.spec)
+        except (ClaimsError, RuntimeError) as error:
+            pod.error = str(error)
             self.host.log("claim not unprepared", claim=pod.name, error=error)
-            return False
+            is_away = pod.driver not in self._connected and pod.driver not in self.configured()
+            if not is_away or (pod.names and self.host.rng.random() >= FORCED):
+                return False
         self._forget(pod)
         return True
 
     def _forget(self, pod: ClaimPod) -> None:
         """Delete a pod with its claim."""
         self.pods.pop(pod.name, None)
-        self.api.delete(f"{CLAIMS}/{pod.name}")
+        self.api.objects.delete(f"{CLAIMS}/{pod.name}")
         self.host.log("claim ended", claim=pod.name)
 
-    def _start(self, pod: ClaimPod) -> bool:
+    def _start_container(self, pod: ClaimPod) -> bool:
         """Start the container with what its CDI names stand for."""
         containers = self.host.containers
         try:
@@ -342,11 +317,11 @@ class ClaimKubelet:
             containers.start(pod, paths, fresh=True)
         except (OSError, KeyError) as error:
             self.host.log("container not started", claim=pod.name, error=repr(error))
-            self.host.later(2.0, functools.partial(self._again, pod))
+            self.host.later(2.0, partial(self._again, pod))
             return False
         self.host.log("container started", claim=pod.name)
         return True
 
     def _again(self, pod: ClaimPod) -> None:
-        if self.pods.get(pod.name) is pod and not pod.held and not pod.ends:
-            self._start(pod)
+        if self._is_wanted(pod) and not pod.held:
+            self._start_container(pod)

@@ -1,44 +1,17 @@
-"""The same steps on simulated peers as on real ones: an API server, and a binderfs.
+"""The same steps on a simulated binderfs as on a real one: they run on a real kernel outside of a simulation."""
 
-The steps of a binderfs are here, and run on a real kernel outside of a simulation; ``traces`` has the others.
-"""
-
-import asyncio
 import os
 import stat
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.driver.host import HostError, read_mounts
-from tests.simulation.api import ApiServer, SimulatedApiClient
 from tests.simulation.host import OWN, Host
-from tests.simulation.loop import SimulatedLoop
 from tests.simulation.patches import simulated
 from tests.simulation.processes import CURRENT, Process
-from tests.simulation.traces import Steps, api_steps
-
-
-def simulated_api_steps() -> Steps:
-    """Return the steps of a simulated API server."""
-
-    async def run(host: Host) -> Steps:
-        return await api_steps(SimulatedApiClient(ApiServer(host), lambda *_: None))
-
-    return _run(run)
-
-
-def _run(steps: Callable[[Host], Coroutine[Any, Any, Steps]]) -> Steps:
-    async def run() -> Steps:
-        host = Host(0, asyncio.get_running_loop().time)
-        CURRENT.set(Process(host, 1))
-        with simulated(host):
-            return await steps(host)
-
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return runner.run(run())
+from tests.simulation.traces import Steps
 
 
 def simulated_binderfs_steps() -> Steps:

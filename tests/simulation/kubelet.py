@@ -113,15 +113,51 @@ class Pod(Tenant):
     """Why its container does not start, which the kubelet reports."""
 
 
-class Kubelet:
+class Startable:
+    """What starts and stops a stand-in, in the order in which it was told to."""
+
+    def __init__(self, host: "Host") -> None:
+        self.host = host
+        self.running = False
+        """Whether it is to run."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
+
+    def start(self) -> None:
+        """Start."""
+        self.running = True
+        self._spawn(self._change(self._start))
+
+    def stop(self) -> None:
+        """Stop, as if it was killed."""
+        if self.running:
+            self.running = False
+            self._spawn(self._change(self._stop))
+
+    async def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async with self._changing:
+            await work()
+
+    async def _start(self) -> None:
+        raise NotImplementedError
+
+    async def _stop(self) -> None:
+        raise NotImplementedError
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class Kubelet(Startable):
     """The kubelet of the node. Pods outlive it."""
 
     def __init__(self, host: "Host", version: KubeletVersion) -> None:
-        self.host = host
+        super().__init__(host)
         self.pods: dict[str, Pod] = {}
         self.is_former: Callable[[str], bool] = bool
         """Returns whether a path is of a phone in a former directory, which no plugin makes fresh."""
-        self.running = False
         self.answers_late = 0.0
         """Seconds that podresources takes."""
         self.answers_wrongly = False
@@ -146,37 +182,23 @@ class Kubelet:
         """The resource whose stream has just ended, if plugins get no sign of it should its devices be lost now."""
         self._starting: dict[asyncio.Task[Any] | None, Pod] = {}
         """The pod whose container each task starts now."""
-        self._changing = asyncio.Lock()
-
-    def start(self) -> None:
-        """Start: the sockets of plugins are removed, and the kubelet's are created."""
-        with contextlib.suppress(FileExistsError):
-            self.host.files.make_directories(DIRECTORY)
-        self.running = True
-        self._spawn(self._start())
 
     async def _start(self) -> None:
-        async with self._changing:
-            await self._standin.start()
-            with contextlib.suppress(FileNotFoundError):
-                self.host.files.remove(POD_RESOURCES)
-            await self._pod_resources.__aenter__()
-            self.host.log("kubelet started")
-
-    def stop(self) -> None:
-        """End: connections break, sockets stay, devices are forgotten."""
-        if self.running:
-            self.running = False
-            self._spawn(self._stop())
+        """Start: the sockets of plugins are removed, and the kubelet's are created."""
+        await self._standin.start()
+        with contextlib.suppress(FileNotFoundError):
+            self.host.files.remove(POD_RESOURCES)
+        await self._pod_resources.__aenter__()
+        self.host.log("kubelet started")
 
     async def _stop(self) -> None:
-        async with self._changing:
-            await self._pod_resources.__aexit__(None, None, None)
-            await self._standin.stop()
-            self._healthy.clear()
-            self._streams.clear()
-            self._unnoticed.clear()
-            self.host.log("kubelet stopped")
+        """End: connections break, sockets stay, devices are forgotten."""
+        await self._pod_resources.__aexit__(None, None, None)
+        await self._standin.stop()
+        self._healthy.clear()
+        self._streams.clear()
+        self._unnoticed.clear()
+        self.host.log("kubelet stopped")
 
     def drop_streams(self) -> None:
         """End all streams."""
@@ -202,10 +224,6 @@ class Kubelet:
     def healthy(self, resource: str) -> set[str]:
         """Return the healthy devices, which nobody changes."""
         return self._healthy.get(resource, set()) if self.running else set()
-
-    @staticmethod
-    def _spawn(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        return asyncio.get_running_loop().create_task(work)
 
     def _on_event(self, event: Event) -> None:
         """Follow the stand-in."""

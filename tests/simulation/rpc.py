@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LATE = 0.3
 """Seconds, at the most, until a client hears of the end of a stream."""
-RECONNECT = 0.1
+RECONNECT = 0.5
 """Seconds between two attempts to connect."""
 
 
@@ -140,10 +140,10 @@ class Server:
         except Exception as error:
             raise failure(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}") from error
 
-    def stream(self, method: str, request: bytes) -> "Stream":
+    def stream(self, method: str, request: bytes, stream: "Stream") -> None:
         """Begin a call whose answer is a stream. Raises AioRpcError."""
-        messages: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
-        call = self._task(_stream(self._handler(method), request, messages.put_nowait))
+        call = self._task(_stream(self._handler(method), request, stream.put))
+        stream.cancelled = call.cancel
 
         def ended(_: object) -> None:
             """Report the end, of which the client hears later."""
@@ -152,10 +152,9 @@ class Server:
                 end = failure(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             elif (error := call.exception()) is not None:
                 end = error if isinstance(error, grpc.RpcError) else failure(grpc.StatusCode.UNKNOWN, str(error))
-            self._host.later(self._host.rng.uniform(0.0, LATE), lambda: messages.put_nowait(end))
+            self._host.later(self._host.rng.uniform(0.0, LATE), lambda: stream.put(end))
 
         call.add_done_callback(ended)
-        return Stream(call, messages)
 
     def _task(self, work: Any) -> asyncio.Task[Any]:
         if self.is_stopped or (self._process is not None and not self._process.alive):
@@ -188,9 +187,13 @@ async def _stream(handler: Any, request: bytes, write: Callable[[bytes], None]) 
 class Stream:
     """A call whose answer is a stream, as its client sees it."""
 
-    def __init__(self, call: asyncio.Task[Any], messages: "asyncio.Queue[bytes | BaseException]") -> None:
-        self._call, self._messages = call, messages
-        self.decode: Callable[[bytes], Any] = bytes
+    def __init__(self, decode: Callable[[bytes], Any]) -> None:
+        self._decode = decode
+        self._messages: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
+        self.put = self._messages.put_nowait
+        """Adds a message, or the end."""
+        self.cancelled: Callable[[], object] = bool
+        """Tells the server that the client has ended it."""
 
     def __aiter__(self) -> Self:
         return self
@@ -199,12 +202,12 @@ class Stream:
         message = await self._messages.get()
         if isinstance(message, BaseException):
             raise message
-        return self.decode(message)
+        return self._decode(message)
 
     def cancel(self) -> None:
         """End it as the client."""
-        self._call.cancel()
-        self._messages.put_nowait(asyncio.CancelledError())
+        self.cancelled()
+        self.put(asyncio.CancelledError())
 
 
 class Channel:
@@ -248,6 +251,19 @@ class Channel:
         while self._connected() is None:  # noqa: ASYNC110 - a socket that appears sets no event
             await asyncio.sleep(RECONNECT)
 
+    def get_state(self, *, try_to_connect: bool = False) -> grpc.ChannelConnectivity:  # noqa: ARG002 - as in grpc
+        """See grpc."""
+        is_ready = self._connected() is not None
+        return grpc.ChannelConnectivity.READY if is_ready else grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+    async def wait_for_state_change(self, state: grpc.ChannelConnectivity) -> None:
+        """See grpc."""
+        while self.get_state() is state:
+            if self._server is None:
+                await asyncio.sleep(RECONNECT)
+            else:
+                await self._server.has_stopped.wait()
+
     def unary_unary(self, method: str, *, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         """Return the call of a method, as generated stubs expect it."""
 
@@ -266,11 +282,14 @@ class Channel:
         """Return the call of a method whose answer is a stream."""
 
         def call(request: Any) -> Stream:
-            if (server := self._connected()) is None:
-                raise failure(grpc.StatusCode.UNAVAILABLE, "Connection refused")
-            stream = server.stream(method, request_serializer(request))
-            stream.decode = response_deserializer
+            stream = Stream(response_deserializer)
             self._streams.append(stream)
+            try:
+                if (server := self._connected()) is None:
+                    raise failure(grpc.StatusCode.UNAVAILABLE, "Connection refused")
+                server.stream(method, request_serializer(request), stream)
+            except grpc.aio.AioRpcError as error:
+                stream.put(error)
             return stream
 
         return call

@@ -91,7 +91,7 @@ class World:
         """The text of the configuration that was read last, and what it means."""
         self.kubelet = Kubelet(self.host, self.settings.kubelet)
         self.api = self.host.api = ApiServer(self.host)
-        self.claims = ClaimKubelet(self.host, self.api)
+        self.claims = ClaimKubelet(self.host, self.api, self.settings.kubelet)
         self.kubelet.claims = self.claims.prepared
         self.kubelet.is_former = lambda path: any(
             pool.directory and path.startswith(f"{pool.other_directory}/") for pool in self.settings.pools
@@ -190,6 +190,7 @@ class World:
         """Start the kubelet, unless it runs; containers go on."""
         if not self.kubelet.running and not self._stopping:
             self.kubelet.start()
+            self.host.files.make_directories(DIRECTORY)
             self.host.files.lookup(DIRECTORY).entries.update(self.kept_directories)
             self.kept_directories.clear()
             self.claims.start()
@@ -331,16 +332,16 @@ class World:
             each = self.rng.choice(slices)
             path = f"{RESOURCE_SLICES}/{each['metadata']['name']}"
             if delete:
-                self.api.delete(path)
+                self.api.objects.delete(path)
             else:
-                self.api.replace(path, {**each, "spec": {**each["spec"], "devices": []}})
+                self.api.objects.update(path, {**each, "spec": {**each["spec"], "devices": []}})
 
     def remove_specs(self, *, directory: bool = False) -> None:
         """Remove the CDI spec of a claim, or the directory with all specs, and create that again."""
         files, specs = self.host.files, self.claims.specs()
         removed = specs if directory else specs and [self.rng.choice(specs)]
         for pod in self.claims.pods.values():
-            pod.is_damaged |= any(name.endswith(f"_{pod.claim.uid}.json") for _, name in removed)
+            pod.is_damaged |= any(name.endswith(f"_{pod.uid}.json") for _, name in removed)
         for place, name in removed:
             files.remove(f"{place}/{name}")
         if directory:
