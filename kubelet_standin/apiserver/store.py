@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from kubelet_standin.apiserver import statuses, validation
 from kubelet_standin.apiserver.kinds import Kind, Location
 
 Object = dict[str, Any]
+_Json = TypeVar("_Json")
 Key = tuple[str, str, str, str]  # API group, plural, namespace, name
 
 _SERVER_FIELDS = (
@@ -67,12 +67,12 @@ class Store:
 
     def get(self, location: Location) -> Object:
         """Return an object; 404 if it does not exist."""
-        return copy.deepcopy(self._find(location))
+        return _copied(self._find(location))
 
     def list(self, kind: Kind, matches: Callable[[Object], bool]) -> list[Object]:
         """Return the objects of a kind that match, ordered by namespace and name."""
         keys = sorted(key for key in self._objects if key[:2] == (kind.group, kind.plural))
-        return [copy.deepcopy(self._objects[key]) for key in keys if matches(self._objects[key])]
+        return [_copied(self._objects[key]) for key in keys if matches(self._objects[key])]
 
     def create(self, location: Location, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Store a new object, unless it is a dry run; 409 if it exists, 422 if it is invalid."""
@@ -94,7 +94,7 @@ class Store:
             raise statuses.already_exists(kind, metadata["name"])
         if not dry_run:
             self._record("ADDED", kind, new, None)
-        return copy.deepcopy(new)
+        return _copied(new)
 
     def update(self, location: Location, body: Mapping[str, Any]) -> Object:
         """Replace an object; 404 if it does not exist, 409 if it has changed, 422 if it is invalid."""
@@ -113,7 +113,7 @@ class Store:
         new["metadata"]["resourceVersion"] = before["resourceVersion"]
         if new != old:
             self._record("MODIFIED", location.kind, new, old)
-        return copy.deepcopy(new)
+        return _copied(new)
 
     def delete(self, location: Location, preconditions: Mapping[str, Any]) -> Object:
         """Delete an object, and return it; 404 if it does not exist, 409 if it is another one."""
@@ -123,9 +123,9 @@ class Store:
             wanted = preconditions.get(field)
             if wanted is not None and wanted != metadata[field]:
                 raise statuses.conflict(location.kind, location.name, _precondition(label, wanted, metadata[field]))
-        new = copy.deepcopy(old)
+        new = _copied(old)
         self._record("DELETED", location.kind, new, old)
-        return copy.deepcopy(new)
+        return _copied(new)
 
     def delete_all(self, kind: Kind, matches: Callable[[Object], bool]) -> Sequence[Object]:
         """Delete the objects of a kind that match, as a kubelet does when it starts, and return them."""
@@ -180,9 +180,19 @@ class Store:
         if change == "DELETED":
             del self._objects[key]
         else:
-            self._objects[key] = copy.deepcopy(new)
-        self.history.append(Change(self.revision, change, kind, copy.deepcopy(new), old))
+            self._objects[key] = _copied(new)
+        self.history.append(Change(self.revision, change, kind, _copied(new), old))
         self._changed()
+
+
+def _copied(value: _Json) -> _Json:
+    """Return a copy of a value of JSON. ``copy.deepcopy`` takes several times as long."""
+    copied: Any = value
+    if isinstance(value, dict):
+        copied = {name: _copied(each) for name, each in value.items()}
+    elif isinstance(value, list):
+        copied = [*map(_copied, value)]
+    return cast("_Json", copied)
 
 
 def _checked(location: Location, body: Mapping[str, Any]) -> Object:
@@ -191,7 +201,7 @@ def _checked(location: Location, body: Mapping[str, Any]) -> Object:
     if (body.get("kind"), body.get("apiVersion")) != (kind.name, kind.api_version):
         given = f"{body.get('apiVersion', '')}, Kind={body.get('kind', '')}"
         raise statuses.bad_request(f"the object provided is {given}, not {kind.api_version}, Kind={kind.name}")
-    new: Object = copy.deepcopy(dict(body))
+    new: Object = _copied(dict(body))
     metadata = new.setdefault("metadata", {})
     if not isinstance(metadata, dict):
         raise statuses.bad_request("metadata is not an object")
@@ -210,9 +220,9 @@ def _checked(location: Location, body: Mapping[str, Any]) -> Object:
 def _merged(location: Location, new: Object, old: Object) -> Object:
     """Return an update with what it cannot change taken from the old object."""
     if location.subresource == "status":
-        new = {**copy.deepcopy(old), "status": new.get("status", {})}
+        new = {**_copied(old), "status": new.get("status", {})}
     elif location.kind.status:
-        new = {**new, "status": copy.deepcopy(old.get("status", {}))}
+        new = {**new, "status": _copied(old.get("status", {}))}
         if "status" not in old:
             del new["status"]
     metadata, before = new["metadata"], old["metadata"]

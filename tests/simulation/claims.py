@@ -111,6 +111,7 @@ class ClaimKubelet(Startable):
 
     def _on_event(self, event: Event) -> None:
         """Follow the stand-in."""
+        self.events += 1
         if event.name.startswith("driver-") and event.name != "driver-called":
             self._connected = {name for name in self._standin.drivers if self._standin.connected(name)}
 

@@ -1,6 +1,7 @@
 """The file systems of a simulated host: directories, files, links, devices and sockets, and the mounts of them."""
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -96,8 +97,10 @@ class Files:
         self.root = FileSystem(ROOT_DEVICE, "ext4", "/dev/vda", now())
         self.mounts: dict[str, list[Mount]] = {}
         """By path, the topmost last."""
-        self._found: dict[tuple[str, bool], Inode] = {}
-        """What ``lookup`` has found since the last change."""
+        self.changes = 0
+        """The number of changes of directories and mounts."""
+        self._found: dict[tuple[str, bool], Inode | int] = {}
+        """What ``lookup`` has found since the last change, or the number of its error."""
         self._table = ""
         self.mounts_changed: list[Callable[[], None]] = []
         self.going: dict[str, Inode] = {}
@@ -108,9 +111,15 @@ class Files:
 
     def lookup(self, path: str, *, follow: bool = True) -> Inode:
         """Return the file at an absolute path. Raises OSError."""
-        if (inode := self._found.get((path, follow))) is None:
-            inode = self._found[path, follow] = self._lookup(path, follow=follow, depth=0)
-        return inode
+        if (found := self._found.get((path, follow))) is None:
+            try:
+                found = self._lookup(path, follow=follow, depth=0)
+            except OSError as error:
+                found = error.errno or 0
+            self._found[path, follow] = found
+        if isinstance(found, int):
+            raise _error(found, path)
+        return found
 
     def _lookup(self, path: str, *, follow: bool, depth: int) -> Inode:
         if depth > 40:
@@ -271,6 +280,7 @@ class Files:
 
     def changed(self, directory: Inode) -> None:
         """Report a change in a directory."""
+        self.changes += 1
         self._found.clear()
         for watcher in [*directory.watchers]:
             watcher()
@@ -351,10 +361,14 @@ class Files:
 
     def _report_mounts(self) -> None:
         self._table = ""
+        self.changes += 1
         self._found.clear()
         for changed in [*self.mounts_changed]:
             changed()
 
 
+_strerror = functools.cache(os.strerror)
+
+
 def _error(number: int, path: Any) -> OSError:
-    return OSError(number, os.strerror(number), path)
+    return OSError(number, _strerror(number), path)

@@ -79,8 +79,6 @@ class Host:
         self.hung_at = float("-inf")
         """When a call was hanging last."""
         self.slow = 0.0
-        self.switches = 0.05
-        """How likely it is that others run before a host call of a worker."""
         self.no_descriptors = False
         self.no_space = False
         self.no_mounts = False
@@ -108,6 +106,10 @@ class Host:
     def call_time(self) -> float:
         """Return how long a call in a worker thread takes now, or waits for a processor."""
         return self.rng.uniform(0.0001, 0.002) + self.slow
+
+    def calls_until_pause(self) -> int:
+        """Return the number of the next host call of a process before which others run: about every 20th one."""
+        return 1 + int(self.rng.expovariate(0.05))
 
     # -- the run
 
@@ -159,7 +161,7 @@ class Host:
 
     def at(self, path: Any, *, follow: bool = True) -> Inode:
         """Return the file at a path of the current process. Raises OSError."""
-        text = os.fsdecode(path)
+        text = path if isinstance(path, str) else os.fsdecode(path)
         if not text.startswith("/proc/self/fd/"):
             return self.files.lookup(text, follow=follow)
         number, _, rest = text.removeprefix("/proc/self/fd/").partition("/")

@@ -120,6 +120,8 @@ class Startable:
         self.host = host
         self.running = False
         """Whether it is to run."""
+        self.events = 0
+        """The number of events of the stand-in."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing = asyncio.Lock()
 
@@ -227,6 +229,7 @@ class Kubelet(Startable):
 
     def _on_event(self, event: Event) -> None:
         """Follow the stand-in."""
+        self.events += 1
         fields: dict[str, Any] = {**event.fields}
         if event.name in LOGGED:
             self.host.log(event.name, **fields)

@@ -23,19 +23,12 @@ class SimulatedTask(asyncio.Task[Any]):
         return self._number
 
 
-class _Call:
-    """A call that waits for its turn or its time."""
-
-    __slots__ = ("arguments", "callback", "context")
-
-    def __init__(self, callback: Callable[..., Any], arguments: tuple[Any, ...], context: Context | None) -> None:
-        self.callback: Callable[..., Any] | None = callback
-        self.arguments = arguments
-        self.context = copy_context() if context is None else context
+class _Call(list[Any]):
+    """A call that waits for its turn or its time: its function, arguments and context. A list is the fastest."""
 
     def cancel(self) -> None:
         """Do not call."""
-        self.callback = None
+        self[0] = None
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -57,7 +50,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         """See asyncio."""
-        call = _Call(callback, args, context)
+        call = _Call((callback, args, copy_context() if context is None else context))
         self._due.append(call)
         return call
 
@@ -71,7 +64,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         """See asyncio."""
-        call = _Call(callback, args, context)
+        call = _Call((callback, args, copy_context() if context is None else context))
         self._timers += 1
         heapq.heappush(self._later, (when, self._timers, call))
         return call
@@ -82,17 +75,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             later = self._later
             while later and (later[0][0] <= self._now or not self._due):
                 when, _, call = heapq.heappop(later)
-                if call.callback is not None:
+                if call[0] is not None:
                     self._now = max(self._now, when)
                     self._due.append(call)
             if not self._due:
                 raise DeadlockError
             due, self._due = self._due, []
-            for call in due:
-                if call.callback is not None:
+            for function, arguments, context in due:
+                if function is not None:
                     if self.before_step is not None:
-                        self.before_step(call.context)
-                    call.context.run(call.callback, *call.arguments)
+                        self.before_step(context)
+                    context.run(function, *arguments)
 
     def _asyncgen_firstiter_hook(self, _generator: Any) -> None:
         """Remember no generator: the tasks that use them are all awaited."""

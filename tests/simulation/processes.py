@@ -31,6 +31,9 @@ CURRENT: "ContextVar[Process | None]" = ContextVar("simulated process", default=
 """The process that runs now; None for the world around it."""
 
 
+_INVALID = os.strerror(errno.EINVAL)
+
+
 class ProcessKilledError(BaseException):
     """The process was killed: nothing that it does has an effect any more."""
 
@@ -52,6 +55,7 @@ class Process:
         self.calls = 0
         """Host calls so far."""
         self.killed_at_call: int | None = None
+        self._next_pause = host.calls_until_pause()
         self.descriptors: dict[int, Descriptor] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.at_death: list[Callable[[], None]] = []
@@ -137,7 +141,8 @@ class Process:
         self.calls += 1
         if self.killed_at_call is not None and self.calls >= self.killed_at_call:
             self.kill()
-        if self.host.rng.random() < self.host.switches:
+        if self.calls >= self._next_pause:
+            self._next_pause += self.host.calls_until_pause()
             self.pause()
         if not self.alive:
             raise ProcessKilledError
@@ -193,7 +198,8 @@ class SimulatedPath:
 
     def __getattr__(self, name: str) -> Any:
         assert name in {"join", "dirname", "basename", "split", "normpath", "splitext", "samestat"}, name
-        return getattr(posixpath, name)
+        function = self.__dict__[name] = getattr(posixpath, name)
+        return function
 
     def lexists(self, path: str) -> bool:
         """See os.path."""
@@ -231,7 +237,8 @@ class SimulatedOs:
     def __getattr__(self, name: str) -> Any:
         pure = {"strerror", "fsencode", "fsdecode", "major", "minor", "makedev", "uname", "stat_result", "umask"}
         assert name in pure or name.startswith("O_") or name in {"W_OK", "X_OK", "R_OK"}, name
-        return getattr(os, name)
+        value = self.__dict__[name] = getattr(os, name)
+        return value
 
     def getpid(self) -> int:
         """See os."""
@@ -297,7 +304,7 @@ class SimulatedOs:
             return "mnt:[1]"
         inode = self._host.at(path, follow=False)
         if not stat.S_ISLNK(inode.mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+            raise OSError(errno.EINVAL, _INVALID, path)
         return inode.target
 
     def mkdir(self, path: str, mode: int = 0o777) -> None:
@@ -492,18 +499,22 @@ class SimulatedWorker:
 
     async def run(self, function: Callable[[], Any], timeout: float | None = None, *, label: str = "call") -> Any:
         """See ``aosp_plugin.framework.worker.Worker``."""
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        def expire() -> None:
+            running = self.current
+            waited = "" if running is None or running[0] == label else f" because of a {running[0]} that has not ended"
+            if not future.done():
+                future.set_exception(WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}"))
+
+        timer = None if timeout is None else loop.call_later(timeout, expire)
         self._enqueue(function, label, future)
         try:
-            done, _ = await asyncio.wait({future}, timeout=timeout)
-            if done:
-                return future.result()
+            return await future
         finally:
-            if not future.cancel() and not future.cancelled():
-                future.exception()
-        running = self.current
-        waited = "" if running is None or running[0] == label else f" because of a {running[0]} that has not ended"
-        raise WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
+            if timer is not None:
+                timer.cancel()
 
     def running(self) -> tuple[str, float] | None:
         """See ``Worker``."""

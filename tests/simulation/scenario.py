@@ -234,6 +234,7 @@ class _Signals:
         """Until when each thing that is wrong had a signal, or was not wrong."""
         self._known: dict[str, float] = {}
         """The same, or the plugin could not know it."""
+        self._changes: tuple[int, ...] = ()
 
     async def run(self) -> None:
         """Look every quarter of a second."""
@@ -242,8 +243,11 @@ class _Signals:
             await asyncio.sleep(0.25)
 
     def check(self) -> None:
-        """Look once."""
+        """Look once, unless nothing was wrong and nothing has changed."""
         world, now = self._world, asyncio.get_running_loop().time()
+        before, self._changes = self._changes, world.changes()
+        if self._changes == before and not self._told:
+            return
         world.claims.check_names()
         wrong = {*world.missing(), *world.vanished()}
         told = {signal.about for signal in world.signals()} if wrong else set()
@@ -309,7 +313,7 @@ async def _until_none(world: World, what: str, find: Callable[[], list[str]]) ->
     began = asyncio.get_running_loop().time()
     while (wrong := find()) and not world.host.violations:
         _check_bound(world, asyncio.get_running_loop().time() - began, what, wrong)
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(1.0)
 
 
 def _is_asked(signal: Signal) -> bool:

@@ -34,6 +34,7 @@ NAMES = {
 LOOPS = {"phone": "loop", "handset": "loop", "tablet": "ploop", "slate": "ploop"}
 
 
+@functools.cache
 def driver_of(name: str) -> str:
     """Return the name of the DRA driver of a resource."""
     domain, _, name = name.partition("/")

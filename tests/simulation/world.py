@@ -89,6 +89,8 @@ class World:
         self.runbook = Runbook(self)
         self._served = ("", Config())
         """The text of the configuration that was read last, and what it means."""
+        self._configurations: dict[str, Config] = {}
+        """What each text means that was read."""
         self.kubelet = Kubelet(self.host, self.settings.kubelet)
         self.api = self.host.api = ApiServer(self.host)
         self.claims = ClaimKubelet(self.host, self.api, self.settings.kubelet)
@@ -167,8 +169,12 @@ class World:
         self.host.files.write(FILE, self.settings.text().encode())
 
     def _load(self) -> Config:
-        config, _ = load({}, ENVIRONMENT, FILE)
-        self._served = self.settings.text(), config
+        """Read the configuration. What the same text meant before is not computed again, which takes milliseconds."""
+        text = self.settings.text()
+        if (config := self._configurations.get(text)) is None or self.host.no_descriptors:
+            config, _ = load({}, ENVIRONMENT, FILE)
+            self._configurations[text] = config
+        self._served = text, config
         return config
 
     async def _until_ended(self, process: Process, daemon: Daemon) -> None:
@@ -395,13 +401,19 @@ class World:
 
     # -- what should be
 
+    def changes(self) -> tuple[int, ...]:
+        """Return numbers of which one differs after whatever can make something wrong."""
+        kubelets = self.kubelet.events, self.claims.events
+        return len(self.host.lines), self.host.files.changes, self.api.store.revision, *kubelets
+
     def missing(self) -> list[str]:
         """Return what is not as it should be when no fault is left: nothing, some time later."""
         found = [
             f"{pool.name if plugin else pool.driver}: {'the kubelet' if plugin else 'the API server'} lacks {device}"
             for pool in self.settings.pools
             for plugin in [pool.api is Api.DEVICE_PLUGIN]
-            for device in sorted(self._wanted(pool) - self._given(pool) - self._of_former_tenants(pool))
+            if (lacking := self._wanted(pool) - self._given(pool))
+            for device in sorted(lacking - self._of_former_tenants(pool))
         ]
         waiting = [f"{pod.name}: the container does not start: {pod.error}" for pod in self.kubelet.waiting()]
         return [*found, *waiting, *self.claims.missing()]
@@ -612,8 +624,11 @@ class World:
     def _reasons(self, server: Any) -> list[str]:
         """Return why devices are unhealthy that new pods should get, and would get without a fault."""
         pool = next((pool for pool in self.settings.pools if pool.name == server.resource_name), None)
-        wanted = set() if pool is None else self._wanted(pool) - self._of_former_tenants(pool)
-        return [device.detail or device.reason for device in server.inventory.snapshot.unhealthy if device.id in wanted]
+        unhealthy = server.inventory.snapshot.unhealthy
+        if pool is None or not unhealthy:
+            return []
+        wanted = self._wanted(pool) - self._of_former_tenants(pool)
+        return [device.detail or device.reason for device in unhealthy if device.id in wanted]
 
 
 def _leaves(error: BaseException) -> str:
