@@ -282,7 +282,7 @@ class ClaimKubelet(Startable):
         if not self._is_wanted(pod):
             return True
         names = [*dict.fromkeys(self._standin.cdi_devices(pod.spec))]  # older kubelets repeat them
-        if pod.names not in ([], names):
+        if not names or pod.names not in ([], names):
             self.host.violated(f"{pod.name} is prepared as {pod.names}, and then as {names}")
         pod.names = names
         return self._start_container(pod)

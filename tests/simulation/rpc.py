@@ -115,18 +115,19 @@ class Server:
         method: str,
         request: bytes,
         timeout: float | None = None,
-        began: Callable[[asyncio.Task[Any]], None] = lambda _: None,
+        began: Callable[[asyncio.Future[Any]], None] = lambda _: None,
     ) -> bytes:
-        """Call a method; ``began`` gets the task of its handler. Raises AioRpcError."""
+        """Call a method; ``began`` gets the future of its answer, which its client may cancel. Raises AioRpcError."""
         handler, loop = self._handler(method), asyncio.get_running_loop()
         decode = handler.request_deserializer or bytes
         encode = handler.response_serializer or bytes
         context = _Context(lambda _: None, None if timeout is None else loop.time() + timeout)
         call = self._task(handler.unary_unary(decode(request), context))
-        began(call)
+        answer = asyncio.shield(call)
+        began(answer)
         try:
             async with asyncio.timeout(timeout):
-                return bytes(encode(await asyncio.shield(call)))
+                return bytes(encode(await answer))
         except TimeoutError:
             call.cancel()
             raise failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
@@ -218,8 +219,9 @@ class Channel:
         self._host, self._path, self._called = host, address.removeprefix("unix:"), called
         self._process = CURRENT.get()
         self._server: Server | None = None
+        self._is_closed = False
         self._streams: list[Stream] = []
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._answers: dict[asyncio.Future[Any], None] = {}  # in their order, which a set of them has not
 
     async def __aenter__(self) -> Self:
         return self
@@ -229,10 +231,11 @@ class Channel:
 
     async def close(self, grace: float | None = None) -> None:  # noqa: ARG002 - as in grpc
         """End all calls."""
+        self._is_closed = True
         for stream in self._streams:
             stream.cancel()
-        for call in self._calls:
-            call.cancel()
+        for answer in [*self._answers]:
+            answer.cancel()
 
     def _connected(self) -> Server | None:
         """Return the server, of the socket that is there if there is no connection; None if nothing listens."""
@@ -242,9 +245,9 @@ class Channel:
                 self._server = self._host.connected(self._path)
         return self._server
 
-    def _began(self, call: asyncio.Task[Any]) -> None:
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+    def _began(self, answer: asyncio.Future[Any]) -> None:
+        self._answers[answer] = None
+        answer.add_done_callback(self._answers.pop)
 
     async def channel_ready(self) -> None:
         """See grpc."""
@@ -271,6 +274,8 @@ class Channel:
             if self._process is not None and not self._process.alive:
                 raise failure(grpc.StatusCode.UNAVAILABLE, "dead")
             await asyncio.sleep(self._host.rng.uniform(0.0001, 0.001))
+            if self._is_closed:
+                raise asyncio.CancelledError
             if (server := self._connected()) is None:
                 raise failure(grpc.StatusCode.UNAVAILABLE, "Connection refused")
             self._called(method)

@@ -58,6 +58,11 @@ OPERATOR = 20.0
 """Seconds between two looks of an operator at a configuration that was changed."""
 
 
+SLOW = 0.3
+"""Seconds that a host call takes, from which on a scan or a repair takes longer than a signal may: it has dozens of
+calls, of which each 20th waits for others."""
+
+
 class Signal(NamedTuple):
     """What an operator sees of a problem."""
 
@@ -551,7 +556,8 @@ class World:
         if not self.is_served():
             return True
         without_events = self.host.is_without_events() or self.api.loses_events or not self.api.open_watches
-        return self.host.hanging or without_events or bool(self.kubelet.lost)
+        is_slow = self.host.hanging or self.host.slow > SLOW
+        return is_slow or without_events or bool(self.kubelet.lost)
 
     def is_of_former_driver(self, wrong: str) -> bool:
         """Return whether what is wrong is of a driver that is not configured: the records say so every 10 s."""
