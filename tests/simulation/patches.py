@@ -15,7 +15,6 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import aosp_plugin
 from aosp_plugin.binder.driver import binderfs
@@ -192,13 +191,13 @@ def simulated(host: Host) -> Iterator[None]:
         for module in modules():
             for name, value in replaced.items():
                 if name in vars(module) and module.__name__ != "aosp_plugin.framework.worker":
-                    stack.enter_context(mock.patch.object(module, name, value))
+                    _replace(stack, module, name, value)
             if module.__name__.split(".")[1] in {"binder", "config", "framework", "daemon"}:
-                stack.enter_context(mock.patch.object(module, "open", simulated_open(host), create=True))
+                _replace(stack, module, "open", simulated_open(host))
             _replace_clocks(module, SimulatedTime(host), stack)
         for name in ("worker", "apiserver.client"):
             module = importlib.import_module(f"aosp_plugin.framework.{name}")
-            stack.enter_context(mock.patch.object(module, "time", SimulatedTime(host)))
+            _replace(stack, module, "time", SimulatedTime(host))
         for owner, name, value in (
             (binderfs, "call", host.system_call),
             (RemotePhoneProvisioner, "_exchange", lambda _, request: current().request(request)),
@@ -215,8 +214,8 @@ def simulated(host: Host) -> Iterator[None]:
             ),
             (importlib.import_module("aosp_plugin.framework.dra.driver"), "ApiClient", _client(host)),
         ):
-            stack.enter_context(mock.patch.object(owner, name, value))
-        stack.enter_context(mock.patch.object(asyncio, "wait", wait))
+            _replace(stack, owner, name, value)
+        _replace(stack, asyncio, "wait", wait)
         stack.enter_context(warnings.catch_warnings())  # of coroutines that a killed process has not begun
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited")
         log, root = _Log(host), logging.getLogger("aosp_plugin")
@@ -228,6 +227,15 @@ def simulated(host: Host) -> Iterator[None]:
         stack.callback(root.setLevel, level)
         stack.callback(setattr, root, "propagate", propagates)
         yield
+
+
+def _replace(stack: contextlib.ExitStack, owner: object, name: str, value: object) -> None:
+    """Set an attribute of a module or a class until the stack ends, where it may hide a built-in function."""
+    if name in vars(owner):
+        stack.callback(setattr, owner, name, vars(owner)[name])
+    else:
+        stack.callback(delattr, owner, name)
+    setattr(owner, name, value)
 
 
 def _directory(directory: str, **_: object) -> str:
@@ -243,13 +251,15 @@ def _replace_clocks(module: types.ModuleType, simulated_time: SimulatedTime, sta
     for function in functions:
         if not isinstance(function, types.FunctionType):
             continue
-        for name, value in (function.__kwdefaults__ or {}).items():
-            if isinstance(value, types.BuiltinFunctionType) and value in clocks:
-                stack.enter_context(mock.patch.dict(function.__kwdefaults__ or {}, {name: clocks[value]}))
-        defaults = function.__defaults__ or ()
+        by_name, defaults = function.__kwdefaults__ or {}, function.__defaults__ or ()
+        if any(isinstance(value, types.BuiltinFunctionType) and value in clocks for value in by_name.values()):
+            stack.callback(setattr, function, "__kwdefaults__", by_name)
+            function.__kwdefaults__ = {
+                name: clocks.get(value, value) if callable(value) else value for name, value in by_name.items()
+            }
         if any(isinstance(value, types.BuiltinFunctionType) and value in clocks for value in defaults):
-            replaced = tuple(clocks.get(value, value) if callable(value) else value for value in defaults)
-            stack.enter_context(mock.patch.object(function, "__defaults__", replaced))
+            stack.callback(setattr, function, "__defaults__", defaults)
+            function.__defaults__ = tuple(clocks.get(value, value) if callable(value) else value for value in defaults)
 
 
 def _client(host: Host) -> Callable[..., Any]:
