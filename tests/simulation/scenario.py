@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextvars
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -163,7 +164,7 @@ def run(seed: int, steps: list[Step]) -> Result:
     """Run faults on a new node."""
     result = Result(seed)
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        runner.run(_run(result, steps))
+        runner.run(_run(result, steps), context=contextvars.Context())  # in no process
     return result
 
 
