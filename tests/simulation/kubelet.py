@@ -223,6 +223,13 @@ class Kubelet(Startable):
         """The resources whose devices it has lost although a stream is open, and no plugin can know it."""
         return [each for each in sorted(self._unnoticed) if self._streams[each] and not self._healthy.get(each)]
 
+    @property
+    def forgetting(self) -> list[str]:
+        """The resources that it forgets minutes after their loss, although a stream has told it of devices since."""
+        return [
+            name for name, streams in self._streams.items() if streams and not self._standin.resource(name).connected
+        ]
+
     def healthy(self, resource: str) -> set[str]:
         """Return the healthy devices, which nobody changes."""
         return self._healthy.get(resource, set()) if self.running else set()

@@ -72,6 +72,9 @@ ASKED_ERRORS = ("API server",)
 PEACE = 130.0
 """Seconds without a fault, at the end of a run: more than the longest interval of the plugin."""
 
+FORGOTTEN = 340.0
+"""Seconds after the loss of a resource in which a kubelet has forgotten it, and its plugin has noticed that."""
+
 RETRIED = ("container not started", "claim not prepared", "claim failed")
 """What is logged then as well: a kubelet retries for ever what cannot succeed, as a claim of a lost phone."""
 
@@ -337,6 +340,8 @@ async def _check_peace(world: World) -> None:
 
     The phone of a container that cannot start is made fresh before each attempt.
     """
+    if world.kubelet.forgetting:  # no plugin can know it before
+        await asyncio.sleep(FORGOTTEN)
     await asyncio.sleep(PEACE)  # what follows from the last faults may be late
     before = len(world.host.lines)
     await asyncio.sleep(PEACE)
