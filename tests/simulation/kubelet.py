@@ -251,7 +251,7 @@ class Kubelet(Startable):
                 self._healthy[resource] = {name for name, health in view.devices.items() if health == "Healthy"}
                 if self._healthy[resource]:
                     self._unnoticed.discard(resource)
-                elif self._ended == resource:
+                elif self._ended == resource or event.name == "resource-forgotten":
                     self._unnoticed.add(resource)
         if event.name != "stream-ended":
             self._ended = ""
