@@ -16,7 +16,7 @@ UV_INSTALL = uv pip install --quiet --native-tls --python $(BIN)/python
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-zA-Z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "SUITE: $(SUITES)."
+	@echo "SUITE: $(SUITES). KEEP=yes keeps the cluster of test-cluster to look at."
 	@echo "ITEMS=core limits deploy, kubelet, kernel, apiserver and cluster to the items that CI runs. The suites require Debian, and"
 	@echo "most of them root and Go. They install packages of the host only with INSTALL_PACKAGES=yes."
 
@@ -78,6 +78,7 @@ test-tools: $(VENV)/.installed ## Test the stand-in kubelet, kubectl phones, and
 # The suites with real parts. Each has a page, or its package a docstring.
 SUITES := faults browser bench deploy kubelet kernel apiserver cluster workflows
 ITEMS ?= all
+KEEP ?=
 test-SUITE: ## Test with real parts, such as test-kubelet: ITEMS=core
 
 test-faults: $(VENV)/.installed
@@ -92,7 +93,7 @@ test-bench: $(VENV)/.installed
 	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
 
 test-deploy test-kubelet test-kernel test-apiserver test-cluster: test-%: $(VENV)/.installed
-	$(BIN)/python -m tests.e2e.$* --items $(ITEMS)
+	$(BIN)/python -m tests.e2e.$* --items $(ITEMS) $(if $(KEEP),--keep)
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"
 	@$(BIN)/python -m tests.simulation $(SIMULATE)

@@ -29,13 +29,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.cluster", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose group.name contains TEXT")
     parser.add_argument("--items", choices=("all", "core"), default="all", help="all items, or the core set")
+    parser.add_argument("--keep", action="store_true", help="then keep the cluster, with two nodes, until Ctrl-C")
     options = parser.parse_args()
     groups = suite.core(_commit()) if options.items == "core" else list(suite.GROUPS)
     groups = [group for group in groups if group.select(options.only)]
     newest, binder = any(group.newest for group in groups), any(group.binder for group in groups)
     started = time.monotonic()
     find = partial(parts.collect, newest=newest, binder=binder)
-    code = sandbox.main(find, inside.main, [group.name for group in groups], options.only, seconds=LIMIT)
+    seconds = None if options.keep else LIMIT
+    names = [group.name for group in groups]
+    code = sandbox.main(find, inside.main, names, options.only, options.keep, seconds=seconds)
     report = Report()
     report.run("Nothing of the cluster is left on the machine", _check_leftovers)
     say(f"# {time.monotonic() - started:.0f} s in total")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.e2e.cluster import plugin, suite
+from tests.e2e.cluster import plugin, sandbox, suite
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.common.report import Report, describe, say
 
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from tests.e2e.cluster.parts import Parts
 
 
-def main(work: Path, cgroups: str, parts: Parts, groups: Sequence[str], only: str) -> int:
-    """Run the items of groups whose ``group.name`` contains ``only``, and return the exit code."""
+def main(work: Path, cgroups: str, parts: Parts, groups: Sequence[str], only: str, keep: bool) -> int:  # noqa: FBT001
+    """Run the items of groups whose ``group.name`` contains ``only``, and return the exit code.
+
+    ``keep`` the cluster after that, until this process is interrupted.
+    """
     report = Report()
     cluster = Cluster(parts, work, cgroups)
     if not report.run("The cluster starts", cluster.start):
@@ -28,6 +32,8 @@ def main(work: Path, cgroups: str, parts: Parts, groups: Sequence[str], only: st
     for group in suite.GROUPS:
         if group.name in groups:
             _run(group, cluster, only, report)
+    if keep:
+        _keep(cluster, work)
     cluster.stop()
     return report.end()
 
@@ -52,6 +58,17 @@ def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> Non
         if not report.run(f"[{group.name}] {item.title}", partial(item.check, cluster)):
             _print_logs(cluster)
             _clean_up(cluster)
+
+
+def _keep(cluster: Cluster, work: Path) -> None:
+    """Say how to use the cluster, which has two nodes at least, and wait for Ctrl-C."""
+    cluster.grow(2)
+    say("# the cluster is kept until Ctrl-C; in another terminal, as root:")
+    say(f"export KUBECONFIG={cluster.kubeconfig}")
+    for name, program in (("kubectl", cluster.parts.kubernetes / "kubectl"), ("helm", cluster.parts.helm)):
+        say(f'{name}() {{ {sandbox.shell_command(work)} {program} "$@"; }}')
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def _clean_up(cluster: Cluster) -> None:

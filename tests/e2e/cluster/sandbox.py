@@ -41,7 +41,7 @@ _UNSHARE: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--pro
 _MODULE: Final = "tests.e2e.cluster.sandbox"
 
 
-def main(find: Callable[[], object], inside: Callable[..., int], *arguments: object, seconds: float) -> int:
+def main(find: Callable[[], object], inside: Callable[..., int], *arguments: object, seconds: float | None) -> int:
     """Find the parts, and call ``inside`` with them and the arguments as :func:`enter` does; return the exit code."""
     report = Report()
     try:
@@ -60,11 +60,11 @@ def prefix() -> str:
     return f"aosp-cluster-{os.getpid()}-"
 
 
-def enter(inside: Callable[..., int], *arguments: object, seconds: float) -> int:
+def enter(inside: Callable[..., int], *arguments: object, seconds: float | None) -> int:
     """Call ``inside(work, cgroups, *arguments)`` as the first process of a new sandbox, and return its result.
 
     ``work`` is a temporary directory, ``cgroups`` the name of a directory of cgroups; both are removed at the end. The
-    result is 1 if the call does not end within the time limit.
+    result is 1 if the call does not end within the time limit, if there is one.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the context managers exit
     with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as work, _cgroups() as root:
@@ -110,6 +110,11 @@ def _cgroups() -> Iterator[str]:
             for path, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
+
+
+def shell_command(work: Path) -> str:
+    """Return the words that run a command of the machine in the sandbox with this ``work``."""
+    return f"nsenter --target $(pgrep --parent $(pgrep --parent {work.name.split('-')[2]} unshare)) --mount --pid --net"
 
 
 def set_up() -> None:
