@@ -72,6 +72,9 @@ ASKED_ERRORS = ("API server",)
 PEACE = 130.0
 """Seconds without a fault, at the end of a run: more than the longest interval of the plugin."""
 
+NOTICED = 1.5
+"""Seconds in which the plugin notices whatever has changed, as long as nothing is slow."""
+
 FORGOTTEN = 340.0
 """Seconds after the loss of a resource in which a kubelet has forgotten it, and its plugin has noticed that."""
 
@@ -281,7 +284,7 @@ async def _recovered(world: World, result: Result, name: str, *, alone: bool = F
         elif recovered is None:
             recovered = loop.time()
             _check_recovery(world, result, name, recovered - began, alone=alone)
-        if not (missing or signals or left):
+        if recovered is not None and loop.time() >= recovered + NOTICED and not (signals or left):
             await _until_none(world, "returned", partial(_unreturned, world))
             await _until_none(world, "linked", world.wrong_links)
             await _until_none(world, "counted", world.misreported)
