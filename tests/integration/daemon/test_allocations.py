@@ -596,8 +596,13 @@ async def test_kubelet_is_asked_soon_after_a_pod_may_have_got_a_device(
         assert not server.pods_changed.is_set()
 
 
-async def test_a_device_that_a_pod_may_have_got_is_recorded_before_the_kubelet_is_asked(node: Node) -> None:
-    """The next process may serve the other API, and the kubelet may not answer then."""
+async def test_a_device_that_a_pod_may_have_got_is_recorded_before_the_kubelet_is_asked(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process may serve the other API, and the kubelet may not answer then.
+
+    A kubelet that is asked too soon does not list the pod yet.
+    """
     release, changed = await node.begin(OLD), asyncio.Event()
     inventory = SimpleNamespace(snapshot=SimpleNamespace(revision=1), superseded=lambda _: asyncio.Event())
     server: Any = SimpleNamespace(inventory=inventory, pods_changed=changed, driver=None, resource_name=OLD)
@@ -608,6 +613,11 @@ async def test_a_device_that_a_pod_may_have_got_is_recorded_before_the_kubelet_i
         node.pods.problem = "the kubelet does not answer"
         changed.set()
         await until(lambda: any(each.record.by_plugin for each in others.others()))
+    node.pods.problem = ""
+    for pause, is_used in ((allocations.ALLOCATED_PAUSE, True), (0.0, False)):
+        monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", pause)
+        assert await release.watch.ask()
+        assert any(each.record.by_plugin for each in others.others()) is is_used
 
 
 # -- a driver, and a device plugin with the same resource on its node
