@@ -46,6 +46,8 @@ class ClaimPod(Tenant):
     """One worker of the kubelet handles a pod."""
     error: str = ""
     """Why the last attempt has failed, which the kubelet reports."""
+    is_untried: bool = False
+    """Whether the kubelet was away, and will do what is to be done only seconds after its start."""
     is_damaged: bool = False
     """Whether another program has removed its spec, and no process of the plugin has written it again yet."""
 
@@ -224,6 +226,11 @@ class ClaimKubelet(Startable):
             and (pod.names or (pod.driver in configured and pod.device in self.usable(pod.driver)))
         ]
 
+    def untried(self) -> list[str]:
+        """Return what is missing that the kubelet has not asked any driver to do since it was away."""
+        pods = [pod for pod in self.pods.values() if pod.is_untried]
+        return [f"{pod.driver}: claim {pod.name} {'ends' if pod.ends else 'waits'}" for pod in pods]
+
     def stuck(self) -> list[str]:
         """Return the UIDs of the claims that wait for a device which new pods must not get: another pod has it."""
         pods = [pod for pod in self.pods.values() if not (pod.ends or pod.names)]
@@ -264,6 +271,7 @@ class ClaimKubelet(Startable):
         was_ending = pod.ends
         while self.pods.get(pod.name) is pod and pod.ends == was_ending:
             async with pod.worker:
+                pod.is_untried = not self.running
                 if self.running and await (self._unprepared(pod) if was_ending else self._prepared(pod)):
                     return
             await asyncio.sleep(self.host.rng.uniform(0.5, RETRY))

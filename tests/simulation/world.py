@@ -568,10 +568,11 @@ class World:
         """Return whether the plugin may not know yet that this is wrong.
 
         The event of a slice says only that it may have changed: the list that tells takes as long as other requests.
-        So does the claim that the kubelet reads before it asks the driver.
+        So does the claim that the kubelet reads before it asks the driver. A driver may notice after 10 s that the
+        kubelet was killed, and nobody tells it which claims have ended meanwhile.
         """
         takes_long = self.api.is_slow > 0 and ("the API server lacks" in wrong or wrong.endswith("waits"))
-        return self.is_of_former_driver(wrong) or takes_long
+        return self.is_of_former_driver(wrong) or takes_long or wrong in self.claims.untried()
 
     def outdated(self) -> list[str]:
         """Return the devices that the kubelet may give away although the plugin knows better.
