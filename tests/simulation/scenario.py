@@ -343,6 +343,8 @@ async def _check_peace(world: World) -> None:
 
     The phone of a container that cannot start is made fresh before each attempt.
     """
+    for process in (world.process, world.provisioner.process):
+        process.killed_at_call = None  # it has not made so many calls
     if world.kubelet.forgetting:  # no plugin can know it before
         await asyncio.sleep(FORGOTTEN)
     await asyncio.sleep(PEACE)  # what follows from the last faults may be late
