@@ -101,6 +101,7 @@ def first_returns(node: Node) -> None:
     with _named_as_before(node) as plugin, node.running_with(1) as old, _second_plugin(node, plugin) as second:
         plugin.stop()
         until(lambda: len(second.sockets()) == 2, "the second plugin registers the first name, too")
+        node.wait_allocatable(node.devices - old.held(), HANDSET)
         with _running_handset(node) as new:
             plugin.start()
             until(lambda: len(second.sockets()) == 1, "the second plugin leaves the name to the first")
