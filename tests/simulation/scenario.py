@@ -284,10 +284,8 @@ async def _recovered(world: World, result: Result, name: str, *, alone: bool = F
         elif recovered is None:
             recovered = loop.time()
             _check_recovery(world, result, name, recovered - began, alone=alone)
-        if recovered is not None and loop.time() >= recovered + NOTICED and not (signals or left):
-            await _until_none(world, "returned", partial(_unreturned, world))
-            await _until_none(world, "linked", world.wrong_links)
-            await _until_none(world, "counted", world.misreported)
+        is_recovered = recovered is not None and loop.time() >= recovered + NOTICED and not (signals or left)
+        if is_recovered and await _is_settled(world):
             return
         if not (outdated := world.outdated()):
             current = loop.time()
@@ -313,6 +311,19 @@ def _check_bound(world: World, seconds: float, what: str, wrong: list[str]) -> N
     """Check that what is wrong does not last too long."""
     if seconds > BOUND:
         world.host.violated(f"not {what} after {BOUND:.0f} s: {'; '.join(wrong)}")
+
+
+async def _is_settled(world: World) -> bool:
+    """Wait until nothing is wrong of what no signal reports; return whether nothing was.
+
+    Otherwise, the plugin may have noticed meanwhile that something else is wrong.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await _until_none(world, "returned", partial(_unreturned, world))
+    await _until_none(world, "linked", world.wrong_links)
+    await _until_none(world, "counted", world.misreported)
+    return loop.time() == began
 
 
 async def _until_none(world: World, what: str, find: Callable[[], list[str]]) -> None:
