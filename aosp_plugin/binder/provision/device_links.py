@@ -38,7 +38,9 @@ class DeviceLinks:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._repaired: Mapping[str, str] = {}
+        self._repaired: tuple[Mapping[str, str], Collection[str]] = {}, ()
+        """The devices of the last repair of all links, and the names that it left. Others may make links meanwhile: a
+        device that is recreated twice can have its first number again, and the link of the number between stays."""
         self._directories: set[str] = set()
         """The binderfs mounts in which ``link_found`` has linked devices."""
 
@@ -63,7 +65,7 @@ class DeviceLinks:
         """Link ``devices``, and remove wrong links that lead below ``directories``.
 
         ``devices`` are paths of the host by the names of their links. With directories, they are all devices; while
-        those are the ones of the last call, only the names of the links are read. Without, other links are not read.
+        devices and names of links are those of the last call, no link is read. Without, other links are not read.
         """
         try:
             self._repair(devices, [*directories])
@@ -82,13 +84,13 @@ class DeviceLinks:
     def _repair(self, devices: Mapping[str, str], directories: Sequence[str]) -> None:
         if directories:
             names = {*self._names()}
-            if devices and devices == self._repaired and devices.keys() <= names:
+            if devices and (devices, names) == self._repaired:
                 return
             below = tuple(f"{self._host.resolve(directory)}/" for directory in directories)
             for name in names - devices.keys():
                 if self._target(name).startswith(below) and not self._is_right(name):
                     self._unlink(name)
-        self._repaired = {}  # after a failure, and of what becomes of single devices, nothing is known
+        self._repaired = {}, ()  # after a failure, and of what becomes of single devices, nothing is known
         if devices:
             os.makedirs(self._host.process_path(DIRECTORY), exist_ok=True)  # for a host without udev
         for name, path in devices.items():
@@ -97,7 +99,7 @@ class DeviceLinks:
                 self._unlink(name)
                 os.symlink(path, self._path(name))
         if directories:
-            self._repaired = devices
+            self._repaired = devices, {*self._names()}
 
     def _names(self) -> Collection[str]:
         """Return the names of all links, of other programs too. Raises OSError."""

@@ -109,6 +109,16 @@ def test_link_of_a_device_that_came_and_went_is_removed(root: Path) -> None:
     assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
 
 
+def test_link_of_a_number_that_a_device_had_between_two_repairs_is_removed(root: Path) -> None:
+    """It was recreated twice, and has its first number again. The recreation, or another process, made the link."""
+    name = add(root, "one", 1)
+    links = DeviceLinks(Host(str(root)))
+    links.repair({name: "/run/binderfs/one"}, [BINDERFS])
+    DeviceLinks(Host(str(root))).repair({f"{MAJOR}:6": "/run/binderfs/one"})
+    links.repair({name: "/run/binderfs/one"}, [BINDERFS])
+    assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
+
+
 def test_host_without_udev_gets_the_directory(tmp_path: Path) -> None:
     (tmp_path / "run/binderfs").mkdir(parents=True)
     name = add(tmp_path, "one", 1)
