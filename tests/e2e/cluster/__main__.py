@@ -36,9 +36,9 @@ def main() -> int:
     newest, binder = any(group.newest for group in groups), any(group.binder for group in groups)
     started = time.monotonic()
     find = partial(parts.collect, newest=newest, binder=binder)
-    seconds = None if options.keep else LIMIT
+    keep_for, seconds = (os.getpid(), None) if options.keep else (0, LIMIT)
     names = [group.name for group in groups]
-    code = sandbox.main(find, inside.main, names, options.only, options.keep, seconds=seconds)
+    code = sandbox.main(find, inside.main, names, options.only, keep_for, seconds=seconds)
     report = Report()
     report.run("Nothing of the cluster is left on the machine", _check_leftovers)
     say(f"# {time.monotonic() - started:.0f} s in total")

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from tests.e2e.cluster.parts import Parts
 
 
-def main(work: Path, cgroups: str, parts: Parts, groups: Sequence[str], only: str, keep: bool) -> int:  # noqa: FBT001
+def main(work: Path, cgroups: str, parts: Parts, groups: Sequence[str], only: str, keep_for: int) -> int:
     """Run the items of groups whose ``group.name`` contains ``only``, and return the exit code.
 
-    ``keep`` the cluster after that, until this process is interrupted.
+    ``keep_for`` is the process outside of the sandbox for which the cluster is kept until Ctrl-C; 0 if it is not.
     """
     report = Report()
     cluster = Cluster(parts, work, cgroups)
@@ -32,8 +32,8 @@ def main(work: Path, cgroups: str, parts: Parts, groups: Sequence[str], only: st
     for group in suite.GROUPS:
         if group.name in groups:
             _run(group, cluster, only, report)
-    if keep:
-        _keep(cluster, work)
+    if keep_for:
+        _keep(cluster, keep_for)
     cluster.stop()
     return report.end()
 
@@ -60,13 +60,13 @@ def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> Non
             _clean_up(cluster)
 
 
-def _keep(cluster: Cluster, work: Path) -> None:
+def _keep(cluster: Cluster, process: int) -> None:
     """Say how to use the cluster, which has two nodes at least, and wait for Ctrl-C."""
     cluster.grow(2)
     say("# the cluster is kept until Ctrl-C; in another terminal, as root:")
     say(f"export KUBECONFIG={cluster.kubeconfig}")
     for name, program in (("kubectl", cluster.parts.kubernetes / "kubectl"), ("helm", cluster.parts.helm)):
-        say(f'{name}() {{ {sandbox.shell_command(work)} {program} "$@"; }}')
+        say(f'{name}() {{ {sandbox.shell_command(process)} {program} "$@"; }}')
     with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
 

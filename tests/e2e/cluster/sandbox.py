@@ -112,9 +112,9 @@ def _cgroups() -> Iterator[str]:
                     os.rmdir(path)
 
 
-def shell_command(work: Path) -> str:
-    """Return the words that run a command of the machine in the sandbox with this ``work``."""
-    return f"nsenter --target $(pgrep --parent $(pgrep --parent {work.name.split('-')[2]} unshare)) --mount --pid --net"
+def shell_command(process: int) -> str:
+    """Return the words that run a command of the machine in the sandbox that this process has entered."""
+    return f"nsenter --target $(pgrep --parent $(pgrep --parent {process} unshare)) --mount --pid --net"
 
 
 def set_up() -> None:
