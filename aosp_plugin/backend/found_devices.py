@@ -84,7 +84,7 @@ class HostState(NamedTuple):
     """The state that decides on the health of devices, besides the files of the last scan, at one moment."""
 
     held: Mapping[str, HealthProblem] = {}
-    """Why devices are held, by ID; see ``HeldDevices``."""
+    """Why devices are held, see ``HeldDevices``, claimed, or not recorded, by ID."""
     lacking: frozenset[str] = frozenset()
     """Binder devices that are not in the CDI spec, where containers get devices by the spec alone."""
     not_recreated: Mapping[str, str] | None = None
@@ -325,7 +325,7 @@ def _reason(name: str, found: FoundDevices, state: HostState) -> Reason | None:
 class HeldDevices:
     """The held devices of one resource: pods have them by another name or API, or another resource offers them.
 
-    A pod that has a held device keeps it, and may restart its containers. A phone that was mounted for the other API
+    A pod that has a held device keeps it, under the name by which it got it. A phone that was mounted for the other API
     counts as held until the kubelet has answered a later question: another process may have mounted it for a pod just
     now. For the worker thread.
     """

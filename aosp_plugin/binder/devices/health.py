@@ -75,7 +75,8 @@ class Effect(enum.IntEnum):
     """The pod that has the device may start its container again: PreStartContainer repairs the device, or fails. A
     claim may not have it, because nothing is called when its container starts."""
     OPEN_TO_OWNER = enum.auto()
-    """The pod that has the device may start its container again, and the claim that was allocated it may have it."""
+    """Closed to new pods only. The pod that has the device may start its container again, and the claim that was
+    allocated it may have it."""
 
 
 class ReasonInfo(NamedTuple):
