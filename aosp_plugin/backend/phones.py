@@ -231,7 +231,8 @@ class ClaimedPhones(OfferedPhones):
         Others are removed when their claim is over.
         """
         now, allocated = self._clock(), self._held.told().allocated
-        self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in self._mounted - self._prepared}
+        surplus = sorted(self._mounted - self._prepared)
+        self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in surplus}
         if allocated is not None:
             since = self._surplus_since
             self.release([each for each in since if each not in allocated.ids and allocated.asked > since[each]])

@@ -119,7 +119,7 @@ class SharedPaths:
         """Create the object; the host is not accessed."""
         self._host = host
         mounts = [path for path, _ in map(shared_path, resource.shared_mounts)]
-        self._mounts = {path for path in mounts if not has_placeholder(path)} - {OWN_BINDERFS}
+        self._mounts = [path for path in mounts if not has_placeholder(path) and path != OWN_BINDERFS]
         self._own_mounts = {placeholder_pattern(path): path for path in mounts if has_placeholder(path)}
         self._shared = [shared_device(item) for item in resource.shared_devices]
         self._spread = {
@@ -153,7 +153,7 @@ class SharedPaths:
         """
         before, search = self._files.spread, PathSearch(self._host)
         mounts = frozenset(path for path in self._mounts if self._find(path, search))
-        self._log_not_found("mounts", self._mounts - mounts)
+        self._log_not_found("mounts", {*self._mounts} - mounts)
         mounts |= self._find_own_mounts(search)
         found = self._find_devices(search)
         spread = self._spread_devices(found, forget=forget)
@@ -262,7 +262,7 @@ class SharedPaths:
         spread = Spread(tuple(item for item in self._spread.values() if item.paths))
         used = {*spread.paths}
         numa_nodes = {path: node for path, node in self._files.spread.numa_nodes.items() if path in used}
-        for path in used & present.keys():
+        for path in sorted(used & present.keys()):
             numa_nodes.pop(path, None)
             node = self._host.numa_node(present[path])
             if node is not None and node <= LAST_NUMA_NODE:

@@ -93,7 +93,7 @@ def check_host(config: Config, present: Config) -> None:
     only reports and retries, because the host may be about to change: a kubelet's or CDI directory that is not
     writable. Raises PluginError, HostError and OSError, several as a group.
     """
-    for address in addresses(config) - addresses(present):
+    for address in sorted(addresses(config) - addresses(present)):
         listen(address).close()
     if config.node_events or config.startup_taint or any(each.api is Api.DRA for each in config.resources):
         in_cluster(config.service_account_dir, conditions=Conditions())
@@ -182,14 +182,12 @@ async def end_with_removed_mounts(
         await asyncio.sleep(interval)
 
 
-def _written_directories(config: Config) -> set[str]:
+def _written_directories(config: Config) -> list[str]:
     """Return the directories of the host in which the process writes, as paths of this process."""
     directories = {config.cdi_dir, *(each.scan_directory for each in config.resources if each.phones)}
     drivers = {driver_name(each.resource_name) for each in config.resources if each.api is Api.DRA}
-    return {
-        *(os.path.normpath(f"{config.host_root}/{directory}") for directory in directories),
-        *map(config.driver_directory, drivers),
-    }
+    on_host = {os.path.normpath(f"{config.host_root}/{directory}") for directory in directories}
+    return sorted({*on_host, *map(config.driver_directory, drivers)})
 
 
 def _removed_mounts(paths: Iterable[str]) -> list[str]:
@@ -199,4 +197,4 @@ def _removed_mounts(paths: Iterable[str]) -> list[str]:
         while not os.path.exists(path):
             path = os.path.dirname(path)  # noqa: PLW2901 - a removed directory has none below
         nearest.add(path)
-    return sorted(filter(is_removed_mount, nearest))
+    return [path for path in sorted(nearest) if is_removed_mount(path)]

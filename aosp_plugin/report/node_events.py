@@ -71,7 +71,7 @@ class ConditionWatch:
         if OVERRIDDEN.name in found:  # of two plugins, the later one reports the other
             found.pop(SECOND_PLUGIN.name, None)
         about = f"{self._resource}: " if self._resource else ""
-        for name in self._reported.keys() - found.keys():
+        for name in sorted(self._reported.keys() - found.keys()):
             ended = self._reported.pop(name)
             yield Occurrence("Normal", f"{_camel_case(name)}Ended", f"{about}no longer: {summary(ended)}")
         for name, condition in found.items():

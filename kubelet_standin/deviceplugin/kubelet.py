@@ -85,7 +85,7 @@ class Kubelet(Observable[_Run]):
         """Read the checkpoint, create and clean up the directory, listen (manager.go:235-281, in this order)."""
         state = ManagerState(self.plugin_directory.read_checkpoint())
         # The pods of an earlier object on this directory exist until they are finished; only their UIDs are known.
-        for uid in {entry.pod_uid for entry in state.entries.values()} - self._pods.keys():
+        for uid in sorted({entry.pod_uid for entry in state.entries.values()} - self._pods.keys()):
             self._pods[uid] = uid
             self._active.add(uid)
         self.plugin_directory.prepare(self.version, keep_sockets=self.faults.keep_sockets)

@@ -68,7 +68,7 @@ class DeviceLinks:
         devices and names of links are those of the last call, no link is read. Without, other links are not read.
         """
         try:
-            self._repair(devices, [*directories])
+            self._repair(devices, sorted(directories))
         except OSError as error:
             _log(error.strerror or str(error))
 
@@ -87,7 +87,7 @@ class DeviceLinks:
             if devices and (devices, names) == self._repaired:
                 return
             below = tuple(f"{self._host.resolve(directory)}/" for directory in directories)
-            for name in names - devices.keys():
+            for name in sorted(names - devices.keys()):
                 if self._target(name).startswith(below) and not self._is_right(name):
                     self._unlink(name)
         self._repaired = {}, ()  # after a failure, and of what becomes of single devices, nothing is known

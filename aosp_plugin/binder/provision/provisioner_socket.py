@@ -118,12 +118,12 @@ class RequestedPhones(PhoneProvisioner):
         """Perform a request; return the phones that it changed, and errors. ``limit`` is for ``remove``."""
         names = dict.fromkeys(phones)
         try:
-            accepted = [phone for phone in names if self._accepts(operation, phone)]
-            changed = self._perform(operation, accepted, limit)
+            accepted = dict.fromkeys(phone for phone in names if self._accepts(operation, phone))
+            changed = self._perform(operation, [*accepted], limit)
         except HostError as error:
             return {"error": str(error), "changed": []}
         refused = f"{self._limit}: restart the plugin's pod"
-        errors = {phone: f"cannot {operation} {phone!r}: {refused}" for phone in names.keys() - {*accepted}}
+        errors = {phone: f"cannot {operation} {phone!r}: {refused}" for phone in names if phone not in accepted}
         errors |= {phone: str(self.phone_errors[phone]) for phone in accepted if phone in self.phone_errors}
         mount_error = str(self.mount_error or "")
         return {"error": "", "changed": changed, "mount_error": mount_error, "phone_errors": errors}

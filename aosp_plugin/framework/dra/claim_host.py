@@ -176,7 +176,7 @@ class ClaimHost:
         """Return those of the devices ``ids`` that claims of other drivers have, with these claims."""
         claims = {place: content.claim for content in others.prepared for place in content.places}
         places = {place: device_id for device_id in ids for place in self._backend.places(device_id)} if claims else {}
-        return {places[place]: claims[place] for place in places.keys() & claims.keys()}
+        return {places[place]: claims[place] for place in places if place in claims}
 
     def _roll_back(self, record: ClaimRecord) -> None:
         try:
