@@ -1,4 +1,7 @@
-"""What a cell's command prints: items in the format of ``tests.e2e.common.report``, and ``# version NAME: VALUE``."""
+"""What a cell's command prints: tests as ``pytest -v`` reports them, and ``# version NAME: VALUE``.
+
+Commands that do not run pytest print items in the format of ``tests.e2e.common.report``.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,17 @@ from typing import Final
 
 from tests.e2e.common import cache
 
-_ITEM: Final = re.compile(r"(?P<ok>not ok|ok) (?:\d+ )?- (?P<title>.*)")
-_SKIP: Final = re.compile(r"(?P<title>.*?) # skip: (?P<reason>.*)")
-_VERSION: Final = re.compile(r"# version (?P<name>[^:]+): (?P<value>.+)")
+_TEST: Final = re.compile(
+    r"(?P<name>\S+::.+?) (?P<outcome>PASSED|FAILED|ERROR|SKIPPED)(?: \((?P<reason>.*)\))?(?: +\[ *\d+%\])?"
+)
+_CAUSE: Final = re.compile(r"(?:FAILED|ERROR) (?P<name>\S+::.+?) - (?P<cause>.*)")
+"""A line of pytest's summary, which follows the lines of all tests."""
+_ITEM: Final = re.compile(r"(?P<outcome>not ok|ok) (?:\d+ )?- (?P<name>.*?)(?: # skip: (?P<reason>.*))?")
+_MISSING: Final = re.compile(r"skipped: (?P<reason>.*)")
+"""The line of a command that cannot run any test."""
+_VERSION: Final = re.compile(r"# version (?P<name>[^:]+): +(?P<value>.+)")
 _LENGTH: Final = 300
-"""Characters of a failed item, or of a reason, that are kept."""
+"""Characters of a failed test, or of a reason, that are kept."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _AND: Final = " and "
 """Separates the versions of a component of which a command ran several, in the order of their reports."""
@@ -21,29 +30,36 @@ _AND: Final = " and "
 
 @dataclass
 class Output:
-    """The items and versions of a command's lines so far."""
+    """The tests and versions of a command's lines so far."""
 
     passed: int = 0
     failures: list[str] = field(default_factory=list)
-    """``title : detail`` of each failed item."""
+    """``test : cause`` of each failed test."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """How many items were skipped, by reason."""
+    """How many tests were skipped, by reason."""
     versions: dict[str, str] = field(default_factory=dict)
 
     def read(self, line: str) -> bool:
         """Count a line, and return whether it is part of the report."""
         if match := _VERSION.fullmatch(line):
-            self._add_version(match["name"].strip(), match["value"].strip())
-        elif match := _ITEM.fullmatch(line):
-            skip = _SKIP.fullmatch(match["title"])
-            if match["ok"] == "not ok":
-                self.failures.append(without_places(match["title"])[:_LENGTH])
-            elif skip:
-                reason = without_places(skip["reason"])[:_LENGTH]
-                self.skipped[reason] = self.skipped.get(reason, 0) + 1
+            self._add_version(match["name"], match["value"].strip())
+        elif match := _CAUSE.fullmatch(line):
+            others = [failure for failure in self.failures if failure != match["name"]]
+            self.failures = [*others, _published(f"{match['name']} : {match['cause']}")]
+        elif match := _MISSING.fullmatch(line):
+            self._skip(match["reason"])
+        elif match := _TEST.fullmatch(line) or _ITEM.fullmatch(line):
+            if match["outcome"] in {"FAILED", "ERROR", "not ok"}:
+                self.failures.append(_published(match["name"]))
+            elif match["reason"] is not None:
+                self._skip(match["reason"])
             else:
                 self.passed += 1
         return bool(match) or line.startswith("# ")
+
+    def _skip(self, text: str) -> None:
+        reason = _published(text)
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
     def _add_version(self, name: str, version: str) -> None:
         known = self.versions[name].split(_AND) if name in self.versions else []
@@ -55,6 +71,10 @@ def fits(version: str, beginning: str) -> bool:
     """Return whether a version is the expected one: with ``1.6. and 2.``, two versions were run, and begin so."""
     versions, beginnings = version.split(_AND), beginning.split(_AND)
     return len(versions) == len(beginnings) and all(map(str.startswith, versions, beginnings))
+
+
+def _published(text: str) -> str:
+    return without_places(text)[:_LENGTH]
 
 
 def without_places(text: str) -> str:

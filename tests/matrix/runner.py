@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 _GRACE: Final = 60
 """Seconds between SIGTERM and SIGKILL."""
+_COLUMNS: Final = "1000"
+"""The width of the command's terminal: pytest cuts reasons and causes to it."""
 _TIMED_OUT: Final = (124, -signal.SIGKILL)
 """Exit codes of timeout(1)."""
 
@@ -81,11 +83,11 @@ def run(name: str, cell: Cell) -> results.Result:
 def judge(cell: Cell, output: Output, code: int) -> State:
     """Return the state of a cell whose command has ended, and add what only the whole output shows to the failures."""
     if code and not output.failures:
-        output.failures.append(f"the command : exit code {code} without a failed item")
+        output.failures.append(f"the command : exit code {code} without a failed test")
     if not output.failures and not output.passed:
         if output.skipped:
             return State.NOT_RUN
-        output.failures.append("the command : no item was reported")
+        output.failures.append("the command : no test was reported")
     for name, beginning in cell.expect.items():
         version = output.versions.get(name, "no version")
         if not fits(version, beginning):
@@ -102,7 +104,7 @@ def _execute(cell: Cell, log: Path, output: Output) -> int:
     process = subprocess.Popen(  # noqa: S603 - the commands are those of the cells
         [*limit, sys.executable, "-m", *cell.command.split()],
         cwd=ROOT,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": _COLUMNS},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

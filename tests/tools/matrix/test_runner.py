@@ -16,9 +16,19 @@ if TYPE_CHECKING:
     from tests.matrix.results import Result
 
 PASSES = """
+    print("tests/test_pods.py::test_start[process] PASSED [  1%]")
+    print("# version runc: 1.1.5")
+    print("tests/test_pods.py::test_cdi[process] SKIPPED (no CDI) [100%]")
+"""
+ITEMS = """
     print("ok 1 - pods start (0.1 s)")
     print("# version runc: 1.1.5")
     print("ok 2 - pods get CDI devices # skip: no CDI")
+"""
+FAILS = """
+    print("tests/test_pods.py::test_start[process] FAILED [ 50%]")
+    print("tests/test_pods.py::test_end[process] ERROR [100%]")
+    print("FAILED tests/test_pods.py::test_start[process] - assert 1 == 2")
 """
 
 
@@ -42,20 +52,23 @@ def run(tmp_path: Path, program: str, **fields: object) -> Result:
     return runner.run("runtimes/a", cell(tmp_path, program, **fields))
 
 
-def test_a_command_that_reports_items_passes_and_its_counts_and_versions_are_kept(tmp_path: Path) -> None:
-    found = run(tmp_path, PASSES)
+@pytest.mark.parametrize("program", [PASSES, ITEMS])
+def test_a_command_that_reports_tests_passes_and_its_counts_and_versions_are_kept(tmp_path: Path, program: str) -> None:
+    found = run(tmp_path, program)
     assert (found.state, found.passed, found.skipped) == (State.PASSED, 1, {"no CDI": 1})
     assert found.versions == {"runc": "1.1.5"}
-    assert results.cached("runtimes/a", cell(tmp_path, PASSES)) == found
-    assert "ok 1 - pods start" in (results.directory("runtimes/a") / "log").read_text()
+    assert results.cached("runtimes/a", cell(tmp_path, program)) == found
+    assert "# version runc: 1.1.5\n" in (results.directory("runtimes/a") / "log").read_text()
 
 
 @pytest.mark.parametrize(
     ("program", "failure"),
     [
+        (FAILS, "tests/test_pods.py::test_start[process] : assert 1 == 2"),
+        (FAILS, "tests/test_pods.py::test_end[process]"),
         ("print('ok 1 - a'); print('not ok 2 - pods : no device')", "pods : no device"),
-        ("print('ok 1 - a'); raise SystemExit(3)", "the command : exit code 3 without a failed item"),
-        ("print('hello')", "the command : no item was reported"),
+        ("print('ok 1 - a'); raise SystemExit(3)", "the command : exit code 3 without a failed test"),
+        ("print('hello')", "the command : no test was reported"),
         ("print('ok 1 - a')", "the command : ran runc no version instead of 1.1"),
         (
             "print('ok 1 - a'); print('# version runc: 1.1.5'); print('# version runc: 1.3.6')",
@@ -63,7 +76,7 @@ def test_a_command_that_reports_items_passes_and_its_counts_and_versions_are_kep
         ),
     ],
 )
-def test_a_command_fails_by_an_item_its_exit_code_silence_or_another_version(
+def test_a_command_fails_by_a_test_its_exit_code_silence_or_another_version(
     tmp_path: Path, program: str, failure: str
 ) -> None:
     found = run(tmp_path, program, expect={"runc": "1.1"} if "runc" in failure else {})
@@ -71,8 +84,8 @@ def test_a_command_fails_by_an_item_its_exit_code_silence_or_another_version(
     assert failure in found.failures
 
 
-def test_a_command_that_skips_all_items_is_not_run(tmp_path: Path) -> None:
-    found = run(tmp_path, "print('ok 1 - all items # skip: it requires root')", expect={"runc": "1.1"})
+def test_a_command_that_skips_all_tests_is_not_run(tmp_path: Path) -> None:
+    found = run(tmp_path, "print('skipped: it requires root')", expect={"runc": "1.1"})
     assert (found.state, found.skipped, found.failures) == (State.NOT_RUN, {"it requires root": 1}, [])
 
 
