@@ -30,8 +30,7 @@ class State(StrEnum):
 class Cell:
     """One combination.
 
-    It has a command, or a reason for which there is none. With a command and ``refused``, the command shows that the
-    plugin refuses the combination.
+    It has a command, or a reason for which there is none.
     """
 
     name: str
@@ -42,16 +41,13 @@ class Cell:
     """A Python module and its arguments: ``tests.e2e.kernel --kernel bullseye``."""
     expect: Mapping[str, str] = field(default_factory=dict)
     """Beginnings of the versions that the command must report: ``{Linux = "5.10."}``. A command that ran something else
-    fails, so that an option which is silently ignored does not pass. A command that runs two versions of a component
-    reports both: ``{containerd = "1.6. and 2."}``."""
+    fails, so that an option which is silently ignored does not pass."""
     note: str = ""
-    """What a reader has to know besides, in Markdown: for example which items are run."""
+    """What a reader has to know besides, in Markdown: for example which tests are run, and what failures mean."""
     refused: str = ""
     """Why the combination is refused by design, in Markdown."""
     not_run: str = ""
     """Why no command tries it, in Markdown."""
-    failures: Mapping[str, str] = field(default_factory=dict)
-    """What failed items mean for a user, and why, in Markdown: by a part of the item's line."""
     cheap: bool = False
     """Whether ``.ci/run`` may take it: it runs for a few minutes with warm caches, needs nothing that such a machine
     lacks, and passes."""
@@ -59,10 +55,8 @@ class Cell:
     """The time limit of the command."""
 
     def __post_init__(self) -> None:
-        if not self.command and not self.refused and not self.not_run:
+        if sum(map(bool, (self.command, self.refused, self.not_run))) != 1:
             raise ValueError(f"cell {self.name}: requires a command, or a reason for which there is none")
-        if self.command and self.not_run:
-            raise ValueError(f"cell {self.name}: has a command, and a reason for which there is none")
 
 
 def _of_layout(layout: Layout) -> Cell:

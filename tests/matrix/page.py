@@ -39,7 +39,7 @@ def state(cell: Cell, result: Result | None) -> State:
     """Return the state of a cell: that of its result, or what the cell says if it has no command."""
     if result:
         return result.state
-    return State.REFUSED if cell.refused and not cell.command else State.NOT_RUN
+    return State.REFUSED if cell.refused else State.NOT_RUN
 
 
 def _measured(result: Result | None) -> tuple[str, str, str]:
@@ -64,21 +64,9 @@ def _notes(cell: Cell, result: Result | None) -> str:
 
 
 def _details(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the failed items of each cell with their explanations."""
+    """Yield the failed tests of each cell."""
     for cell in cells:
-        name = f"{column}/{cell.name}"
-        result = results.get(name)
-        if not result or result.state == State.NOT_RUN or not result.failures:
-            continue
-        yield ""
-        yield f"`{name}`:"
-        yield ""
-        for failure in result.failures:
-            yield f"- failed: `{failure.replace('`', chr(39))}`"
-            yield f"  **{explanation(cell, failure) or 'Not explained yet.'}**"
-
-
-def explanation(cell: Cell, failure: str) -> str | None:
-    """Return what a cell says about a failed item; the longest matching part counts."""
-    parts = [part for part in cell.failures if part in failure]
-    return cell.failures[max(parts, key=len)] if parts else None
+        result = results.get(f"{column}/{cell.name}")
+        if result and result.failures:
+            yield f"\nFailed in `{column}/{cell.name}`:\n"
+            yield from (f"- `{failure.replace('`', chr(39))}`" for failure in result.failures)

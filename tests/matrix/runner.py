@@ -36,7 +36,7 @@ def sources() -> str:
 
 def is_current(result: results.Result | None) -> bool:
     """Return whether a run may take this result over: the command ran without a failure, with today's package."""
-    return result is not None and result.state in {State.PASSED, State.REFUSED} and result.sources == sources()
+    return result is not None and result.state == State.PASSED and result.sources == sources()
 
 
 def belongs(result: results.Result) -> bool:
@@ -92,9 +92,7 @@ def judge(cell: Cell, output: Output, code: int) -> State:
         version = output.versions.get(name, "no version")
         if not fits(version, beginning):
             output.failures.append(f"the command : ran {name} {version} instead of {beginning}")
-    if output.failures:
-        return State.FAILED
-    return State.REFUSED if cell.refused else State.PASSED
+    return State.FAILED if output.failures else State.PASSED
 
 
 def _execute(cell: Cell, log: Path, output: Output) -> int:

@@ -19,15 +19,12 @@ def test_the_committed_page_is_rendered_from_the_committed_results() -> None:
 def test_each_result_is_of_its_cell_s_command_and_versions_of_today() -> None:
     for name, found in RESULTS.items():
         assert found.command == CELLS[name].command.split(), name
-        if found.state in {State.PASSED, State.REFUSED}:
+        if found.state == State.PASSED:
             assert all(fits(found.versions[each], expected) for each, expected in CELLS[name].expect.items()), name
 
 
-def test_each_failed_item_has_an_explanation_and_each_explanation_a_failed_item() -> None:
-    for name, cell in CELLS.items():
-        failures = RESULTS[name].failures if name in RESULTS else []
-        assert [line for line in failures if not page.explanation(cell, line)] == []
-        assert [part for part in cell.failures if not any(part in line for line in failures)] == []
+def test_each_failed_cell_has_a_note() -> None:
+    assert [name for name, found in RESULTS.items() if found.state == State.FAILED and not CELLS[name].note] == []
 
 
 def test_ci_has_cells_to_choose_from_and_each_has_passed_within_minutes() -> None:
