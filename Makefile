@@ -78,8 +78,9 @@ test-tools: $(VENV)/.installed ## Test the stand-in kubelet, kubectl phones, and
 # The suites with real parts. Each has a page, or its package a docstring.
 SUITES := faults browser bench deploy kubelet kernel apiserver cluster workflows
 ITEMS ?= all
+PYTEST ?=
 KEEP ?=
-test-SUITE: ## Test with real parts, such as test-kubelet: ITEMS=core
+test-SUITE: ## Test with real parts, such as test-kubelet: ITEMS=core, PYTEST="-k vanishes"
 
 test-faults: $(VENV)/.installed
 	@ldconfig -p | grep --quiet libfuse3 || $(BIN)/python -m tests.e2e.common.packages fuse3
@@ -92,7 +93,10 @@ test-browser: $(VENV)/.installed
 test-bench: $(VENV)/.installed
 	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
 
-test-deploy test-kubelet test-kernel test-apiserver test-cluster: test-%: $(VENV)/.installed
+test-kubelet: test-%: $(VENV)/.installed
+	$(BIN)/python -m tests.e2e.$* $(if $(filter core,$(ITEMS)),-m core) $(PYTEST)
+
+test-deploy test-kernel test-apiserver test-cluster: test-%: $(VENV)/.installed
 	$(BIN)/python -m tests.e2e.$* --items $(ITEMS) $(if $(KEEP),--keep)
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"

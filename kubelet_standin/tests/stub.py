@@ -69,7 +69,7 @@ class StubPlugin(rpc.DevicePluginServicer):
         options: pb.DevicePluginOptions | None = None,
     ) -> None:
         self.name = name
-        self.resource = resource
+        self.resource = self.variable = resource
         self.options = options or pb.DevicePluginOptions()
         self.devices = healthy(*ids)
         self.streams: list[asyncio.Queue[pb.ListAndWatchResponse | None]] = []
@@ -83,8 +83,13 @@ class StubPlugin(rpc.DevicePluginServicer):
         self.pre_started: list[list[str]] = []
         self.pre_start_seconds = 0.0
         self.server = grpc.aio.server()
+        self._address = socket_address(f"{directory}/{name}")
+
+    async def serve(self) -> None:
+        """Start serving."""
         rpc.add_DevicePluginServicer_to_server(self, self.server)
-        self.server.add_insecure_port(socket_address(f"{directory}/{name}"))
+        self.server.add_insecure_port(self._address)
+        await self.server.start()
 
     async def _start(self, method: str, context: Any) -> None:
         self.called[method].set()
@@ -121,7 +126,7 @@ class StubPlugin(rpc.DevicePluginServicer):
         await self._start("Allocate", context)
         if self.response is not None:
             return self.response
-        response = pb.ContainerAllocateResponse(envs={self.resource: ",".join(container.devices_ids)})
+        response = pb.ContainerAllocateResponse(envs={self.variable: ",".join(container.devices_ids)})
         return pb.AllocateResponse(container_responses=[response])
 
     async def GetPreferredAllocation(  # noqa: N802
@@ -157,7 +162,7 @@ class Plugins:
         """Start a plugin without registering it. Its socket name is its number by default."""
         plugin = StubPlugin(self._directory, *ids, name=name or f"{len(self._running)}.sock", **arguments)
         self._running.append(plugin)
-        await plugin.server.start()
+        await plugin.serve()
         return plugin
 
     async def serve(self, kubelet: Kubelet, *ids: str, **arguments: Any) -> StubPlugin:

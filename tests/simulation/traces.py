@@ -1,6 +1,6 @@
 """What real peers answer, step by step: recorded by the suites in ``tests/e2e``, and replayed on the stand-ins.
 
-``python -m tests.e2e.kubelet --only trace | python -m tests.simulation.traces`` writes what the suite has seen to
+``python -m tests.e2e.kubelet -k trace -s | python -m tests.simulation.traces`` writes what the suite has seen to
 ``traces/``; so do ``tests.e2e.apiserver --only trace``, and ``tests.e2e.kernel`` with its suite ``core``.
 """
 
@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES, ApiError, object_path
-from tests.e2e.kubelet.probe import HEALTHY, UNHEALTHY, Probe, healthy
+from kubelet_standin.api import deviceplugin_pb2 as pb
+from kubelet_standin.tests.stub import fail, healthy
+from tests.e2e.kubelet.probe import Probe
 
 Steps = list[tuple[str, Any]]
 """What was done, and what came of it."""
@@ -125,8 +127,8 @@ async def kubelet_steps(kubelet: Kubelet, events: Callable[[], list[str]], pause
         await note("one registers", await first.register())
         await note("what it was asked, first", first.calls[0])
         await note("what it was asked", sorted(first.calls))
-        for name, health in (("all", UNHEALTHY), ("none", HEALTHY)):
-            first.send([("a", HEALTHY), ("b", health)])
+        for name, health in (("all", "Unhealthy"), ("none", "Healthy")):
+            first.send([*healthy("a"), pb.Device(ID="b", health=health)])
             await note(f"it has unhealthy devices: {name}")
         first.send(healthy("a"))
         await note("it has lost one")
@@ -136,23 +138,25 @@ async def kubelet_steps(kubelet: Kubelet, events: Callable[[], list[str]], pause
         await note("it has four")
         await note("another version registers", await first.register(version="v1alpha1"))
         await note("a socket that does not exist is registered", (await absent.register()).partition(":")[0])
-        second.options_error = "not today"
+        second.hooks["GetDevicePluginOptions"] = fail("not today")
         await note("one without options registers", await second.register())
-        second.options_error = ""
+        second.hooks.clear()
         first.calls.clear()
-        first.end_streams()
+        first.end_stream()
         await note("its stream ends")
         await note("what it was asked since", [*first.calls])
         await note("it registers again", await first.register())
         await note("the other one registers", await second.register())
-        await note("the streams of both", [first.streams, second.streams])
+        await note("the streams of both", [first.open_streams, second.open_streams])
         first.send(healthy("a"))
         await note("the first one sends a list")
         second.send(healthy("c"))
         await note("the second one sends a list")
         await kubelet.stop()
         await asyncio.sleep(pause)
-        steps.append(("the kubelet ends", {"streams": [first.streams, second.streams], "events": _grouped(events())}))
+        steps.append(
+            ("the kubelet ends", {"streams": [first.open_streams, second.open_streams], "events": _grouped(events())})
+        )
         await kubelet.start()
         await note("it starts again")
     return steps

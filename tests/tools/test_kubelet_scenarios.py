@@ -1,16 +1,26 @@
-"""The stand-in kubelet behaves as the real ones in all scenarios that ``make test-kubelet`` runs with both."""
+"""The stand-in kubelet behaves as the real ones in the scenarios that ``make test-kubelet`` runs with both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.kubelet import versions
 from tests.e2e.kubelet.managers import stand_in
-from tests.e2e.kubelet.scenarios import Scenario
-from tests.e2e.kubelet.scenarios_dra import ALL
+from tests.e2e.kubelet.test_scenarios import *  # noqa: F403 - all of its tests
+from tests.e2e.kubelet.test_scenarios_dra import *  # noqa: F403
 
-SCENARIOS = [each for each in ALL if each.name != "trace"]  # it lasts a minute
-CASES = [(each, minor) for minor in (32, 36, 37) for each in SCENARIOS if not each.requires.missing(minor)]
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.e2e.kubelet.managers import DeviceManager
 
 
-@pytest.mark.parametrize(("scenario", "minor"), CASES, ids=lambda value: getattr(value, "name", str(value)))
-async def test_the_stand_in_behaves_as_the_kubelet(scenario: Scenario, minor: int) -> None:
-    async with stand_in(minor) as kubelet:
-        await scenario.check(kubelet)
+@pytest.fixture(params=[32, 36, 37])
+async def kubelet(request: pytest.FixtureRequest) -> AsyncIterator[DeviceManager]:
+    """Return the stand-in for a minor version of the kubelet."""
+    if missing := versions.missing(request.node, request.param):
+        pytest.skip(missing)
+    async with stand_in(request.param, "scenario.test/resource") as manager:
+        yield manager

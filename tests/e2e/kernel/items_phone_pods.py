@@ -23,7 +23,7 @@ from tests.e2e.kernel import phones
 from tests.e2e.kernel.item import Item, item, sentence
 from tests.e2e.kernel.items_pods import WORK, PodWorld
 from tests.e2e.kernel.phones import RESOURCE, path
-from tests.e2e.kubelet import items_daemonset, items_renamed
+from tests.e2e.kubelet import renaming, rights
 from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.plugins import AsPod, AsProcess
@@ -61,8 +61,8 @@ def phones_mounted(world: PodWorld) -> None:
 
 def no_privileges(world: PodWorld) -> None:
     """The plugin that serves them has no capability, a seccomp filter, and no device of the host in its cgroup."""
-    items_daemonset.no_privileges(world.node)
-    items_daemonset.no_devices(world.node)
+    rights.assert_no_privileges(world.node)
+    rights.assert_no_devices(world.node)
 
 
 def phones_apart(world: PodWorld) -> None:
@@ -192,9 +192,9 @@ def phones_renamed(world: PodWorld) -> None:
     node = Node(world.node.kubelet, world.node.runtime, plugin, resource=RESOURCE, devices=set(wanted), each=1)
     plugin.start()
     node.wait_allocatable(node.devices)
-    with items_renamed.renamed_before_restart(node) as (old, new):
+    with renaming.renamed_before_restart(node) as (old, new):
         world.hold(new, "binder")
-        items_renamed.restart_container(old, new)
+        renaming.restart_container(old, new)
         world.tries(old, {"manage /dev/binder": "ok"})
         assert world.is_held(new, "binder"), "the other pod's manager has ended"
     node.tear_down()

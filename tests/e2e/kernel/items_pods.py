@@ -28,7 +28,7 @@ from tests.e2e.kernel.operations import (
     usable,
     words,
 )
-from tests.e2e.kubelet import items_daemonset, sandbox
+from tests.e2e.kubelet import rights, sandbox
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.node import ALL, COUNT, Node, device_tool, names, natural_sort
 from tests.e2e.kubelet.plugins import AsPod, configuration
@@ -89,8 +89,8 @@ def advertised(world: PodWorld) -> None:
     """The DaemonSet's pod, without capabilities, advertises the 12 devices of a binderfs to a real kubelet."""
     world.plugin.start()
     world.node.wait_allocatable(ALL)
-    items_daemonset.no_privileges(world.node)
-    items_daemonset.no_devices(world.node)
+    rights.assert_no_privileges(world.node)
+    rights.assert_no_devices(world.node)
 
 
 def own_devices(world: PodWorld) -> None:
@@ -126,7 +126,7 @@ def others_devices(world: PodWorld) -> None:
 
 def port(world: PodWorld) -> None:
     """Other pods reach probes and metrics at the plugin's pod's address, not the status, and nothing on loopback."""
-    items_daemonset.exposure(world.node)
+    rights.assert_exposure(world.node)
     address = world.plugin.status()["podIP"]
     pod, _ = world.node.phones
     world.tries(pod, {f"connect {address} 9478": "ok", "connect 127.0.0.1 9478": "ECONNREFUSED"})

@@ -1,6 +1,7 @@
 """``python -m tests.e2e.kubelet``: the plugin with a real kubelet, containerd and runc.
 
-Requires root, Debian and Go. Missing parts are installed, or built and cached. The items run in a sandbox.
+Requires root, Debian and Go. Missing parts are installed, or built and cached. pytest, which gets all other arguments,
+runs the tests in a sandbox.
 """
 
 from __future__ import annotations
@@ -9,34 +10,36 @@ import argparse
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Final
 
 from tests.e2e.common import packages
-from tests.e2e.common.report import Report, describe, say
+from tests.e2e.common.report import say
 from tests.e2e.kubelet import parts, runtime_parts, sandbox, versions
+from tests.e2e.kubelet.parts import Parts
 from tests.e2e.kubelet.runtimes import COMBINATIONS
 
 LIMIT: Final = 1800.0
-"""The time limit for all items, in seconds."""
+"""The time limit for all tests, in seconds."""
+_TEST_LIMIT: Final = 600
+"""That of each test."""
+_OPTIONS: Final = (
+    *("--override-ini=testpaths=tests/e2e/kubelet", "-p", "no:randomly", "-p", "no:cacheprovider", "-v"),
+    f"--timeout={_TEST_LIMIT}",
+)
 _REASON: Final = 300
-"""Characters of a failed build's messages that are printed as the reason for skipped items."""
+"""Characters of a failed build's messages that are printed as the reason for skipped tests."""
 
 
 def main() -> int:
-    """Get the parts, run the items in the sandbox, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.e2e.kubelet", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose chapter.name contains TEXT")
-    parser.add_argument("--items", choices=("all", "core"), default="all", help="all items, or the core set")
+    """Get the parts, run the tests in the sandbox, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.kubelet", description=__doc__, allow_abbrev=False)
     parser.add_argument("--kubelet", choices=versions.VERSIONS, default="", help="another version of the kubelet")
     parser.add_argument("--runtime", choices=COMBINATIONS, help="only what depends on the runtime, with this one")
-    options = parser.parse_args()
-    if options.runtime and options.items != "all":
-        parser.error("--runtime has a set of items of its own: it cannot be combined with --items")
+    parser.add_argument("-m", dest="marker", default="", help="the marker of pytest: `core` for the core set")
+    options, arguments = parser.parse_known_args()
     if options.kubelet and versions.minor(options.kubelet) < versions.CRASH_LOOP.first:
         # A killed container of the plugin restarts after 10, 20, 40 s.
         os.environ.setdefault("E2E_PATIENCE", "90")
@@ -45,48 +48,48 @@ def main() -> int:
     # gRPC logs each connection that ends, which would clutter the report.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     started = time.monotonic()
-    report = Report()
     try:
-        arguments = _parts(options.kubelet, options.runtime, core=options.items == "core")
+        found = _parts(options.kubelet, options.runtime, core=options.marker == "core")
     except packages.MissingError as error:
-        report.skip("all items", str(error))
-        return report.end()
-    except (AssertionError, OSError, subprocess.SubprocessError) as error:
-        report.not_ok("the parts can be built", describe(error))
-        return report.end()
+        say(f"skipped: {error}")
+        return int(os.environ.get("E2E_STRICT") == "yes")
     say(f"# the parts are available after {time.monotonic() - started:.0f} s")
-    work = Path(tempfile.mkdtemp(prefix="aosp-kubelet-"))
-    work.chmod(0o711)  # the root of a container with users of its own passes through it
+    work = tempfile.mkdtemp(prefix="aosp-kubelet-")
+    os.chmod(work, 0o711)  # the root of a container with users of its own passes through it
     try:
-        arguments = ["--work", str(work), "--only", options.only, "--items", options.items, *arguments]
-        return sandbox.enter("tests.e2e.kubelet.inside", arguments, project=parts.PROJECT, seconds=LIMIT)
+        found.work = work
+        found.pass_on()
+        marker = ("-m", options.marker) if options.marker else ()
+        return sandbox.enter("pytest", [*_OPTIONS, *marker, *arguments], project=parts.PROJECT, seconds=LIMIT)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         say(f"# {time.monotonic() - started:.0f} s in total")
 
 
-def _parts(kubelet: str, runtime: str | None, *, core: bool) -> list[str]:
-    """Return the arguments that name the parts. Raises MissingError if no item can run on this machine."""
+def _parts(kubelet: str, runtime: str | None, *, core: bool) -> Parts:
+    """Return the parts. Raises MissingError if no test can run on this machine."""
     if os.geteuid() != 0:
         raise packages.MissingError("a kubelet requires root")
     packages.install(parts.PACKAGES)
     if problem := sandbox.problem():
         raise packages.MissingError(problem)
-    arguments = [f"--kubelet={parts.kubelet(kubelet)}"]
+    found = Parts(kubelet=str(parts.kubelet(kubelet)))
     try:
-        arguments.append(f"--image={parts.plugin_image()}")
+        found.image = str(parts.plugin_image())
     except packages.MissingError as error:
-        arguments.append(f"--no-image={error}")
+        found.missing["image"] = str(error)
     if runtime:
-        return [*arguments, *runtime_parts.arguments(runtime)]
-    if core:
-        return arguments
-    try:
-        arguments.append(f"--containerd={parts.containerd()}")
-    except (AssertionError, packages.MissingError) as error:
-        # Only the chapters that require it are skipped: it may require a newer Go or an unavailable module.
-        arguments.append(f"--no-containerd={' '.join(describe(error).split())[-_REASON:]}")
-    return arguments
+        found.runtime = runtime
+        found.programs, found.oci_runtime = runtime_parts.programs(runtime)
+    elif core:
+        found.missing["programs"] = "the core set does not require it"
+    else:
+        try:
+            found.programs = str(parts.containerd())
+        except (AssertionError, packages.MissingError) as error:
+            # Only the chapters that require it are skipped: it may require a newer Go or an unavailable module.
+            found.missing["programs"] = " ".join(str(error).split())[-_REASON:]
+    return found
 
 
 if __name__ == "__main__":

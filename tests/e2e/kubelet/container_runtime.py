@@ -1,61 +1,34 @@
-"""A container runtime: operations on containers without the kubelet's knowledge."""
+"""What both container runtimes have in common: the start, the end, and containers that are killed."""
 
 from __future__ import annotations
 
 import abc
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from tests.e2e.kubelet.processes import run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tests.e2e.kubelet.crio import Crio
     from tests.e2e.kubelet.processes import Daemon
+    from tests.e2e.kubelet.runtime import Runtime
+
+    ContainerRuntime: TypeAlias = Runtime | Crio
 
 
-class ContainerRuntime(abc.ABC):
+class Restartable(abc.ABC):
     """A container runtime with its own configuration, directories and socket."""
 
     socket: str
     daemon: Daemon
-
-    @property
-    @abc.abstractmethod
-    def versions(self) -> dict[str, str]:
-        """The versions of the container runtime and of the OCI runtime by name."""
 
     @abc.abstractmethod
     def start(self) -> None:
         """Start the runtime, and wait until it serves the CRI."""
 
     @abc.abstractmethod
-    def load(self, archive: Path) -> None:
-        """Import an image from an archive."""
-
-    @abc.abstractmethod
-    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
-        """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
-
-    @abc.abstractmethod
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
-
-    @abc.abstractmethod
-    def process_status(self, container_id: str) -> dict[str, str]:
-        """Return /proc/PID/status of a container's first process."""
-
-    @abc.abstractmethod
-    def running(self) -> set[str]:
-        """Return the IDs of the running containers."""
-
-    @abc.abstractmethod
-    def spec(self, container_id: str) -> dict[str, Any]:
-        """Return a container's OCI runtime spec."""
-
-    @abc.abstractmethod
-    def oci_state(self, container_id: str) -> dict[str, Any]:
-        """Return a container's state from the OCI runtime. Raises AssertionError if that has not started it."""
 
     @abc.abstractmethod
     def remove_containers(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.container_runtime import ContainerRuntime, oci_version, process_status
+from tests.e2e.kubelet.container_runtime import Restartable, oci_version, process_status
 from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.runtime import network, serves_cri
 from tests.e2e.kubelet.sandbox import can_overlay
@@ -74,7 +74,7 @@ os.execv("{oci_runtime}", ["{oci_runtime}", *words])
 _ANY_IMAGE: Final = {"default": [{"type": "insecureAcceptAnything"}]}
 
 
-class Crio(ContainerRuntime):
+class Crio(Restartable):
     """CRI-O, and operations on containers without the kubelet's knowledge."""
 
     def __init__(self, directory: Path, programs: Path, *, oci_runtime: str) -> None:

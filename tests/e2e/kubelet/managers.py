@@ -1,4 +1,4 @@
-"""The two kubelets that run the scenarios."""
+"""The two kubelets that run the scenarios, as plugins and pods use them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import contextlib
 import itertools
 import signal
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kubelet_standin import AdmissionError, Container, DraKubelet, Kubelet, Pod
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.scenarios import Admitted, Rejected
 from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.versions import dra_standin, standin
 from tests.e2e.kubelet.waiting import until
@@ -19,59 +18,60 @@ from tests.e2e.kubelet.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from kubelet_standin import KubeletVersion
     from tests.e2e.kubelet.node import Node, Placed
-    from tests.e2e.kubelet.scenarios import DeviceManager
+
+
+class Rejected(NamedTuple):
+    """A rejected pod: the kubelet's reason and message."""
+
+    reason: str
+    message: str
+
+
+class Admitted(NamedTuple):
+    """A running pod."""
+
+    pod: str
+    devices: frozenset[str]
+    environment: dict[str, str]
 
 
 class StandIn:
     """``kubelet_standin.Kubelet`` of the real kubelet's version."""
 
-    def __init__(self, kubelet: Kubelet, dra_kubelet: DraKubelet) -> None:
+    def __init__(self, kubelet: Kubelet, dra_kubelet: DraKubelet, resource: str) -> None:
         """Use a running stand-in, which consists of two halves."""
+        self.resource = resource
+        self.version = kubelet.version
+        self.directory, self.registry = kubelet.directory, dra_kubelet.directory
         self._kubelet = kubelet
         self._dra_kubelet = dra_kubelet
         self._numbers = itertools.count()
         self._pods: dict[str, Pod] = {}
-
-    @property
-    def version(self) -> KubeletVersion:
-        """The stand-in's version."""
-        return self._kubelet.version
-
-    @property
-    def directory(self) -> str:
-        """The directory of kubelet.sock."""
-        return self._kubelet.directory
-
-    @property
-    def registry(self) -> str:
-        """The directory plugins_registry."""
-        return self._dra_kubelet.directory
 
     async def counts(self, resource: str) -> tuple[int, int] | None:
         """Return capacity and allocatable; None for a resource that the node's status does not have."""
         view = self._kubelet.resource(resource)
         return (view.capacity, view.allocatable) if view.known else None
 
-    async def admit(self, resource: str, count: int) -> Admitted | Rejected:
+    async def admit(self, count: int) -> Admitted | Rejected:
         """Admit a pod, and start its container."""
-        pod = self._new_pod(resource, count)
+        pod = self._new_pod(count)
         try:
             allocation = (await self._kubelet.admit(pod)).containers["main"]
             await self._kubelet.start_container(pod, "main")
         except AdmissionError as error:
             return Rejected(error.reason, error.message)
-        return Admitted(pod.name, frozenset(allocation.device_ids[resource]), dict(allocation.envs))
+        return Admitted(pod.name, frozenset(allocation.device_ids[self.resource]), dict(allocation.envs))
 
-    def _new_pod(self, resource: str, count: int) -> Pod:
-        pod = Pod(f"pod-{next(self._numbers)}", [Container("main", {resource: count})])
+    def _new_pod(self, count: int) -> Pod:
+        pod = Pod(f"pod-{next(self._numbers)}", [Container("main", {self.resource: count})])
         self._pods[pod.name] = pod
         return pod
 
-    async def admit_waiting(self, resource: str, count: int) -> str:
+    async def admit_waiting(self, count: int) -> str:
         """Admit a pod whose container does not start yet; return its name."""
-        pod = self._new_pod(resource, count)
+        pod = self._new_pod(count)
         await self._kubelet.admit(pod)
         return pod.name
 
@@ -91,9 +91,9 @@ class StandIn:
             return Rejected(error.reason, error.message)
         raise AssertionError(f"{pod} runs")
 
-    async def held(self, pod: str, resource: str) -> frozenset[str]:
+    async def held(self, pod: str) -> frozenset[str]:
         """Return a pod's devices."""
-        return frozenset(device for device, (name, _) in self._kubelet.allocated(resource).items() if name == pod)
+        return frozenset(device for device, (name, _) in self._kubelet.allocated(self.resource).items() if name == pod)
 
     async def stop(self) -> None:
         """Stop the kubelet."""
@@ -109,50 +109,39 @@ class StandIn:
 class Real:
     """The real kubelet."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, resource: str) -> None:
         """Use a node whose kubelet runs."""
+        self.resource = resource
+        self.version = node.kubelet.standin
+        """The version of the stand-in that corresponds to this one."""
+        self.directory, self.registry = str(PLUGINS), str(PLUGINS.parent / "plugins_registry")
         self._node = node
         self._placed: dict[str, Placed] = {}
-
-    @property
-    def version(self) -> KubeletVersion:
-        """The version of the stand-in that corresponds to this one."""
-        return self._node.kubelet.standin
-
-    @property
-    def directory(self) -> str:
-        """The directory of kubelet.sock."""
-        return str(PLUGINS)
-
-    @property
-    def registry(self) -> str:
-        """The directory plugins_registry."""
-        return str(PLUGINS.parent / "plugins_registry")
 
     async def counts(self, resource: str) -> tuple[int, int] | None:
         """Return capacity and allocatable; None for a resource that the node's status does not have."""
         return await asyncio.to_thread(self._node.status, resource)
 
-    async def admit(self, resource: str, count: int) -> Admitted | Rejected:
+    async def admit(self, count: int) -> Admitted | Rejected:
         """Create a pod, and wait until it runs or is rejected."""
-        return await asyncio.to_thread(self._admit, resource, count)
+        return await asyncio.to_thread(self._admit, count)
 
-    def _admit(self, resource: str, count: int) -> Admitted | Rejected:
-        placed = self._place(resource, count)
+    def _admit(self, count: int) -> Admitted | Rejected:
+        placed = self._place(count)
         if (phase := placed.settled()) == "Failed":
             return Rejected(placed.status["reason"], placed.status["message"])
         assert phase == "Running", phase
-        return Admitted(placed.name, frozenset(placed.held(resource=resource)), placed.view().environment)
+        return Admitted(placed.name, frozenset(placed.held(resource=self.resource)), placed.view().environment)
 
-    def _place(self, resource: str, count: int, **more: Any) -> Placed:
-        placed = self._node.place(container("main", count, resource=resource), **more)
+    def _place(self, count: int, **more: Any) -> Placed:
+        placed = self._node.place(container("main", count, resource=self.resource), **more)
         self._placed[placed.name] = placed
         return placed
 
-    async def admit_waiting(self, resource: str, count: int) -> str:
+    async def admit_waiting(self, count: int) -> str:
         """Create a pod whose container waits for another one, and wait until it is admitted; return its name."""
-        placed = await asyncio.to_thread(self._place, resource, count, init=(container("wait"),))
-        await asyncio.to_thread(until, lambda: placed.held(resource=resource), f"{placed.name} has its devices")
+        placed = await asyncio.to_thread(self._place, count, init=(container("wait"),))
+        await asyncio.to_thread(until, lambda: placed.held(resource=self.resource), f"{placed.name} has its devices")
         await asyncio.to_thread(until, lambda: placed.container_id("wait"), f"{placed.name} waits")
         return placed.name
 
@@ -170,9 +159,9 @@ class Real:
         await asyncio.to_thread(placed.wait_phase, "Failed")
         return Rejected(placed.status["reason"], placed.status["message"])
 
-    async def held(self, pod: str, resource: str) -> frozenset[str]:
+    async def held(self, pod: str) -> frozenset[str]:
         """Return a pod's devices."""
-        held = await asyncio.to_thread(self._node.kubelet.held, resource)
+        held = await asyncio.to_thread(self._node.kubelet.held, self.resource)
         return frozenset(held.get((pod, "main"), set()))
 
     async def stop(self) -> None:
@@ -188,6 +177,15 @@ class Real:
         self._node.remove(*self._placed.values())
 
 
+DeviceManager: TypeAlias = StandIn | Real
+
+
+async def restart(kubelet: DeviceManager) -> None:
+    """Restart the kubelet."""
+    await kubelet.stop()
+    await kubelet.start()
+
+
 def _outcome(placed: Placed, before: str) -> tuple[str]:
     """Return why the kubelet cannot create the container; "" if another one than ``before`` runs."""
     waiting = placed.container()["state"].get("waiting", {})
@@ -198,20 +196,20 @@ def _outcome(placed: Placed, before: str) -> tuple[str]:
 
 
 @contextlib.asynccontextmanager
-async def stand_in(minor: int) -> AsyncIterator[DeviceManager]:
-    """Run a stand-in for a minor version of the kubelet."""
+async def stand_in(minor: int, resource: str) -> AsyncIterator[DeviceManager]:
+    """Run a stand-in for a minor version of the kubelet, with a resource for the scenario."""
     with tempfile.TemporaryDirectory(prefix="kubelet-") as directory:
         async with (
             Kubelet(directory, version=standin(minor)) as kubelet,
             DraKubelet(f"{directory}/plugins_registry", version=dra_standin(minor), watch_health=True) as dra_kubelet,
         ):
-            yield StandIn(kubelet, dra_kubelet)
+            yield StandIn(kubelet, dra_kubelet, resource)
 
 
 @contextlib.asynccontextmanager
-async def real(node: Node) -> AsyncIterator[DeviceManager]:
-    """Use the node's kubelet, and delete the pods afterwards."""
-    manager = Real(node)
+async def real(node: Node, resource: str) -> AsyncIterator[DeviceManager]:
+    """Use the node's kubelet with a resource for the scenario, and delete the pods afterwards."""
+    manager = Real(node, resource)
     try:
         yield manager
     finally:

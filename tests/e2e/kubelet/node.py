@@ -70,22 +70,27 @@ class Node:
         self.resource = resource
         self.devices = devices
         self._each = each
+        self.intact = False
+        """Whether the last test left the state that the next one expects."""
         self._phones: dict[str, Placed] = {}
 
     def recover(self) -> None:
-        """Restore the state that items expect, after an item that failed or before an item that runs alone."""
+        """Restore the state that tests expect."""
+        self._reset()
+        if not self.plugin.running():
+            self.plugin.start()
+        with contextlib.suppress(AssertionError):  # the tests report it
+            self.wait_allocatable(self.devices)
+
+    def _reset(self) -> None:
         if not self.kubelet.daemon.running:
             self.kubelet.start()
         self.clear()
         create_devices()
-        if not self.plugin.running():
-            self.plugin.start()
-        with contextlib.suppress(AssertionError):  # the items report it
-            self.wait_allocatable(self.devices)
 
     def tear_down(self) -> None:
-        """Remove the pods and the plugin with its records, as docs/deploy.md says, after the last item."""
-        self.clear()
+        """Remove the pods and the plugin with its records, as docs/deploy.md says."""
+        self._reset()
         if self.plugin.running():
             self.plugin.stop()
         shutil.rmtree(PLUGINS / device_records.DIRECTORY, ignore_errors=True)
@@ -196,6 +201,11 @@ class Node:
             if status["name"] == self.resource:
                 return {device["resourceID"]: device["health"] for device in status["resources"]}
         return {}
+
+    def logs(self) -> list[tuple[str, str]]:
+        """Return the ends of the logs of kubelet, plugin and container runtime, each with its name."""
+        runtime = self.runtime.daemon
+        return [("kubelet", self.kubelet.daemon.tail()), ("plugin", self.plugin.tail()), (runtime.name, runtime.tail())]
 
 
 def device_tool(*words: str) -> str:

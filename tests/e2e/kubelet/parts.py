@@ -7,9 +7,12 @@ MissingError if this machine cannot have the part, and AssertionError if the bui
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from aosp_plugin import __version__
 from hack.image import build as image
@@ -29,7 +32,35 @@ PACKAGES: Final = (
 )
 """The packages that a node needs, and the one that builds the image."""
 
+_PARTS: Final = "E2E_KUBELET_PARTS"
+
 PLUGIN_IMAGE: Final = f"{image.NAME}:{__version__}"
+
+
+class Parts(msgspec.Struct, kw_only=True):
+    """The parts of a run of this suite, as the sandbox gets them."""
+
+    work: str = ""
+    """The directory for the run's files."""
+    kubelet: str = ""
+    image: str = ""
+    """The archive of the plugin's image."""
+    runtime: str = ""
+    """The combination of runtimes that runs all pods, instead of Debian's containerd and the one with CDI."""
+    programs: str = ""
+    """The directory of the programs of the combination's container runtime, or of the containerd with CDI."""
+    oci_runtime: str = "runc"
+    missing: dict[str, str] = {}
+    """Why this machine does not have a part, by the name of the field."""
+
+    def pass_on(self) -> None:
+        """Put them into the environment of the processes that this one starts."""
+        os.environ[_PARTS] = msgspec.json.encode(self).decode()
+
+
+def passed() -> Parts:
+    """Return the parts that this process was started with, in the sandbox."""
+    return msgspec.json.decode(os.environ.get(_PARTS, "{}"), type=Parts)
 
 
 def kubernetes(module: Path = KUBERNETES) -> Path:

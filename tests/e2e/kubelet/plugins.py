@@ -79,6 +79,12 @@ class AsProcess:
         """Start the plugin."""
         self._daemon.start()
 
+    def restart(self) -> None:
+        """Stop the plugin if it runs, and start it."""
+        if self.running():
+            self.stop()
+        self.start()
+
     def reload(self) -> None:
         """Let the plugin read its configuration again."""
         os.kill(self._daemon.pid, signal.SIGHUP)

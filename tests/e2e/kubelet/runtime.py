@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.container_runtime import ContainerRuntime, oci_version, process_status
+from tests.e2e.kubelet.container_runtime import Restartable, oci_version, process_status
 from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
 from tests.e2e.kubelet.waiting import PATIENCE, until
@@ -71,7 +71,7 @@ _OCI_STATES: Final = "/run/containerd/runc/k8s.io"
 _NUMBERS: Final = itertools.count(1)
 
 
-class Runtime(ContainerRuntime):
+class Runtime(Restartable):
     """containerd, and operations on containers without the kubelet's knowledge."""
 
     def __init__(

@@ -27,18 +27,15 @@ _CRIO_TAGS: Final = (
 _PINNS: Final = "pinns"
 
 
-def arguments(name: str) -> list[str]:
-    """Return the arguments that name the programs of a combination."""
+def programs(name: str) -> tuple[str, str]:
+    """Return the directory of a combination's container runtime, "" for Debian's, and its OCI runtime."""
     container_runtime, oci_runtime = name.split("+")
-    if name in _OF_DEBIAN_12:
-        packages.install([oci_runtime])
-        program = oci_runtime
-    else:
-        program = str(_NEWER[oci_runtime]())
-    found = [f"--runtime={name}", f"--oci-runtime={program}"]
-    if make := _CONTAINER_RUNTIMES[container_runtime]:
-        found.append(f"--programs={make()}")
-    return found
+    make = _CONTAINER_RUNTIMES[container_runtime]
+    directory = str(make()) if make else ""
+    if name not in _OF_DEBIAN_12:
+        return directory, str(_NEWER[oci_runtime]())
+    packages.install([oci_runtime])
+    return directory, oci_runtime
 
 
 def _containerd_of_debian_13() -> Path:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 CRI_O: Final = "cri-o"
+DEBIAN: Final = "debian"
+"""Without ``--runtime``: Debian's containerd, without support for CDI."""
+WITH_CDI: Final = "with-cdi"
+"""Without ``--runtime``: a newer containerd, built by this project."""
 
 
 class Combination(NamedTuple):

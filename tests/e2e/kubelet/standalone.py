@@ -18,7 +18,7 @@ import yaml
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from tests.e2e.kubelet import versions
-from tests.e2e.kubelet.processes import Daemon, run
+from tests.e2e.kubelet.processes import Daemon
 from tests.e2e.kubelet.sandbox import NODE_ADDRESS
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
@@ -84,7 +84,7 @@ class Standalone:
         """Write the configuration, in which ``settings`` replace others."""
         self.manifests = directory / "manifests"
         self.manifests.mkdir(parents=True)
-        self._binary = binary
+        self.version = versions.of(binary)
         self.minor = versions.minor(self.version)
         self.standin = versions.standin(self.minor)
         config = directory / "kubelet.yaml"
@@ -95,11 +95,6 @@ class Standalone:
         if self.minor < _SINCE["containerRuntimeEndpoint"]:
             command.append(f"--container-runtime-endpoint=unix://{runtime_socket}")
         self.daemon = Daemon("kubelet", command, directory / "kubelet.log")
-
-    @property
-    def version(self) -> str:
-        """The kubelet's version, such as 1.34.4."""
-        return run(str(self._binary), "--version").split()[-1].removeprefix("v")
 
     def start(self) -> None:
         """Start the kubelet, and wait for its two sockets."""
@@ -112,6 +107,11 @@ class Standalone:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stop the kubelet, and wait for its end."""
         self.daemon.end(number)
+
+    def restart(self) -> None:
+        """Stop the kubelet, and start it again."""
+        self.stop()
+        self.start()
 
     def create(self, name: str, manifest: Mapping[str, Any]) -> None:
         """Create a static pod, by a rename because the kubelet reads incomplete files too."""
@@ -132,6 +132,10 @@ class Standalone:
         """Return a metric of a resource; 0 if it does not exist yet."""
         found = re.search(rf'^{name}{{resource_name="{re.escape(resource)}"}} (\S+)$', _get("/metrics"), re.MULTILINE)
         return float(found[1]) if found else 0.0
+
+    def registrations(self, resource: str) -> float:
+        """Return how often a plugin of a resource has registered since the kubelet's start."""
+        return self.metric("kubelet_device_plugin_registration_total", resource)
 
     def allocatable(self, resource: str) -> set[str]:
         """Return the healthy devices, allocated or not (GetAllocatableResources)."""

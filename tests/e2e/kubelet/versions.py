@@ -1,4 +1,4 @@
-"""The kubelet's versions: how each is built, and which features the items require.
+"""The kubelet's versions: how each is built, and which features the tests require.
 
 Kubelets of other versions than that of the other tests are built from the go.mod that their Kubernetes release has, in
 which k8s.io/api and other modules are directories of its repository; here they are the modules that were published
@@ -11,11 +11,15 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kubelet_standin import KubeletVersion
 from kubelet_standin.deviceplugin.admission import rejection
 from tests.e2e.common import cache, golang
+from tests.e2e.kubelet.processes import run
+
+if TYPE_CHECKING:
+    import pytest
 
 VERSIONS: Final = {"1.25": "v1.25.16", "1.28": "v1.28.15", "1.31": "v1.31.0", "1.36": "v1.36.3", "1.37": "v1.37.1"}
 """The versions that can be selected, besides the one in ``tests/e2e/kubernetes/go.mod``."""
@@ -30,7 +34,7 @@ def build(version: str) -> Path:
     key = cache.key([release, _sums(release)])
     module = cache.cached(f"kubelet-module-{key}", lambda path: _write_module(release, path))
     link = golang.kubernetes_version(release)
-    # Without the cloud providers' volumes, which no item uses, there is much less to compile in versions before 1.31.
+    # Without the cloud providers' volumes, which no test uses, there is much less to compile in versions before 1.31.
     return golang.build("kubelet", module, f"{_MODULE}/cmd/kubelet", link=link, tags=["providerless"]) / "kubelet"
 
 
@@ -65,16 +69,18 @@ def module_file(text: str, release: str) -> str:
 
 
 class Condition(NamedTuple):
-    """Which kubelets an item is about: the first and the last minor version."""
+    """Which kubelets a test is about: the first and the last minor version."""
 
     reason: str
-    """Why the item is skipped with other versions."""
+    """Why the test is skipped with other versions."""
     first: int = 0
     last: int = 99
 
-    def missing(self, minor: int) -> str:
-        """Return the reason to skip the item with this minor version, or ""."""
-        return "" if self.first <= minor <= self.last else self.reason
+
+def missing(test: pytest.Item, minor: int) -> str:
+    """Return why a test is not about a minor version, from its markers ``requires``, or ""."""
+    conditions = (marker.args[0] for marker in test.iter_markers("requires"))
+    return next((each.reason for each in conditions if not each.first <= minor <= each.last), "")
 
 
 class Feature(NamedTuple):
@@ -88,12 +94,11 @@ class Feature(NamedTuple):
 
     @property
     def required(self) -> Condition:
-        """The condition of items that require it."""
+        """The condition of tests that require it."""
         gate = f", by default since 1.{self.default}" if self.default > self.first else ""
         return Condition(f"requires {self.name}, since 1.{self.first}{gate}", self.first)
 
 
-ANY: Final = Condition("")
 LOSES_DEVICES: Final = Condition("kubelets since 1.37 keep the devices of the other plugin", last=36)
 KEEPS_DEVICES: Final = Condition("kubelets before 1.37 lose the devices of both plugins", 37)
 WITHOUT_CDI: Final = Condition("kubelets since 1.28 support CDI", last=27)
@@ -108,6 +113,11 @@ CDI_BY_FIELD_ALONE: Final = 32
 SIDECARS: Final = Feature("SidecarContainers", 29, 29)
 """1.28 has the feature gate, but gives the app container the sidecar's device, too."""
 _GATES: Final = (CRASH_LOOP, GET, HEALTH, CDI, SIDECARS)
+
+
+def of(binary: str | Path) -> str:
+    """Return the version of a kubelet, such as 1.34.4."""
+    return run(str(binary), "--version").split()[-1].removeprefix("v")
 
 
 def minor(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -30,6 +31,14 @@ def until(condition: Callable[[], Value], what: str, *, seconds: float = PATIENC
         if time.monotonic() > end:
             raise AssertionError(f"{what}: not within {seconds:.0f} s; last: {last!r}")
         time.sleep(0.1)
+
+
+async def eventually(condition: Callable[[], object], what: str) -> None:
+    """Wait in an event loop until a condition is true. Raises AssertionError."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {PATIENCE:.0f} s"
+        await asyncio.sleep(0.05)
 
 
 def holds(condition: Callable[[], object], what: str, *, seconds: float) -> None:

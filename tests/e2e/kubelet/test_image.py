@@ -1,4 +1,4 @@
-"""Items for the content of the plugin's image, as it is in a running container."""
+"""The content of the plugin's image, as it is in a running container."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import re
 import stat
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.kubelet.items import Items
-from tests.e2e.kubelet.plugins import AsPod
+from tests.e2e.kubelet.rights import plugin_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.e2e.kubelet.node import Node
-
-item = Items()
 
 PROGRAMS: Final = {"/opt/venv/bin/aosp-plugin", "/opt/venv/bin/python"}
 _NOT_HERE: Final = re.compile(
@@ -28,6 +25,8 @@ _PYTHON: Final = r"/usr/(?:bin/python3\.\d+|lib/python3\.\d+/.*)|/opt/venv/.*"
 _RECORDS: Final = r"/var/lib/dpkg/status\.d/.*|/usr/share/(?:doc/[\w.+-]+/copyright|common-licenses/[\w.-]+)"
 _SETTINGS: Final = r"/etc/(?:passwd|group|nsswitch\.conf|debian_version)|/usr/lib/os-release"
 _EXPECTED: Final = re.compile(f"{_LIBRARIES}|{_PYTHON}|{_RECORDS}|{_SETTINGS}")
+
+_RISKY: Final = stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH | stat.S_IWGRP
 
 _IMPORT_ALL = """
 import importlib, os, pkgutil
@@ -42,19 +41,9 @@ print(len(names))
 """
 
 
-def _root(node: Node) -> str:
-    """Return the directory that is the container's root."""
-    return f"/proc/{node.runtime.process_status(_container(node))['Pid'].strip()}/root"
-
-
-def _container(node: Node) -> str:
-    assert isinstance(node.plugin, AsPod), "requires the plugin as a pod"
-    return node.plugin.container_id()
-
-
 def _files(node: Node) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the files of the image, without what the kubelet and the runtime mount over it."""
-    root = _root(node)
+    root = f"/proc/{node.runtime.process_status(plugin_pod(node).container_id())['Pid'].strip()}/root"
     device = os.stat(root).st_dev
     for parent, names, files in os.walk(root):
         # A directory on the root's file system: proc, sys, dev and volumes are on others.
@@ -66,31 +55,22 @@ def _files(node: Node) -> Iterator[tuple[str, os.stat_result]]:
                 yield path.removeprefix(root), status
 
 
-@item("The container has the plugin, Python and their libraries, and neither a shell nor test code nor anything else")
-def content(node: Node) -> None:
+def test_content(node: Node) -> None:
+    """The container has the plugin, Python and their libraries, and neither a shell nor test code nor anything else."""
     paths = {path for path, _ in _files(node)}
-    assert len(paths) > 1000, f"only {len(paths)} files"
-    unexpected = sorted(path for path in paths if not _EXPECTED.fullmatch(path))
-    assert not unexpected, f"unexpected: {unexpected[:20]}"
-    left_over = sorted(path for path in paths if _NOT_HERE.search(path))
-    assert not left_over, f"to be left out: {left_over[:20]}"
+    assert len(paths) > 1000
+    assert [path for path in paths if not _EXPECTED.fullmatch(path)] == []
+    assert [path for path in paths if _NOT_HERE.search(path)] == []
 
 
-@item("The container's only programs are aosp-plugin and Python; no file is set-uid or writable by others")
-def programs(node: Node) -> None:
-    runnable, risky = set(), []
-    for path, status in _files(node):
-        if status.st_mode & 0o111 and ".so" not in path:
-            runnable.add(path)
-        if status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH | stat.S_IWGRP):
-            risky.append(path)
-    assert {re.sub(r"^/usr/bin/python3\.\d+$", "/opt/venv/bin/python", path) for path in runnable} == PROGRAMS, (
-        f"{runnable}"
-    )
-    assert not risky, f"{risky}"
+def test_programs(node: Node) -> None:
+    """The container's only programs are aosp-plugin and Python; no file is set-uid or writable by others."""
+    modes = {path: status.st_mode for path, status in _files(node)}
+    runnable = [path for path, mode in modes.items() if mode & 0o111 and ".so" not in path]
+    assert {re.sub(r"^/usr/bin/python3\.\d+$", "/opt/venv/bin/python", path) for path in runnable} == PROGRAMS
+    assert [path for path, mode in modes.items() if mode & _RISKY] == []
 
 
-@item("Every module of the plugin, and every extension module of Python, can be imported in the container")
-def modules(node: Node) -> None:
-    count = int(node.runtime.execute(_container(node), "python", "-c", _IMPORT_ALL))
-    assert count > 100, f"only {count} modules"
+def test_modules(node: Node) -> None:
+    """Every module of the plugin, and every extension module of Python, can be imported in the container."""
+    assert int(node.runtime.execute(plugin_pod(node).container_id(), "python", "-c", _IMPORT_ALL)) > 100
