@@ -51,8 +51,8 @@ class Output:
         elif match := _TEST.fullmatch(line) or _ITEM.fullmatch(line):
             if match["outcome"] in {"FAILED", "ERROR", "not ok"}:
                 self.failures.append(_published(match["name"]))
-            elif match["reason"] is not None:
-                self._skip(match["reason"])
+            elif match["outcome"] == "SKIPPED" or match["reason"]:
+                self._skip(match["reason"] or "")
             else:
                 self.passed += 1
         return bool(match) or line.startswith("# ")

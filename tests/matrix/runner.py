@@ -49,15 +49,8 @@ def belongs(result: results.Result) -> bool:
 
 
 def run(name: str, cell: Cell) -> results.Result:
-    """Run the command of a cell, save its result in the cache, and return it.
-
-    If another process ran the cell while this one waited for it, its result is returned, if that is current.
-    """
-    known = results.cached(name, cell)
+    """Run the command of a cell, save its result in the cache, and return it."""
     with cache.exclusive(f"matrix-{name.replace('/', '-')}"):
-        newer = results.cached(name, cell)
-        if newer and newer != known and is_current(newer):
-            return newer
         before, plugin, started = sources(), _plugin(), time.time()
         output = Output()
         code = _execute(cell, results.directory(name) / "log", output)

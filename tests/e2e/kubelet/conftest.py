@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pytest
 
@@ -25,19 +25,14 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet.container_runtime import ContainerRuntime
     from tests.e2e.kubelet.managers import DeviceManager
 
+    Machine: TypeAlias = tuple[Standalone, ContainerRuntime, Path]
+    """A running kubelet and runtime, and the directory for plugins' files."""
+
 _PARTS: Final = parts.passed()
 _COMBINATION: Final = COMBINATIONS.get(_PARTS.runtime)
 _CHAPTERS: Final = chapters.of(_COMBINATION)
 _VERSIONS: Final[dict[tuple[str, str], None]] = {}
 """The names and versions of the components that ran, in their order."""
-
-
-class Machine(NamedTuple):
-    """A running kubelet and runtime, and the directory for plugins' files."""
-
-    kubelet: Standalone
-    runtime: ContainerRuntime
-    directory: Path
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -112,7 +107,7 @@ def machine(request: pytest.FixtureRequest, work: Path) -> Iterator[Machine]:
     kubelet = Standalone(Path(_PARTS.kubelet), directory / "kubelet", runtime.socket)
     kubelet.start()
     _VERSIONS.update(dict.fromkeys((runtime.versions | {"kubelet": kubelet.version}).items()))
-    yield Machine(kubelet, runtime, directory)
+    yield kubelet, runtime, directory
     kubelet.stop()
     runtime.stop()
 
