@@ -114,7 +114,7 @@ def set_up(*, devices: bool = True, own: Sequence[str] = OWN) -> None:
         replace_dev()
     for path in own:
         os.makedirs(path, exist_ok=True)
-        run("mount", "-t", "tmpfs", "tmpfs", path)
+        run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", path)  # the plugin refuses a /run that others change
     _network()
 
 
