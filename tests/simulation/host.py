@@ -89,6 +89,7 @@ class Host:
         self.late_events = 0.0
         self.overflows_until = 0.0
         self._lost_until = float("-inf")
+        self._used = 0.0
         self._pids = 100
         for path in DIRECTORIES:
             self.files.make_directories(path)
@@ -106,6 +107,11 @@ class Host:
     def call_time(self) -> float:
         """Return how long a call in a worker thread takes now, or waits for a processor."""
         return self.rng.uniform(0.0001, 0.002) + self.slow
+
+    def thread_time(self) -> float:
+        """Return the processor time, of which each question takes some: scans pause in proportion."""
+        self._used += self.call_time()
+        return self._used
 
     def calls_until_pause(self) -> int:
         """Return the number of the next host call of a process before which others run: about every 20th one."""
