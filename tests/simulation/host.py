@@ -10,13 +10,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from tests.binder_driver import MAJOR
 from tests.simulation.containers import Containers
 from tests.simulation.files import Files, Inode
 from tests.simulation.processes import Descriptor, Process, current
 from tests.simulation.settings import NAMES, driver_of
 
 PROC = {
-    "/proc/devices": "Character devices:\n  1 mem\n511 binder\n\nBlock devices:\n",
+    "/proc/devices": f"Character devices:\n  1 mem\n{MAJOR} binder\n\nBlock devices:\n",
     "/proc/filesystems": "nodev\tproc\nnodev\tbinder\n\text4\n",
     "/proc/misc": "",
     "/proc/sys/kernel/random/boot_id": "00000000-0000-0000-0000-000000000001\n",
@@ -250,10 +251,14 @@ class Host:
         if number == 430:  # fsopen
             return process.opened(Descriptor(None))
         if number == 431:  # fsconfig
+            context = process.descriptors[rest[0]]
             if rest[1] == 6:
-                process.descriptors[rest[0]].system = self.files.new_system("binder", process.descriptors[rest[0]].path)
+                context.system = self.files.new_system("binder", context.path, context.limit)
+                context.system.root.descriptors.append(context)
+            elif rest[2] == b"max":
+                context.limit = int(rest[3])
             else:
-                process.descriptors[rest[0]].path = rest[3].decode()
+                context.path = rest[3].decode()
             return 0
         if number == 432:  # fsmount
             system = process.descriptors[rest[0]].system

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from greenlet import getcurrent, greenlet
 
+from tests.binder_driver import ALL_MINORS
 from tests.simulation.files import FileSystem, Inode, Status
 from tests.simulation.loader import PACKAGE_DIRECTORY
 
@@ -42,7 +43,11 @@ class Descriptor:
 
     def __init__(self, inode: Inode | None, path: str = "", system: FileSystem | None = None) -> None:
         self.inode, self.path, self.system = inode, path, system
+        self.limit = ALL_MINORS
+        """The option ``max=`` of a binderfs that is to be created."""
         self.is_open, self.shares = True, False
+        if inode is not None and inode.system.kind == "binder":
+            inode.descriptors = [*(each for each in inode.descriptors if each.is_open), self]
 
 
 class Process:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from tests.binder_driver import KERNEL_DEVICES
 from tests.simulation.api import ApiServer
 from tests.simulation.claims import ClaimKubelet, ClaimPod
 from tests.simulation.containers import CDI_DIRECTORIES, Tenant
-from tests.simulation.files import KERNEL_DEVICES, FileSystem, Inode
+from tests.simulation.files import FileSystem, Inode
 from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, Kubelet, Pod
 from tests.simulation.loop import SimulatedLoop, SimulatedTask

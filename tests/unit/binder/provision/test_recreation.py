@@ -198,7 +198,7 @@ def test_a_refusal_leaves_the_old_device_unchanged(
 
 
 def test_recreation_requires_room_for_one_more_device(place: Place) -> None:
-    place.kernel.limits[str(place.run)] = 1
+    place.kernel.systems[str(place.run)].limit = 1
     before = place.inode()
     with pytest.raises(
         DevicesExhaustedError, match=f"^cannot create {place.run}/,[+]a1: the max= of the mount is reached"
