@@ -1,8 +1,9 @@
 """The same steps on a simulated binderfs as on a real one: they run on a real kernel outside of a simulation."""
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 
@@ -35,6 +36,8 @@ def binderfs_steps(parent: str, binderfs: ModuleType, host: ModuleType) -> Steps
     calls = _Calls(parent, binderfs, host)
     calls.make()
     calls.change()
+    calls.number()
+    calls.limit()
     calls.cover()
     calls.end()
     return calls.steps
@@ -89,6 +92,45 @@ class _Calls:
         self._step("change its mode", partial(self._os.chmod, self._one, 0o666))
         self._step("its new mode", partial(self._mode, self._one))
 
+    def number(self) -> None:
+        """Look at numbers and names of devices."""
+        status = self._os.lstat(self._one)
+        self._step("its inode follows from its number", lambda: status.st_ino - os.minor(status.st_rdev))
+        self._step("the inode of the control file", lambda: self._os.lstat(f"{self._directory}/binder-control").st_ino)
+        number = self._binderfs.add_device(self._directory, "three")
+        self._step("remove it", partial(self._binderfs.remove_device, self._directory, "three"))
+        self._step("the next has its number", lambda: self._binderfs.add_device(self._directory, "four") == number)
+        self._step("remove that one", partial(self._binderfs.remove_device, self._directory, "four"))
+        for name in ("", ".", "..", "a/b"):
+            self._step(f"add {name!r}", partial(self._binderfs.add_device, self._directory, name))
+
+    def limit(self) -> None:
+        """Mount a binderfs with room for one device, over the first."""
+        add = partial(self._binderfs.add_device, self._directory)
+        with self._with_limit(len(self._of_kernel) + 1):
+            self._step("add one", lambda: add("one") > 0)
+            self._step("it is full", partial(add, "two"))
+            self._step("it is full for a name in use", partial(add, "one"))
+            descriptor = self._os.open(self._one, os.O_RDONLY)
+            self._step("remove the open device", partial(self._binderfs.remove_device, self._directory, "one"))
+            self._step("it is still full", partial(add, "two"))
+            self._os.close(descriptor)
+            self._step("it is not full any more", lambda: add("two") > 0)
+
+    @contextlib.contextmanager
+    def _with_limit(self, limit: int) -> Iterator[None]:
+        """Mount a binderfs with ``max=``, by the system calls of ``create_mount``."""
+        call = self._binderfs.call
+        context = call("syscall", 430, b"binder", 1)
+        call("syscall", 431, context, 1, b"max", b"%d" % limit, 0)
+        call("syscall", 431, context, 6, None, None, 0)
+        mount = call("syscall", 432, context, 1, 0)
+        self._binderfs.attach(mount, self._directory)
+        self._os.close(mount)
+        self._os.close(context)
+        yield
+        self._binderfs.unmount(self._directory)
+
     def cover(self) -> None:
         """Mount another binderfs over it."""
         before = self._os.lstat(self._directory).st_dev
@@ -117,7 +159,9 @@ class _Calls:
         except OSError as error:
             self.steps.append((name, os.strerror(error.errno or 0)))
         except self._host.HostError as error:
-            self.steps.append((name, type(error).__name__))
+            cause = error.__cause__
+            text = os.strerror(cause.errno or 0) if isinstance(cause, OSError) else ""
+            self.steps.append((name, f"{type(error).__name__}: {text}"))
 
     def _added(self, directory: str = "") -> list[str]:
         return sorted({*self._binderfs.device_names(directory or self._directory)} - self._of_kernel)
