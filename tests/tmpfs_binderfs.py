@@ -1,16 +1,14 @@
 """A tmpfs in place of binderfs, for phones on machines without binder: the mounts and their system calls are real.
 
 Only what binderfs itself does is replaced: the type of the file system, the devices of a new mount, and BINDER_CTL_ADD,
-instead of which a null device is created. The links of /dev/char are elsewhere. Requires root.
+instead of which a null device is created, with the names and numbers of ``binder_driver``. The links of /dev/char are
+elsewhere. Requires root.
 """
 
 import collections
-import itertools
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Never
 
@@ -21,10 +19,9 @@ from aosp_plugin.binder.driver import binderfs, host
 from aosp_plugin.binder.driver.binderfs import NotPermittedError
 from aosp_plugin.binder.driver.host import read_mounts
 from aosp_plugin.binder.provision import device_links, phone_mount
+from tests.binder_driver import CONTROL, MAJOR, Numbers, check_new
 
 _NULL = os.makedev(1, 3)
-_MAJOR = 511
-"""A dynamic major number (Documentation/admin-guide/devices.txt), as binderfs has one."""
 
 
 class Mounts:
@@ -37,7 +34,7 @@ class Mounts:
         """The binder devices that each mount creates (``devices=`` of the driver)."""
         self.links = path.parent / "char"
         """In place of /dev/char."""
-        self._numbers: Iterator[int] = itertools.repeat(_NULL)
+        self._minors: Numbers | None = None
         self._device_names = binderfs.device_names
         monkeypatch.setattr(device_links, "DIRECTORY", str(self.links))
         for module in (host, binderfs, phone_mount):
@@ -46,8 +43,8 @@ class Mounts:
         monkeypatch.setattr(binderfs, "device_names", self.device_names)
 
     def number_devices(self) -> None:
-        """Give each new device a number of its own, with which it does not open."""
-        self._numbers = map(partial(os.makedev, _MAJOR), itertools.count())
+        """Give each new device a number of its own, with which it does not open. No number is freed."""
+        self._minors = Numbers()
 
     def linked(self) -> dict[str, str]:
         """Return the number of the device that each link of /dev/char leads to, or why it leads to none."""
@@ -70,13 +67,21 @@ class Mounts:
     def add_device(self, directory: str, name: str) -> int:
         """Create a device in a mount."""
         self._complete(directory)
-        return _add_device(directory, name, next(self._numbers))
+        with binderfs.kernel_errors(binderfs.Step.ADD, f"{directory}/{name}"):
+            check_new(name, os.listdir(directory))
+            return self._create(directory, name)
 
     def _complete(self, directory: str) -> None:
         """Create the devices that the kernel creates, if the mount is new."""
-        if not os.path.lexists(f"{directory}/{binderfs.CONTROL_NAME}"):
-            for name in (binderfs.CONTROL_NAME, *self.kernel_devices):
-                _add_device(directory, name, next(self._numbers))
+        if not os.path.lexists(f"{directory}/{CONTROL}"):
+            for name in (CONTROL, *self.kernel_devices):
+                self._create(directory, name)
+
+    def _create(self, directory: str | Path, name: str) -> int:
+        """Create a device with the mode that the kernel gives."""
+        number = _NULL if self._minors is None else os.makedev(MAJOR, self._minors.take())
+        os.mknod(f"{directory}/{name}", stat.S_IFCHR | 0o600, number)
+        return number
 
     def mounted(self) -> dict[str, int]:
         """Return the number of mounts on each phone's directory."""
@@ -94,8 +99,8 @@ class Mounts:
     def mount_tmpfs_with(self, name: str, *devices: str) -> None:
         """Mount another tmpfs on a directory, and create devices in it."""
         _run("mount", "-t", "tmpfs", "other", self.path / name)
-        for device in (binderfs.CONTROL_NAME, *devices):
-            _add_device(str(self.path / name), device, next(self._numbers))
+        for device in (CONTROL, *devices):
+            self._create(self.path / name, device)
 
     def refuse_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Refuse every attempt of this process to mount or unmount from now on."""
@@ -137,12 +142,6 @@ class Mounts:
 
 def _run(*command: str | Path) -> None:
     subprocess.run(command, check=True)  # noqa: S603 - a fixed command
-
-
-def _add_device(directory: str, name: str, number: int) -> int:
-    """Create a device with the mode that the kernel gives."""
-    os.mknod(f"{directory}/{name}", stat.S_IFCHR | 0o600, number)
-    return number
 
 
 def _number_at(path: Path) -> str:

@@ -2,8 +2,8 @@
 
 ``python -m tests.simulation --faults 10000`` runs it. A run depends on its seed alone: the event loop's time is
 virtual (``loop``), the host is in memory (``host``, ``files``), worker threads are steps of the event loop
-(``processes``), and gRPC is a call (``rpc``). The modules of the plugin are unchanged: the names ``os``, ``time``,
-``grpc`` and a few more in them are replaced while a simulation runs (``patches``).
+(``processes``), and gRPC is a call (``rpc``). The package of the plugin is unchanged: it is loaded a second time, with
+``os``, ``time``, ``grpc`` and a few more modules of the simulation (``loader``, ``system``).
 
 ``faults`` disturbs. ``scenario`` combines and shrinks faults, and checks that the node recovers and that a signal says
 what is wrong; the simulated host, kubelet and claims report what must never happen (``Host.violated``).

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.simulation.patches import modules
 from tests.simulation.scenario import Result, Step, kind_of, run, shrunk, steps_of
 
 
@@ -42,8 +41,7 @@ def _case(arguments: tuple[int, int, list[str]]) -> Case:
 
 
 def _prepare() -> None:
-    """Import everything, and collect garbage only between two runs."""
-    modules()
+    """Collect garbage only between two runs."""
     gc.freeze()
     gc.disable()
 

@@ -9,18 +9,6 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.protocol import (
-    NODES,
-    RESOURCE_SLICES,
-    ApiError,
-    ApiUnavailableError,
-    Request,
-    WatchEvent,
-    decode_event,
-    from_answer,
-)
-from aosp_plugin.framework.timing import background_task
 from kubelet_standin.apiserver.access import Received
 from kubelet_standin.apiserver.handler import process
 from kubelet_standin.apiserver.kinds import Location, locate, selector
@@ -29,8 +17,21 @@ from kubelet_standin.apiserver.server import NEWEST
 from kubelet_standin.apiserver.statuses import StatusError
 from kubelet_standin.apiserver.store import Store
 from kubelet_standin.apiserver.watches import Watch, WatchOptions
-from tests.simulation.processes import current
-from tests.static_credentials import StaticCredentials
+from tests.simulation.processes import System, current
+from tests.simulation.system import LOADER
+
+with LOADER.importing():
+    from aosp_plugin.framework.apiserver.protocol import (
+        NODES,
+        RESOURCE_SLICES,
+        ApiError,
+        ApiUnavailableError,
+        Request,
+        WatchEvent,
+        decode_event,
+        from_answer,
+    )
+    from aosp_plugin.framework.timing import background_task
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 NODE = "node-1"
 BOOKMARK = 60.0
 """Seconds between two bookmarks of a watch."""
-TIMEOUT = ApiLimits().request
 LONGEST_WATCH = 1800.0
 """Seconds after which a watch ends."""
 
@@ -124,12 +124,20 @@ def located(path: str) -> Location:
     return location
 
 
-class SimulatedApiClient(ApiClient):
-    """The client of the plugin without HTTP."""
+class SimulatedRequests(System):
+    """How the client of the plugin sends requests, without HTTP."""
 
-    def __init__(self, server: ApiServer, observer: Callable[[str, str, str, float], None]) -> None:
-        super().__init__(StaticCredentials(""), observer=observer)
-        self._server = server
+    limits: Any
+
+    def __init__(
+        self,
+        _credentials: object,
+        *,
+        observer: Callable[[str, str, str, float], None] = lambda _verb, _resource, _code, _seconds: None,
+        **_options: object,
+    ) -> None:
+        self._observer = observer
+        self._server: ApiServer = self.host.api
         self._process = current()
 
     async def aclose(self) -> None:
@@ -185,9 +193,9 @@ class SimulatedApiClient(ApiClient):
         await asyncio.sleep(rng.uniform(0.001, 0.01))
         is_late = False
         if server.is_slow:
-            is_late = server.is_slow > TIMEOUT
+            is_late = server.is_slow > self.limits.request
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(server.is_slow, TIMEOUT)):
+                async with asyncio.timeout(min(server.is_slow, self.limits.request)):
                     await server.is_fast_again.wait()
                     is_late = False
         if not self._process.alive or server.is_away or is_late:

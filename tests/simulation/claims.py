@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.apiserver.protocol import resource_claims
 from kubelet_standin import ClaimsError, DraClaim, DraKubelet, DraPod, Event, KubeletVersion
 from kubelet_standin.apiserver.node_api import NodeApi
 from kubelet_standin.dra.watcher import Registry
@@ -16,6 +15,10 @@ from tests.simulation.api import NODE, ApiServer
 from tests.simulation.containers import CDI_DIRECTORIES, Tenant
 from tests.simulation.kubelet import Startable
 from tests.simulation.rpc import Channel
+from tests.simulation.system import LOADER
+
+with LOADER.importing():
+    from aosp_plugin.framework.apiserver.protocol import resource_claims
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host

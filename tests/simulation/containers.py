@@ -6,13 +6,15 @@ A pod is the tenant of its devices from its admission to its end, whether its co
 import contextlib
 import functools
 import json
+import os
 import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.files import BINDER_MAJOR, Files, FileSystem, Inode
+from tests.binder_driver import MAJOR
+from tests.simulation.files import Files, FileSystem, Inode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +117,7 @@ class Containers:
             found = [self._files.lookup(path) for path in paths]
         except OSError:
             return False
-        return all(inode.rdev and (inode.system.kind == "binder" or inode.rdev >> 8 != BINDER_MAJOR) for inode in found)
+        return all(inode.rdev and (inode.system.kind == "binder" or os.major(inode.rdev) != MAJOR) for inode in found)
 
     def exist(self, places: Iterable[str]) -> bool:
         """Return whether what a tenant has is there."""

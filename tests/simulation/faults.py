@@ -6,10 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aosp_plugin.config.values import Api
 from tests.simulation.containers import CDI_DIRECTORIES
 from tests.simulation.kubelet import DIRECTORY, SOCKET
 from tests.simulation.settings import MOST, Pool
+from tests.simulation.system import LOADER
+
+with LOADER.importing():
+    from aosp_plugin.config.values import Api
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -7,11 +7,18 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-BINDER_MAJOR = 511
-ROOT_DEVICE = 1
+from tests.binder_driver import (
+    ALL_MINORS,
+    CONTROL,
+    CONTROL_INODE,
+    FIRST_DEVICE_INODE,
+    KERNEL_DEVICES,
+    MAJOR,
+    Binderfs,
+    Numbers,
+)
 
-KERNEL_DEVICES = ("binder", "hwbinder", "vndbinder")
-"""What the driver creates at each mount of a binderfs (CONFIG_ANDROID_BINDER_DEVICES)."""
+ROOT_DEVICE = 1
 
 
 class Status(NamedTuple):
@@ -35,9 +42,9 @@ class Status(NamedTuple):
 class Inode:
     """A file of any type."""
 
-    def __init__(self, system: "FileSystem", mode: int, now: int) -> None:
+    def __init__(self, system: "FileSystem", mode: int, now: int, number: int | None = None) -> None:
         self.system = system
-        self.number = system.next_inode()
+        self.number = system.next_inode() if number is None else number
         self.mode = mode
         self.changed = now
         self.rdev = 0
@@ -47,6 +54,8 @@ class Inode:
         self.watchers: list[Callable[[], None]] = []
         self.locks: list[Any] = []
         """The descriptors that hold a lock."""
+        self.descriptors: list[Any] = []
+        """The open descriptors of it, if it is in a binderfs."""
         self.users: set[str] = set()
         """The pods whose running containers have it."""
         self.first_user = ""
@@ -56,6 +65,11 @@ class Inode:
         """Whether it is a directory."""
         return stat.S_ISDIR(self.mode)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a container or a process has it, removed or not."""
+        return bool(self.users) or any(each.is_open for each in self.descriptors)
+
     def status(self) -> Status:
         """Return the result of stat(2)."""
         return Status(self.mode, self.number, self.system.device, self.rdev, len(self.data), self.changed)
@@ -64,12 +78,14 @@ class Inode:
 class FileSystem:
     """A file system; a binderfs has a control file, and its devices have numbers of the driver."""
 
-    def __init__(self, device: int, kind: str, source: str, now: int, limit: int | None = None) -> None:
-        self.device, self.kind, self.source, self.limit = device, kind, source, limit
+    def __init__(self, device: int, kind: str, source: str, now: int, binderfs: Binderfs | None = None) -> None:
+        self.device, self.kind, self.source, self.binderfs = device, kind, source, binderfs
         self._inodes = 0
         self.root = Inode(self, stat.S_IFDIR | 0o755, now)
-        if kind == "binder":
-            self.root.entries["binder-control"] = Inode(self, stat.S_IFCHR | 0o600, now)
+        self.devices: list[Inode] = []
+        """The binder devices that have a number, removed ones that are in use included."""
+        if binderfs is not None:
+            self.root.entries[CONTROL] = Inode(self, stat.S_IFCHR | 0o600, now, CONTROL_INODE)
 
     def next_inode(self) -> int:
         """Return a number that no other file has."""
@@ -83,6 +99,8 @@ class Mount(NamedTuple):
     path: str
     system: FileSystem
     number: int
+    """In the order of mounts."""
+    id: int
 
 
 class Files:
@@ -91,9 +109,12 @@ class Files:
     def __init__(self, now: Callable[[], int]) -> None:
         """``now`` returns nanoseconds since the epoch."""
         self.now = now
-        self._devices = ROOT_DEVICE
+        self._devices = Numbers(ROOT_DEVICE + 1)
+        self._systems: list[FileSystem] = []
+        """Those that have a number, but the root."""
         self._numbers = 0
-        self._minors = 0
+        self._ids = Numbers(2)
+        self._minors = Numbers()
         self.root = FileSystem(ROOT_DEVICE, "ext4", "/dev/vda", now())
         self.mounts: dict[str, list[Mount]] = {}
         """By path, the topmost last."""
@@ -219,7 +240,7 @@ class Files:
             raise _error(errno.ENOENT, path)
         if inode.is_directory:
             raise _error(errno.EISDIR, path)
-        if directory.system.kind == "binder" and name == "binder-control":
+        if directory.system.kind == "binder" and name == CONTROL:
             raise _error(errno.EPERM, path)
         del directory.entries[name]
         self.changed(directory)
@@ -287,21 +308,41 @@ class Files:
 
     # -- mounts and binder
 
-    def new_system(self, kind: str, source: str, limit: int | None = None) -> FileSystem:
+    def new_system(self, kind: str, source: str, limit: int = ALL_MINORS) -> FileSystem:
         """Return a file system that is mounted nowhere."""
-        self._devices += 1
-        system = FileSystem(self._devices, kind, source, self.now(), limit)
-        if kind == "binder":
+        self._free_numbers()
+        binderfs = Binderfs(self._minors, limit) if kind == "binder" else None
+        system = FileSystem(self._devices.take(), kind, source, self.now(), binderfs)
+        if binderfs is not None:
             for name in KERNEL_DEVICES:
                 self.add_device(system, name)
+        self._systems.append(system)
         return system
+
+    def _free_numbers(self) -> None:
+        """Free the numbers of removed devices that nobody has, and of file systems of which nobody has a file.
+
+        Only a number that is taken next can tell when another one was freed.
+        """
+        mounted = {mount.system for stack in self.mounts.values() for mount in stack}
+        for system in [*self._systems]:
+            if system not in mounted and not any(inode.is_used for inode in (system.root, *system.devices)):
+                self._systems.remove(system)
+                self._devices.release(system.device)
+                if system.binderfs is not None:
+                    system.binderfs.close()
+            elif system.binderfs is not None:
+                linked = {*system.root.entries.values()}
+                for inode in [each for each in system.devices if not (each in linked or each.is_used)]:
+                    system.devices.remove(inode)
+                    system.binderfs.release(os.minor(inode.rdev))
 
     def attach(self, system: FileSystem, path: str) -> None:
         """Mount a file system. Raises OSError."""
         if not self.lookup(path).is_directory:
             raise _error(errno.ENOTDIR, path)
         self._numbers += 1
-        self.mounts.setdefault(path.rstrip("/") or "/", []).append(Mount(path, system, self._numbers))
+        self.mounts.setdefault(path.rstrip("/") or "/", []).append(Mount(path, system, self._numbers, self._ids.take()))
         self._report_mounts()
 
     def detach(self, path: str) -> FileSystem:
@@ -309,7 +350,8 @@ class Files:
         stack = self.mounts.get(path.rstrip("/"))
         if not stack:
             raise _error(errno.EINVAL, path)
-        system = stack.pop().system
+        _, system, _, mount_id = stack.pop()
+        self._ids.release(mount_id)
         if not stack:
             del self.mounts[path.rstrip("/")]
         self.changed(system.root)
@@ -319,6 +361,9 @@ class Files:
     def unmount(self, system: FileSystem) -> None:
         """Unmount a file system wherever it is, topmost or not."""
         for path, stack in [*self.mounts.items()]:
+            for mount in stack:
+                if mount.system is system:
+                    self._ids.release(mount.id)
             stack[:] = [mount for mount in stack if mount.system is not system]
             if not stack:
                 del self.mounts[path]
@@ -335,13 +380,12 @@ class Files:
 
     def add_device(self, system: FileSystem, name: str) -> Inode:
         """Create a binder device. Raises OSError."""
-        if name in system.root.entries:
-            raise _error(errno.EEXIST, name)
-        if system.limit is not None and len(system.root.entries) - 1 >= system.limit:
-            raise _error(errno.ENOSPC, name)
-        self._minors += 1
-        inode = Inode(system, stat.S_IFCHR | 0o600, self.now())
-        inode.rdev = os.makedev(BINDER_MAJOR, self._minors)
+        assert system.binderfs is not None
+        self._free_numbers()
+        minor = system.binderfs.add(name, system.root.entries)
+        inode = Inode(system, stat.S_IFCHR | 0o600, self.now(), FIRST_DEVICE_INODE + minor)
+        inode.rdev = os.makedev(MAJOR, minor)
+        system.devices.append(inode)
         system.root.entries[name] = inode
         self.changed(system.root)
         return inode
@@ -353,9 +397,8 @@ class Files:
         lines = ["1 0 0:1 / / rw,relatime shared:1 - ext4 /dev/vda rw"]
         for each in self.all_mounts():
             device = each.system.device
-            options = "rw" if each.system.limit is None else f"rw,max={each.system.limit}"
             place = f"{os.major(device)}:{os.minor(device)} / {each.path} rw shared:2"
-            lines.append(f"{each.number + 1} 1 {place} - {each.system.kind} {each.system.source} {options}")
+            lines.append(f"{each.id} 1 {place} - {each.system.kind} {each.system.source} rw")
         self._table = "\n".join(lines) + "\n"
         return self._table
 

@@ -10,13 +10,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from tests.binder_driver import MAJOR
 from tests.simulation.containers import Containers
 from tests.simulation.files import Files, Inode
 from tests.simulation.processes import Descriptor, Process, current
 from tests.simulation.settings import NAMES, driver_of
 
 PROC = {
-    "/proc/devices": "Character devices:\n  1 mem\n511 binder\n\nBlock devices:\n",
+    "/proc/devices": f"Character devices:\n  1 mem\n{MAJOR} binder\n\nBlock devices:\n",
     "/proc/filesystems": "nodev\tproc\nnodev\tbinder\n\text4\n",
     "/proc/misc": "",
     "/proc/sys/kernel/random/boot_id": "00000000-0000-0000-0000-000000000001\n",
@@ -89,6 +90,7 @@ class Host:
         self.late_events = 0.0
         self.overflows_until = 0.0
         self._lost_until = float("-inf")
+        self._used = 0.0
         self._pids = 100
         for path in DIRECTORIES:
             self.files.make_directories(path)
@@ -106,6 +108,11 @@ class Host:
     def call_time(self) -> float:
         """Return how long a call in a worker thread takes now, or waits for a processor."""
         return self.rng.uniform(0.0001, 0.002) + self.slow
+
+    def thread_time(self) -> float:
+        """Return the processor time, of which each question takes some: scans pause in proportion."""
+        self._used += self.call_time()
+        return self._used
 
     def calls_until_pause(self) -> int:
         """Return the number of the next host call of a process before which others run: about every 20th one."""
@@ -244,10 +251,14 @@ class Host:
         if number == 430:  # fsopen
             return process.opened(Descriptor(None))
         if number == 431:  # fsconfig
+            context = process.descriptors[rest[0]]
             if rest[1] == 6:
-                process.descriptors[rest[0]].system = self.files.new_system("binder", process.descriptors[rest[0]].path)
+                context.system = self.files.new_system("binder", context.path, context.limit)
+                context.system.root.descriptors.append(context)
+            elif rest[2] == b"max":
+                context.limit = int(rest[3])
             else:
-                process.descriptors[rest[0]].path = rest[3].decode()
+                context.path = rest[3].decode()
             return 0
         if number == 432:  # fsmount
             system = process.descriptors[rest[0]].system

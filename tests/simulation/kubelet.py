@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import kubelet_standin
-from aosp_plugin.framework.sockets import creation_time
 from kubelet_standin import AdmissionError, Container, ContainerAllocation, Event, KubeletVersion
 from kubelet_standin.api import podresources_pb2 as pb
 from kubelet_standin.deviceplugin.admission import UNEXPECTED
@@ -20,6 +19,10 @@ from kubelet_standin.deviceplugin.checkpoint import Checkpoint
 from kubelet_standin.deviceplugin.directory import PluginDirectory
 from tests.simulation.containers import Tenant
 from tests.simulation.rpc import Channel, Server
+from tests.simulation.system import LOADER
+
+with LOADER.importing():
+    from aosp_plugin.framework.sockets import creation_time
 
 if TYPE_CHECKING:
     from tests.simulation.claims import ClaimPod

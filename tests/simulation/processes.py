@@ -16,13 +16,13 @@ import stat
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from greenlet import getcurrent, greenlet
 
-from aosp_plugin.binder.provision.provisioner_socket import ProvisionerError
-from aosp_plugin.framework.errors import WorkerTimeoutError
+from tests.binder_driver import ALL_MINORS
 from tests.simulation.files import FileSystem, Inode, Status
+from tests.simulation.loader import PACKAGE_DIRECTORY
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -43,7 +43,11 @@ class Descriptor:
 
     def __init__(self, inode: Inode | None, path: str = "", system: FileSystem | None = None) -> None:
         self.inode, self.path, self.system = inode, path, system
+        self.limit = ALL_MINORS
+        """The option ``max=`` of a binderfs that is to be created."""
         self.is_open, self.shares = True, False
+        if inode is not None and inode.system.kind == "binder":
+            inode.descriptors = [*(each for each in inode.descriptors if each.is_open), self]
 
 
 class Process:
@@ -59,7 +63,7 @@ class Process:
         self.descriptors: dict[int, Descriptor] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.at_death: list[Callable[[], None]] = []
-        self.request: Callable[[dict[str, Any]], dict[str, Any]] = self._refuse
+        self.request: Callable[[dict[str, Any]], dict[str, Any]]
         """Returns the answer of its provisioner to a request. Raises ProvisionerError."""
         self.successor: Process | None = None
         """What it is since it has executed its program again; it has the same ID."""
@@ -67,10 +71,6 @@ class Process:
         self._on_reload: Callable[[], None] | None = None
         self._is_to_stop = self._is_to_reload = False
         self._next_descriptor = 3
-
-    @staticmethod
-    def _refuse(_request: dict[str, Any]) -> dict[str, Any]:
-        raise ProvisionerError("there is no provisioner")
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call a function as this process."""
@@ -190,11 +190,14 @@ class Entry:
         return self._inode.status()
 
 
-class SimulatedPath:
-    """The functions of os.path; those that use files use the simulated ones."""
+class System:
+    """What simulated modules, threads and sockets have in common: the host of the simulation that runs."""
 
-    def __init__(self, host: "Host") -> None:
-        self._host = host
+    host: ClassVar["Host"]
+
+
+class SimulatedPath(System):
+    """The functions of os.path; those that use files use the simulated ones."""
 
     def __getattr__(self, name: str) -> Any:
         assert name in {"join", "dirname", "basename", "split", "normpath", "splitext", "samestat"}, name
@@ -204,34 +207,33 @@ class SimulatedPath:
     def lexists(self, path: str) -> bool:
         """See os.path."""
         current().call()
-        return self._host.exists(path, follow=False)
+        return self.host.exists(path, follow=False)
 
     def exists(self, path: str) -> bool:
         """See os.path."""
         current().call()
-        return self._host.exists(path)
+        return self.host.exists(path)
 
     def samefile(self, first: str, second: str) -> bool:
         """See os.path."""
         current().call()
-        return self._host.at(first) is self._host.at(second)
+        return self.host.at(first) is self.host.at(second)
 
     def isdir(self, path: str) -> bool:
         """See os.path."""
-        return self.exists(path) and self._host.at(path).is_directory
+        return self.exists(path) and self.host.at(path).is_directory
 
     def realpath(self, path: str) -> str:
         """See os.path."""
         current().call()
-        return self._host.files.real_path(path)
+        return self.host.files.real_path(path)
 
 
-class SimulatedOs:
+class SimulatedOs(System):
     """The functions of os that the plugin uses. Pure ones are the real ones."""
 
-    def __init__(self, host: "Host") -> None:
-        self._host = host
-        self.path = SimulatedPath(host)
+    def __init__(self) -> None:
+        self.path = SimulatedPath()
         self.environ = {"NODE_NAME": "node-1"}
 
     def __getattr__(self, name: str) -> Any:
@@ -252,21 +254,21 @@ class SimulatedOs:
 
     def urandom(self, size: int) -> bytes:
         """See os."""
-        return self._host.rng.randbytes(size)
+        return self.host.rng.randbytes(size)
 
     def lstat(self, path: str) -> Status:
         """See os."""
         current().call()
-        return self._host.at(path, follow=False).status()
+        return self.host.at(path, follow=False).status()
 
     def stat(self, path: str) -> Status:
         """See os."""
         current().call()
-        going = self._host.files.going.get(path)
-        if going is not None and self._host.rng.random() < 0.5 and not self._host.exists(path):
+        going = self.host.files.going.get(path)
+        if going is not None and self.host.rng.random() < 0.5 and not self.host.exists(path):
             return going.status()._replace(st_nlink=0)
-        self._host.files.going.pop(path, None)
-        return self._host.at(path).status()
+        self.host.files.going.pop(path, None)
+        return self.host.at(path).status()
 
     def fstat(self, descriptor: int) -> Status:
         """See os."""
@@ -279,13 +281,15 @@ class SimulatedOs:
     def access(self, path: str, _mode: int) -> bool:
         """See os."""
         current().call()
-        return self._host.exists(path)
+        return self.host.exists(path)
 
     def listdir(self, path: str) -> list[str]:
-        """See os."""
+        """See os. The directories of the package are on each host."""
+        if path.startswith(PACKAGE_DIRECTORY):
+            return os.listdir(path)
         current().call()
-        self._host.files.going.clear()
-        inode = self._host.at(path)
+        self.host.files.going.clear()
+        inode = self.host.at(path)
         if not inode.is_directory:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return [*inode.entries]
@@ -294,7 +298,7 @@ class SimulatedOs:
     def scandir(self, path: str) -> Iterator[Iterator[Entry]]:
         """See os."""
         names = self.listdir(path)
-        inode = self._host.at(path)
+        inode = self.host.at(path)
         yield iter([Entry(path, name, inode.entries[name]) for name in names if name in inode.entries])
 
     def readlink(self, path: str) -> str:
@@ -302,7 +306,7 @@ class SimulatedOs:
         current().call()
         if path in {"/proc/self/ns/mnt", "/proc/1/ns/mnt"}:
             return "mnt:[1]"
-        inode = self._host.at(path, follow=False)
+        inode = self.host.at(path, follow=False)
         if not stat.S_ISLNK(inode.mode):
             raise OSError(errno.EINVAL, _INVALID, path)
         return inode.target
@@ -310,59 +314,59 @@ class SimulatedOs:
     def mkdir(self, path: str, mode: int = 0o777) -> None:
         """See os."""
         current().call()
-        if self._host.exists(path, follow=False):
+        if self.host.exists(path, follow=False):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        self._host.permit("mkdir", path)
-        self._host.files.add(path, stat.S_IFDIR | mode)
+        self.host.permit("mkdir", path)
+        self.host.files.add(path, stat.S_IFDIR | mode)
 
     def makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - as in os
         """See os."""
         try:
             self.lstat(path)
         except FileNotFoundError:
-            self._host.change("mkdir", path)
-            self._host.files.make_directories(path)
+            self.host.change("mkdir", path)
+            self.host.files.make_directories(path)
 
     def rmdir(self, path: str) -> None:
         """See os."""
-        self._host.change("rmdir", path)
-        self._host.files.remove_directory(path)
+        self.host.change("rmdir", path)
+        self.host.files.remove_directory(path)
 
     def unlink(self, path: str) -> None:
         """See os."""
-        self._host.change("unlink", path)
-        self._host.containers.removed(self._host.files.remove(self._host.path(path)))
+        self.host.change("unlink", path)
+        self.host.containers.removed(self.host.files.remove(self.host.path(path)))
 
     def rename(self, source: str, target: str) -> None:
         """See os."""
-        self._host.change("rename", target)
-        self._host.containers.removed(self._host.files.rename(self._host.path(source), self._host.path(target)))
+        self.host.change("rename", target)
+        self.host.containers.removed(self.host.files.rename(self.host.path(source), self.host.path(target)))
 
     def symlink(self, target: str, path: str) -> None:
         """See os."""
-        self._host.change("symlink", path)
-        self._host.files.add(path, stat.S_IFLNK | 0o777).target = target
+        self.host.change("symlink", path)
+        self.host.files.add(path, stat.S_IFLNK | 0o777).target = target
 
     def chmod(self, path: str, mode: int) -> None:
         """See os."""
-        self._host.change("chmod", path)
-        inode = self._host.at(path)
+        self.host.change("chmod", path)
+        inode = self.host.at(path)
         inode.mode = stat.S_IFMT(inode.mode) | mode
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         """See os."""
         process = current()
         process.call()
-        if flags & os.O_CREAT and not self._host.exists(path, follow=False):
-            self._host.permit("create", path)
-            inode = self._host.files.add(path, stat.S_IFREG | mode)
+        if flags & os.O_CREAT and not self.host.exists(path, follow=False):
+            self.host.permit("create", path)
+            inode = self.host.files.add(path, stat.S_IFREG | mode)
         else:
             if flags & os.O_CREAT and flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            inode = self._host.at(path, follow=not flags & os.O_NOFOLLOW)
+            inode = self.host.at(path, follow=not flags & os.O_NOFOLLOW)
             if stat.S_ISLNK(inode.mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        return process.opened(Descriptor(inode, self._host.path(path)))
+        return process.opened(Descriptor(inode, self.host.path(path)))
 
     def close(self, descriptor: int) -> None:
         """See os."""
@@ -400,7 +404,7 @@ class SimulatedOs:
     def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
         """See os."""
         process = current()
-        self._host.change("pwrite", process.descriptors[descriptor].path)
+        self.host.change("pwrite", process.descriptors[descriptor].path)
         inode = process.descriptors[descriptor].inode
         assert inode is not None
         inode.data = inode.data[:offset] + data + inode.data[offset + len(data) :]
@@ -409,7 +413,7 @@ class SimulatedOs:
     def ftruncate(self, descriptor: int, length: int) -> None:
         """See os."""
         process = current()
-        self._host.change("ftruncate", process.descriptors[descriptor].path)
+        self.host.change("ftruncate", process.descriptors[descriptor].path)
         inode = process.descriptors[descriptor].inode
         assert inode is not None
         inode.data = inode.data[:length]
@@ -433,12 +437,12 @@ class SimulatedOs:
         return process.opened(Descriptor(None))
 
 
-class _Writer(io.BytesIO):
+class _Writer(io.BytesIO, System):
     """A file that is written: its content is on the host when it is flushed."""
 
-    def __init__(self, host: "Host", descriptor: int, process: Process) -> None:
+    def __init__(self, descriptor: int, process: Process) -> None:
         super().__init__()
-        self._host, self._descriptor, self._process = host, descriptor, process
+        self._descriptor, self._process = descriptor, process
 
     def fileno(self) -> int:
         return self._descriptor
@@ -446,51 +450,48 @@ class _Writer(io.BytesIO):
     def flush(self) -> None:
         if self._descriptor in self._process.descriptors:
             file = self._process.descriptors[self._descriptor]
-            self._host.change("write", file.path)
+            self.host.change("write", file.path)
             assert file.inode is not None
-            file.inode.data, file.inode.changed = self.getvalue(), self._host.files.now()
+            file.inode.data, file.inode.changed = self.getvalue(), self.host.files.now()
 
     def close(self) -> None:
         self._process.descriptors.pop(self._descriptor, None)
         super().close()
 
 
-def simulated_open(host: "Host") -> Callable[..., Any]:
-    """Return the built-in ``open`` of a host."""
-
-    def opened(path: Any, mode: str = "r", **_options: Any) -> Any:
-        process = current()
-        if isinstance(path, int):
-            return _Writer(host, path, process)
-        process.call()
-        if host.no_descriptors:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-        data = host.read(path)
-        return io.BytesIO(data) if "b" in mode else io.StringIO(data.decode())
-
-    return opened
+def simulated_open(path: Any, mode: str = "r", **_options: Any) -> Any:
+    """Open a file, as the built-in ``open``."""
+    process, host = current(), System.host
+    if isinstance(path, int):
+        return _Writer(path, process)
+    process.call()
+    if host.no_descriptors:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+    data = host.read(path)
+    return io.BytesIO(data) if "b" in mode else io.StringIO(data.decode())
 
 
-class SimulatedTempfile:
+class SimulatedTempfile(System):
     """What the plugin uses of tempfile."""
 
-    def __init__(self, host: "Host", system: SimulatedOs) -> None:
-        self._host, self._os = host, system
+    def __init__(self, system: SimulatedOs) -> None:
+        self._os = system
 
     def mkstemp(self, suffix: str, prefix: str, directory: str) -> tuple[int, str]:
         """See tempfile."""
-        name = "".join(self._host.rng.choices("abcdefghijklmnopqrstuvwxyz0123456789_", k=8))
+        name = "".join(self.host.rng.choices("abcdefghijklmnopqrstuvwxyz0123456789_", k=8))
         path = f"{directory}/{prefix}{name}{suffix}"
         return self._os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), path
 
 
-class SimulatedWorker:
+class SimulatedWorker(System):
     """A worker thread: others run before any of its host calls, as the seed decides. Calls take simulated time."""
 
-    def __init__(self, host: "Host", name: str) -> None:
+    timeout_error: type[Exception]
+
+    def __init__(self, name: str) -> None:
         self.name = name
         self.current: tuple[str, float] | None = None
-        self._host = host
         self._queue: collections.deque[tuple[Callable[[], Any], str, Any, contextvars.Context]] = collections.deque()
         self._busy = False
         self._thread: greenlet | None = None
@@ -506,7 +507,7 @@ class SimulatedWorker:
             running = self.current
             waited = "" if running is None or running[0] == label else f" because of a {running[0]} that has not ended"
             if not future.done():
-                future.set_exception(WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}"))
+                future.set_exception(self.timeout_error(f"{label} timed out after {timeout:g} s{waited}"))
 
         timer = None if timeout is None else loop.call_later(timeout, expire)
         self._enqueue(function, label, future)
@@ -518,7 +519,7 @@ class SimulatedWorker:
 
     def running(self) -> tuple[str, float] | None:
         """See ``Worker``."""
-        return None if self.current is None else (self.current[0], self._host.monotonic() - self.current[1])
+        return None if self.current is None else (self.current[0], self.host.monotonic() - self.current[1])
 
     def close(self, last: Callable[[], None] | None = None) -> None:
         """See ``Worker``."""
@@ -529,7 +530,7 @@ class SimulatedWorker:
         self._queue.append((function, label, future, contextvars.copy_context()))
         if not self._busy:
             self._busy = True
-            self._wait(self._host.call_time())
+            self._wait(self.host.call_time())
 
     def _wait(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self._step)
@@ -544,21 +545,21 @@ class SimulatedWorker:
             if self._thread:  # it has begun
                 self._thread.throw(ProcessKilledError)
             self._thread = None
-        elif self._host.hanging:
-            self._host.hung_at = self._host.monotonic()
+        elif self.host.hanging:
+            self.host.hung_at = self.host.monotonic()
             self._wait(0.25)
         else:
             self._thread.switch()
             if self._thread.dead:
                 self._thread = None
-            self._wait(self._host.call_time())
+            self._wait(self.host.call_time())
 
     def _begun(self) -> greenlet | None:
         """Return the next call; None if there is none."""
         while self._queue:
             function, label, future, context = self._queue.popleft()
             if future is None or not future.done():  # otherwise, nobody waits for it any more
-                self.current, self._process = (label, self._host.monotonic()), context.get(CURRENT)
+                self.current, self._process = (label, self.host.monotonic()), context.get(CURRENT)
                 return greenlet(partial(self._execute, function, future, context))
         return None
 

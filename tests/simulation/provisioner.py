@@ -5,11 +5,14 @@ import json
 from functools import partial
 from typing import Any
 
-from aosp_plugin.binder.driver.host import Host as PluginHost
-from aosp_plugin.binder.provision.provisioner_socket import ProvisionerError, RequestedPhones
 from tests.simulation.host import Host
 from tests.simulation.processes import Process, ProcessKilledError
 from tests.simulation.settings import Settings
+from tests.simulation.system import LOADER
+
+with LOADER.importing():
+    from aosp_plugin.binder.driver.host import Host as PluginHost
+    from aosp_plugin.binder.provision.provisioner_socket import ProvisionerError, RequestedPhones
 
 
 class Provisioner:

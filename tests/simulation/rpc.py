@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import grpc
 
-from tests.simulation.processes import CURRENT
+from tests.simulation.processes import CURRENT, System
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -300,28 +300,28 @@ class Channel:
         return call
 
 
-class SimulatedAio:
-    """What the plugin uses of grpc.aio."""
+class SimulatedAio(System):
+    """What the plugin uses of grpc.aio. Errors and other types are the real ones."""
 
-    AioRpcError = grpc.aio.AioRpcError
-
-    def __init__(self, host: "Host") -> None:
-        self._host = host
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(grpc.aio, name)
+        assert isinstance(value, type), name
+        return value
 
     def server(self, options: Any = None) -> Server:  # noqa: ARG002 - as in grpc
         """See grpc.aio."""
-        return Server(self._host)
+        return Server(self.host)
 
     def insecure_channel(self, address: str, options: Any = None) -> Channel:  # noqa: ARG002 - as in grpc
         """See grpc.aio."""
-        return Channel(self._host, address)
+        return Channel(self.host, address)
 
 
 class SimulatedGrpc:
     """What the plugin uses of grpc; handlers and codes are the real ones."""
 
-    def __init__(self, host: "Host") -> None:
-        self.aio = SimulatedAio(host)
+    def __init__(self) -> None:
+        self.aio = SimulatedAio()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(grpc, name)

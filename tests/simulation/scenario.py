@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from aosp_plugin.framework.conditions import API_SERVER_FAILING, CLAIMS_UNSERVED, SLICES_MISSING, WITHHELD
-from aosp_plugin.framework.podresources_client import ALLOCATIONS_INTERVAL
 from tests.simulation.claims import STATE
 from tests.simulation.faults import FAULTS, Undo
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.patches import simulated
 from tests.simulation.settings import TTL
+from tests.simulation.system import LOADER, simulated
 from tests.simulation.world import OPERATOR, Signal, World
+
+with LOADER.importing():
+    from aosp_plugin.framework.conditions import API_SERVER_FAILING, CLAIMS_UNSERVED, SLICES_MISSING, WITHHELD
+    from aosp_plugin.framework.podresources_client import ALLOCATIONS_INTERVAL
 
 BOUND = 200.0
 """Seconds without a fault after which nothing may be missing: the longest interval of the plugin is 120 s, from one

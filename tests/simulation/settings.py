@@ -6,10 +6,13 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from aosp_plugin.config.values import Api
 from kubelet_standin import KubeletVersion
 from tests.simulation.containers import CDI_DIRECTORIES
 from tests.simulation.kubelet import DIRECTORY, POD_RESOURCES
+from tests.simulation.system import LOADER
+
+with LOADER.importing():
+    from aosp_plugin.config.values import Api
 
 FILE = "/etc/aosp-plugin/config.yaml"
 HOST_BINDERFS = "/run/aosp-binderfs/host"

@@ -9,18 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from aosp_plugin.backend.catalog import NO_DEVICES, RESTRICTED, TOO_FEW_DEVICES, UNLINKED
-from aosp_plugin.config.keys import Config
-from aosp_plugin.config.sources import load
-from aosp_plugin.config.values import Api
-from aosp_plugin.daemon.serve import Daemon, NodeService
-from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
-from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, CREDENTIALS_UNAVAILABLE, WITHHELD, Condition
-from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
+from tests.binder_driver import KERNEL_DEVICES
 from tests.simulation.api import ApiServer
 from tests.simulation.claims import ClaimKubelet, ClaimPod
 from tests.simulation.containers import CDI_DIRECTORIES, Tenant
-from tests.simulation.files import KERNEL_DEVICES, FileSystem, Inode
+from tests.simulation.files import FileSystem, Inode
 from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, Kubelet, Pod
 from tests.simulation.loop import SimulatedLoop, SimulatedTask
@@ -39,6 +32,17 @@ from tests.simulation.settings import (
     Settings,
     driver_of,
 )
+from tests.simulation.system import LOADER
+
+with LOADER.importing():
+    from aosp_plugin.backend.catalog import NO_DEVICES, RESTRICTED, TOO_FEW_DEVICES, UNLINKED
+    from aosp_plugin.config.keys import Config
+    from aosp_plugin.config.sources import load
+    from aosp_plugin.config.values import Api
+    from aosp_plugin.daemon.serve import Daemon, NodeService
+    from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES
+    from aosp_plugin.framework.conditions import CLAIMS_UNSERVED, CREDENTIALS_UNAVAILABLE, WITHHELD, Condition
+    from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 
 ENVIRONMENT = {
     "NODE_NAME": "node-1",

@@ -12,14 +12,14 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Never
 
 import pytest
 
 from hack import binder_devices as command
-from tests.fake_binderfs import FakeBinderfs
+from tests.binder_driver import CONTROL, KERNEL_DEVICES, check_new
 
 FILE = Path(command.__file__)
 ADD_DEVICE = command.add_device
@@ -36,6 +36,41 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+class FakeBinderfs:
+    """Files instead of binder devices, in directories that are not mounts."""
+
+    def __init__(self) -> None:
+        self.mounts: dict[str, str] = {}
+        """The source of each mount."""
+        self.calls: list[str] = []
+        """The name of each call that changes a mount: "mount" or "unmount"."""
+        self.kernel_devices: tuple[str, ...] = ()
+        """The binder devices that each mount creates (``devices=`` of the driver)."""
+        self.hook: Callable[[str], None] = lambda _step: None
+        """Called with the name of each step of the kernel."""
+
+    def mount(self, directory: str, source: str) -> None:
+        """Fill the directory as the kernel fills a new binderfs."""
+        self.hook("mount")
+        self.calls.append("mount")
+        self.mounts[directory] = source
+        for name in (CONTROL, *self.kernel_devices):
+            os.mknod(f"{directory}/{name}")
+
+    def unmount(self, directory: str) -> None:
+        """Empty the directory."""
+        self.calls.append("unmount")
+        for name in os.listdir(directory):
+            os.unlink(f"{directory}/{name}")
+        del self.mounts[directory]
+
+    def add_device(self, directory: str, name: str) -> None:
+        """Create a file with the mode that the kernel gives."""
+        check_new(name, os.listdir(directory))
+        os.mknod(f"{directory}/{name}", 0o600)
+        self.hook(f"add {name}")
 
 
 class Host:
@@ -64,7 +99,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Host:
-    host = Host(tmp_path, FakeBinderfs(monkeypatch), capsys)
+    host = Host(tmp_path, FakeBinderfs(), capsys)
     monkeypatch.setattr(command, "BINDERFS", str(host.binderfs))
     monkeypatch.setattr(command, "mount", host.kernel.mount)
     monkeypatch.setattr(command, "unmount", host.kernel.unmount)
@@ -143,7 +178,7 @@ def test_create_completes_what_an_interrupted_one_has_begun(host: Host, step: st
 
 def test_delete_completes_what_an_interrupted_one_has_begun(host: Host) -> None:
     """Also devices without links, of an interrupted creation. Devices of the kernel do not keep the binderfs."""
-    host.kernel.kernel_devices = ("binder", "hwbinder", "vndbinder")
+    host.kernel.kernel_devices = KERNEL_DEVICES
     host.run("create", "--count=6")
     (host.binderfs / "a0").unlink()
     (host.dev / "a1").unlink()

@@ -15,7 +15,7 @@ import pytest
 
 from aosp_plugin.framework import inotify
 from tests.simulation.host import OWN, Host
-from tests.simulation.processes import CURRENT, Process, SimulatedOs
+from tests.simulation.processes import CURRENT, Process, SimulatedOs, System
 
 ROOT = f"{OWN[0]}/test"
 """A place where the plugin may change files."""
@@ -56,9 +56,9 @@ class Simulated:
 
     def __init__(self) -> None:
         self.root = ROOT
-        self._host = Host(0, lambda: 0.0)
+        self._host = System.host = Host(0, lambda: 0.0)
         self._host.files.make_directories(ROOT)
-        self.os: Any = SimulatedOs(self._host)
+        self.os: Any = SimulatedOs()
         self._changes = 0
         CURRENT.set(Process(self._host, 1))
 

@@ -16,14 +16,17 @@ from unittest import mock
 
 import pytest
 
-from aosp_plugin.binder.provision import phone_mount
-from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
-from aosp_plugin.framework.dra.kubelet_service import KubeletService
-from aosp_plugin.framework.inventory import Inventory, Snapshot
-from aosp_plugin.framework.registration import Registration
-from aosp_plugin.framework.scan_loop import ScanLoop
-from tests.simulation.api import SimulatedApiClient
+from tests.simulation.api import SimulatedRequests
 from tests.simulation.scenario import Step, kind_of, run, shrunk, steps_of
+from tests.simulation.system import LOADER
+
+with LOADER.importing():
+    from aosp_plugin.binder.provision import phone_mount
+    from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+    from aosp_plugin.framework.dra.kubelet_service import KubeletService
+    from aosp_plugin.framework.inventory import Inventory, Snapshot
+    from aosp_plugin.framework.registration import Registration
+    from aosp_plugin.framework.scan_loop import ScanLoop
 
 LENGTH = 120
 SEEDS = 60
@@ -131,8 +134,8 @@ def slice_not_written_after_410() -> Iterator[None]:
     def watch(self: Any, *arguments: Any, opened: Any, **keywords: Any) -> Any:
         return original(self, *arguments, **keywords)
 
-    original = SimulatedApiClient.watch
-    with mock.patch.object(SimulatedApiClient, "watch", watch):
+    original = SimulatedRequests.watch
+    with mock.patch.object(SimulatedRequests, "watch", watch):
         yield
 
 

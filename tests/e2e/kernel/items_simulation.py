@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aosp_plugin.binder.driver import binderfs, host
 from tests.simulation import traces
 from tests.simulation.comparison import binderfs_steps, simulated_binderfs_steps
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def same_steps(_: World) -> None:
     """A simulated binderfs answers each call as that of this kernel."""
-    steps = binderfs_steps("/run")
+    steps = binderfs_steps("/run", binderfs, host)
     traces.show("binderfs", steps)
     different = traces.differences(steps, simulated_binderfs_steps())
     assert not different, "; ".join(different)
