@@ -96,7 +96,11 @@ test-bench: $(VENV)/.installed
 test-kubelet: test-%: $(VENV)/.installed
 	$(BIN)/python -m tests.e2e.$* $(if $(filter core,$(ITEMS)),-m core) $(PYTEST)
 
-test-deploy test-kernel test-apiserver test-cluster: test-%: $(VENV)/.installed
+# The first run builds tools for longer than a test may take otherwise.
+test-deploy: $(VENV)/.installed
+	$(BIN)/pytest -p no:randomly -v --timeout 3600 $(if $(filter core,$(ITEMS)),-m core) $(PYTEST) tests/e2e/deploy
+
+test-kernel test-apiserver test-cluster: test-%: $(VENV)/.installed
 	$(BIN)/python -m tests.e2e.$* --items $(ITEMS) $(if $(KEEP),--keep)
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"

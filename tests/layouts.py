@@ -1,6 +1,6 @@
 """Where Kubernetes distributions have the directories that the plugin mounts, according to their documents and sources.
 
-No distribution has been run: tests/e2e/deploy/items_distributions.py compares what the chart renders with the values of
+No distribution has been run: tests/e2e/deploy/test_distributions.py compares what the chart renders with the values of
 a distribution with these facts.
 """
 

@@ -20,7 +20,7 @@ from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.scenes import containers, restore
 from tests.e2e.cluster.systemd_guest import SystemdGuest
 from tests.e2e.common.report import say
-from tests.e2e.deploy.items_unit import PHONES, SYSTEMD, UNIT
+from tests.e2e.deploy.parts import PHONES, SYSTEMD, UNIT
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import EnteredDaemon
 from tests.e2e.kubelet.waiting import until

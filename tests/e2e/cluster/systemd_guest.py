@@ -12,8 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster.guest import ENVIRONMENT, SLOW, GuestMachine, GuestRuntime
-from tests.e2e.deploy.items_unit import PHONES, PROGRAM, SYSTEMD, UNIT
-from tests.e2e.deploy.parts import DEPLOY
+from tests.e2e.deploy.parts import DEPLOY, PHONES, PROGRAM, SYSTEMD, UNIT
 from tests.e2e.kernel import initrd
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import TAIL, Daemon

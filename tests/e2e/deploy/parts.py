@@ -12,12 +12,9 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.common import golang
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
@@ -25,6 +22,12 @@ DEPLOY: Final = PROJECT / "deploy"
 CHART: Final = DEPLOY / "chart"
 KUBERNETES: Final = PROJECT / "tests" / "e2e" / "kubernetes"
 """The module of Kubernetes, Helm and kustomize: its go.mod pins the newest versions that Go 1.24 builds."""
+
+SYSTEMD: Final = DEPLOY / "systemd"
+UNIT: Final = "aosp-device-plugin.service"
+PHONES: Final = "aosp-phones.service"
+PROGRAM: Final = "/usr/local/bin/aosp-plugin"
+"""The program of both units."""
 
 PROMETHEUS: Final = "v0.307.3"
 ALERTMANAGER: Final = "v0.28.1"
@@ -47,17 +50,6 @@ def run(*command: str, text: str | None = None, seconds: float = 120, cwd: Path 
     messages = (result.stderr or result.stdout).strip()[-2000:]
     assert result.returncode == 0, f"{Path(command[0]).name} {' '.join(command[1:3])}: {result.returncode}: {messages}"
     return result.stdout
-
-
-def refuses(call: Callable[[], object], *texts: str) -> None:
-    """Check that a call fails with a message that has these texts."""
-    try:
-        call()
-    except AssertionError as error:
-        missing = [text for text in texts if text not in str(error)]
-        assert not missing, f"refused for another reason than {missing}: {error}"  # noqa: PT017 - no pytest here
-        return
-    raise AssertionError(f"accepted, but should be refused: {texts}")
 
 
 def kubernetes() -> str:
@@ -89,24 +81,11 @@ def validator() -> str:
     return str(golang.build("validate", KUBERNETES, "./validate", sources=[KUBERNETES / "validate"]) / "validate")
 
 
-def promtool() -> str:
-    """Return promtool."""
-    return _of_prometheus("prometheus", PROMETHEUS, "promtool")
-
-
-def prometheus() -> str:
-    """Return Prometheus."""
-    return _of_prometheus("prometheus", PROMETHEUS, "prometheus")
-
-
-def alertmanager() -> str:
-    """Return Alertmanager."""
-    return _of_prometheus("alertmanager", ALERTMANAGER, "alertmanager")
-
-
-def _of_prometheus(repository: str, version: str, program: str) -> str:
-    """Return a program, built in a module of its own because it requires other versions than Kubernetes does."""
-    path = f"github.com/prometheus/{repository}"
+def of_prometheus(program: str) -> str:
+    """Return promtool, prometheus or alertmanager, built in a module of its own: Kubernetes has other versions."""
+    alertmanager = program == "alertmanager"
+    path = f"github.com/prometheus/{'alertmanager' if alertmanager else 'prometheus'}"
+    version = ALERTMANAGER if alertmanager else PROMETHEUS
     with tempfile.TemporaryDirectory() as directory:
         module = Path(directory)
         (module / "go.mod").write_text(f"module tool\n\ngo 1.24.0\n\nrequire {path} {version}\n")
@@ -114,16 +93,9 @@ def _of_prometheus(repository: str, version: str, program: str) -> str:
         return str(golang.build(program, module, f"{path}/cmd/{program}") / program)
 
 
-def dashboard_checker() -> str:
-    """Return the program that checks dashboards with Grafana's types."""
-    module = HERE / "dashboard"
-    return str(golang.build("dashboard", module, ".", sources=[module / "main.go"]) / "dashboard")
-
-
-def cdi_reader() -> str:
-    """Return the program that reads CDI specs with the library of container runtimes."""
-    module = HERE / "cdi"
-    return str(golang.build("cdi", module, ".", sources=[module / "main.go"]) / "cdi")
+def checker(name: str) -> str:
+    """Return the Go program of a directory here: ``dashboard`` or ``cdi``."""
+    return str(golang.build(name, HERE / name, ".", sources=[HERE / name / "main.go"]) / name)
 
 
 def operator_crds() -> Path:

@@ -1,44 +1,38 @@
-"""A systemd as process 1 of a sandbox, which runs the unit. ``items_service`` has the items.
+"""A systemd as process 1 of a sandbox, which runs the unit, and commands in it.
 
-``python -m tests.e2e.deploy.service FILE PROGRAM`` is the sandbox's first process: it sets up the sandbox, starts
-the items in a child, which writes their results to FILE, and becomes systemd. The unit runs the single file that ``make
-release`` builds, with this Python. A drop-in allows reading homes and /tmp, and shortens the watchdog.
+``python -m tests.e2e.deploy.service PROGRAM`` is the sandbox's first process: it sets up the sandbox and becomes
+systemd. The unit runs the single file that ``make release`` builds, with this Python. A drop-in allows reading homes
+and /tmp, and shortens the watchdog.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hack.release import single_file, source
-from tests.e2e.common import cache
 from tests.e2e.common.packages import MissingError
 from tests.e2e.common.report import say
-from tests.e2e.deploy.items_unit import PROGRAM, SYSTEMD, UNIT
-from tests.e2e.deploy.parts import DEPLOY, PROJECT, run
+from tests.e2e.deploy.parts import DEPLOY, PROGRAM, PROJECT, SYSTEMD, UNIT, run
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.e2e.common.report import Report
-
 DEVICES: Final = Path("/run/nodes")
 """The directory of the stand-ins; /dev is the machine's."""
 KUBELET: Final = Path("/var/lib/kubelet")
+PLUGINS: Final = KUBELET / "device-plugins"
 WATCHDOG: Final = 10
 """Seconds."""
-LIMIT: Final = 600.0
-"""The time limit for all items, in seconds."""
+RESOURCE: Final = "aosp.io/binder"
 
 _MANAGER: Final = "/lib/systemd/systemd"
 _CONFIG: Final = Path("/run/config.yaml")
@@ -47,39 +41,101 @@ _TARGETS: Final = ("sysinit", "basic", "shutdown", "network", "local-fs", "multi
 _UNSHARE: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup", "--mount-proc")
 
 
-def check(report: Report) -> None:
-    """Run the items in the sandbox, and report the results. Raises MissingError if a sandbox is impossible."""
+class Sandbox:
+    """The sandbox with this first process, as this machine's PID."""
+
+    def __init__(self, init: int) -> None:
+        self._root = Path(f"/proc/{init}/root")
+        self.enter: Final = ("nsenter", f"--target={init}", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup")
+        """Words before a command, which then runs in the sandbox."""
+
+    def run(self, *command: str) -> str:
+        """Run a command in the sandbox and return its output. Raises AssertionError with its messages if it fails."""
+        return run(*self.enter, *command)
+
+    def path(self, path: str | Path) -> Path:
+        """Return the path of a file of the sandbox."""
+        return self._root / str(path).lstrip("/")
+
+    def show(self, *names: str) -> dict[str, str]:
+        """Return properties of the service."""
+        lines = self.run("systemctl", "show", UNIT, f"--property={','.join(names)}").splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    def wait(self, **expected: str) -> None:
+        """Wait until the service has these properties."""
+
+        def reached() -> bool:
+            properties = self.show(*expected)
+            assert properties == expected, f"{properties}"
+            return True
+
+        until(reached, f"{expected}")
+
+    def pid(self) -> str:
+        """Return the PID of the service's main process, in the sandbox."""
+        return self.show("MainPID")["MainPID"]
+
+    def status(self) -> dict[str, str]:
+        """Return /proc/PID/status of the main process."""
+        lines = self.run("cat", f"/proc/{self.pid()}/status").splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    def configure(self, keys: str = "") -> None:
+        """Write the configuration with additional keys."""
+        _configure(self.path(_CONFIG), keys)
+
+    def drop_in(self, name: str, text: str) -> None:
+        """Write a drop-in, which systemd reads with the unit."""
+        self.path(_UNITS / f"{UNIT}.d" / name).write_text(text)
+
+    @contextlib.contextmanager
+    def kubelet(self) -> Iterator[None]:
+        """Run a stand-in kubelet, from when it can allocate the three devices."""
+        command = (*self.enter, sys.executable, "-m", "kubelet_standin", str(PLUGINS))
+        with subprocess.Popen(
+            command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"wait {RESOURCE} 3\n")
+            process.stdin.flush()
+            events = []
+            while '"event": "allocatable"' not in (line := process.stdout.readline()):
+                events.append(line)
+                assert line, events
+            yield
+            process.stdin.write("quit\n")
+
+
+@contextlib.contextmanager
+def sandbox(directory: Path) -> Iterator[Sandbox]:
+    """Run systemd in a sandbox, until the unit is there. Raises MissingError if a sandbox is impossible."""
     if os.geteuid() != 0 or not os.path.exists(_MANAGER) or not shutil.which("unshare"):
         raise MissingError("a systemd in a sandbox requires root, systemd and unshare")
-    # Not at the same time as tests/e2e/kubelet, which mounts file systems at the same paths.
-    with cache.exclusive("sandbox"), tempfile.TemporaryDirectory() as directory, _clean_up():
-        results, log = Path(directory, "results"), Path(directory, "log")
-        arguments = (sys.executable, "-m", __name__, str(results), str(_program(Path(directory))))
-        command = ("unshare", *_UNSHARE, "--propagation", "private", *arguments)
-        with log.open("wb") as out:
-            process = subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    log = directory / "log"
+    command = ("unshare", *_UNSHARE, "--propagation", "private", sys.executable, "-m", __name__, _program(directory))
+    with _clean_up(), log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        try:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
             try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(LIMIT)
-            finally:
-                process.kill()
-                process.wait()
-        if not results.exists():
-            raise MissingError(f"no systemd as process 1 of a sandbox: {log.read_text(errors='replace')[-300:]!r}")
-        messages = [json.loads(line) for line in results.read_text().splitlines()]
-    for title, seconds, detail in messages:
-        if detail:
-            report.not_ok(title, detail)
-        elif title:
-            report.ok(title, seconds)
-    if not messages or messages[-1][0]:
-        report.not_ok("The items in the sandbox run to their end", f"no result after {len(messages)} items")
+                found = Sandbox(int(until(children.read_text, "a process in the sandbox").split()[0]))
+                until(lambda: UNIT in found.run("systemctl", "list-units", "--all", UNIT), "systemd answers")
+            except AssertionError as error:
+                messages = log.read_text(errors="replace")[-300:]
+                raise MissingError(f"no systemd as process 1 of a sandbox: {error}, {messages!r}") from error
+            yield found
+        finally:
+            process.kill()
+            process.wait()
 
 
-def _program(directory: Path) -> Path:
-    """Build the single file for this version of Python."""
+def _program(directory: Path) -> str:
+    """Build the single file for this version of Python, and return its path."""
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={directory}", str(PROJECT))
-    return single_file.build(source.read(PROJECT), directory, [f"{sys.version_info.major}.{sys.version_info.minor}"])
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return str(single_file.build(source.read(PROJECT), directory, [version]))
 
 
 @contextlib.contextmanager
@@ -111,7 +167,7 @@ def _removed(path: Path) -> bool:
 
 
 def main() -> None:
-    """Set up the sandbox, start the items, and become systemd."""
+    """Set up the sandbox, and become systemd."""
     for path in ("/run", "/var/cache", str(KUBELET)):
         run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", path)
     subprocess.run(("umount", "--recursive", "/sys/fs/cgroup"), check=False, capture_output=True)
@@ -119,20 +175,19 @@ def main() -> None:
     # As on a host, later mounts appear in the service's mount namespace.
     run("mount", "--make-rshared", "/")
     run("ip", "link", "set", "lo", "up")
-    _set_up(f"{sys.executable} {sys.argv[2]}")
-    subprocess.Popen((sys.executable, "-m", "tests.e2e.deploy.items_service", sys.argv[1]), cwd=PROJECT)
+    _set_up(f"{sys.executable} {sys.argv[1]}")
     os.environ.update(container="sandbox", SYSTEMD_UNIT_PATH=str(_UNITS), SYSTEMD_PROC_CMDLINE="")
     os.execv(_MANAGER, (_MANAGER, "--system", "--unit=multi-user.target", "--log-target=console"))  # noqa: S606
 
 
 def _set_up(program: str) -> None:
     """Create stand-ins, configuration, units with this program, and the kubelet's directory."""
-    (KUBELET / "device-plugins").mkdir(mode=0o750)
+    PLUGINS.mkdir(mode=0o750)
     for path in (DEVICES, _UNITS / f"{UNIT}.d"):
         path.mkdir(parents=True)
     for number in range(3):
         os.mknod(DEVICES / f"aosp_binder{number}", 0o20666, os.makedev(1, 3))
-    configure()
+    _configure(_CONFIG)
     for name in _TARGETS:
         wants = f"Wants={UNIT}\n" if name == "multi-user" else ""
         (_UNITS / f"{name}.target").write_text(f"[Unit]\nDefaultDependencies=no\n{wants}")
@@ -141,18 +196,14 @@ def _set_up(program: str) -> None:
         assert name in text, f"{name} is not in the unit"
         text = text.replace(name, replacement)
     (_UNITS / UNIT).write_text(text)
-    drop_in("sandbox.conf", f"[Service]\nProtectHome=read-only\nPrivateTmp=no\nWatchdogSec={WATCHDOG}\n")
+    own = f"[Service]\nProtectHome=read-only\nPrivateTmp=no\nWatchdogSec={WATCHDOG}\n"
+    (_UNITS / f"{UNIT}.d" / "sandbox.conf").write_text(own)
 
 
-def configure(keys: str = "") -> None:
+def _configure(path: Path, keys: str = "") -> None:
     """Write the configuration of deploy/base for the stand-ins, with additional keys."""
     text = (DEPLOY / "base" / "config.yaml").read_text().replace("\nverify: binder\n", "\nverify: char\n")
-    _CONFIG.write_text(f"{text}\ndevice_dir: {DEVICES}\n{keys}")
-
-
-def drop_in(name: str, text: str) -> None:
-    """Write a drop-in, which systemd reads with the unit."""
-    (_UNITS / f"{UNIT}.d" / name).write_text(text)
+    path.write_text(f"{text}\ndevice_dir: {DEVICES}\n{keys}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Items: alert rules, metrics and dashboard, checked with promtool."""
+"""Alert rules, metrics and dashboard, checked with promtool."""
 
 from __future__ import annotations
 
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -15,12 +15,12 @@ from prometheus_client.samples import Sample
 from aosp_plugin.framework.backend import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.metrics import Metrics
-from tests.e2e.deploy import parts
-from tests.e2e.deploy.parts import CHART, HERE, refuses, run
+from tests.e2e.deploy.conftest import Tool
+from tests.e2e.deploy.parts import CHART, HERE
 from tests.reports import state_metrics
 
 FILES: Final = CHART / "files"
-STATES: Final = HERE / "alerts.yaml"
+STATES: Final = yaml.safe_load((HERE / "alerts.yaml").read_text())
 RESOURCE: Final = "aosp.io/binder"
 DEVICES: Final = 10
 _FIRING: Final = """group by (alertname) (ALERTS{alertstate="firing"}
@@ -28,20 +28,19 @@ _FIRING: Final = """group by (alertname) (ALERTS{alertstate="firing"}
 """The alerts that fire; an alert about a node counts only if it names the node."""
 
 
-def rules() -> None:
-    """promtool accepts the alert rules."""
-    run(parts.promtool(), "check", "rules", "--lint=all", "--lint-fatal", str(FILES / "rules.yaml"))
+def test_promtool_accepts_the_alert_rules(promtool: Tool) -> None:
+    promtool("check", "rules", "--lint=all", "--lint-fatal", str(FILES / "rules.yaml"))
 
 
-def alerts() -> None:
-    """In each state of alerts.yaml exactly its alerts fire, on the series that the plugin exposes."""
-    states = yaml.safe_load(STATES.read_text())
-    require(states)
-    stopped = states["the kubelet is stopped"]
-    refuses(lambda: require({"other alerts": {**stopped, "alerts": {26: []}}}), "AospPluginNotRegistered")
+def test_in_each_state_of_alerts_yaml_exactly_its_alerts_fire(promtool: Tool, tmp_path: Path) -> None:
+    """On the series that the plugin exposes."""
+    _require(STATES, promtool, tmp_path)
+    stopped = STATES["the kubelet is stopped"]
+    with pytest.raises(AssertionError, match="AospPluginNotRegistered"):
+        _require({"other alerts": {**stopped, "alerts": {26: []}}}, promtool, tmp_path)
 
 
-def require(states: dict[str, Any]) -> None:
+def _require(states: dict[str, Any], promtool: Tool, directory: Path) -> None:
     """Check which alerts fire in states. Raises AssertionError with promtool's messages."""
     tests = [
         {
@@ -63,11 +62,9 @@ def require(states: dict[str, Any]) -> None:
         }
         for name, state in states.items()
     ]
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "alerts.yaml")
-        content = {"rule_files": [str(FILES / "rules.yaml")], "evaluation_interval": "1m", "tests": tests}
-        path.write_text(yaml.safe_dump(content))
-        run(parts.promtool(), "test", "rules", str(path))
+    content = {"rule_files": [str(FILES / "rules.yaml")], "evaluation_interval": "1m", "tests": tests}
+    (directory / "alerts.yaml").write_text(yaml.safe_dump(content))
+    promtool("test", "rules", str(directory / "alerts.yaml"))
 
 
 def _series(process: dict[str, Any], instance: str) -> list[dict[str, str]]:
@@ -116,39 +113,29 @@ def _healthy(resource: str) -> list[Sample]:
     return [*exposed, Sample("up", {}, 1)]
 
 
-def names() -> None:
-    """promtool accepts the metrics' names, units and help, and rejects a counter without _total."""
+def test_promtool_accepts_names_units_and_help_of_the_metrics(promtool: Tool) -> None:
+    """And refuses a counter without _total."""
     metrics = Metrics("aosp_plugin")
     metrics.add(RESOURCE)
     text = metrics.exposition()[1].decode()
-    run(parts.promtool(), "check", "metrics", text=text)
-    wrong = text.replace("aosp_plugin_scans_total", "aosp_plugin_scans")
-    refuses(
-        lambda: run(parts.promtool(), "check", "metrics", text=wrong), 'counter metrics should have "_total" suffix'
-    )
+    promtool("check", "metrics", text=text)
+    with pytest.raises(AssertionError, match='counter metrics should have "_total" suffix'):
+        promtool("check", "metrics", text=text.replace("aosp_plugin_scans_total", "aosp_plugin_scans"))
 
 
-def dashboard() -> None:
-    """promtool parses all expressions of the dashboard."""
+def test_promtool_parses_the_expressions_of_the_dashboard(promtool: Tool, tmp_path: Path) -> None:
     panels = json.loads((FILES / "dashboard.json").read_text())["panels"]
-    texts = [
-        target["expr"].replace("$__rate_interval", "5m") for panel in panels for target in panel.get("targets", ())
-    ]
-    expressions = [re.sub(r"\$\w+", ".*", text) for text in texts]
-    assert len(expressions) > 20, f"{len(expressions)} expressions"
+    texts = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    expressions = [re.sub(r"\$\w+", ".*", text.replace("$__rate_interval", "5m")) for text in texts]
+    assert len(expressions) > 20
     recorded = [{"record": f"expression:{number}", "expr": text} for number, text in enumerate(expressions)]
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "rules.yaml")
-        path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
-        run(parts.promtool(), "check", "rules", "--lint=none", str(path))
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
+    promtool("check", "rules", "--lint=none", str(path))
 
 
-def dashboard_is_grafanas() -> None:
-    """Grafana's own types take the dashboard, and refuse a misspelled field."""
+def test_the_types_of_grafana_take_the_dashboard_and_refuse_a_misspelled_field(dashboard_checker: Tool) -> None:
     text = (FILES / "dashboard.json").read_text()
-    run(parts.dashboard_checker(), text=text)
-    wrong = text.replace('"fillOpacity"', '"fillOpacities"')
-    refuses(lambda: run(parts.dashboard_checker(), text=wrong), "unexpected field 'fillOpacities'")
-
-
-ITEMS = (rules, alerts, names, dashboard, dashboard_is_grafanas)
+    dashboard_checker(text=text)
+    with pytest.raises(AssertionError, match="unexpected field 'fillOpacities'"):
+        dashboard_checker(text=text.replace('"fillOpacity"', '"fillOpacities"'))

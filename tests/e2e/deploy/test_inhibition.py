@@ -1,11 +1,10 @@
-"""Item: the alerts of running plugins in Prometheus and Alertmanager."""
+"""The alerts of running plugins in Prometheus and Alertmanager."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-import tempfile
 import textwrap
 import urllib.request
 from functools import partial
@@ -14,9 +13,9 @@ from typing import Any, Final
 
 import yaml
 
-from tests.e2e.deploy import parts
-from tests.e2e.deploy.manifests import VALUES, charted, the
-from tests.e2e.deploy.parts import PROJECT
+from tests.e2e.deploy.conftest import Render
+from tests.e2e.deploy.manifests import the
+from tests.e2e.deploy.parts import PROJECT, of_prometheus
 from tests.e2e.kubelet.processes import Daemon
 from tests.e2e.kubelet.waiting import until
 from tests.support import free_port
@@ -24,23 +23,23 @@ from tests.support import free_port
 NODES: Final = ("n1", "n2", "n3")
 OTHER: Final = "n4"
 """A node with another resource."""
-_AT_ONCE: Final = ("--set", "prometheusRule.customRules.AospPluginNotRegistered.for=0s")
+_AT_ONCE: Final = "prometheusRule.customRules.AospPluginNotRegistered.for=0s"
 
 
-def fleet_alert_inhibits() -> None:
-    """Alertmanager mutes the alerts of plugins without a kubelet with monitoring.md's rules, and only with them.
-
-    It mutes those of the fleet's resource, but not those of other resources.
-    """
+def test_alertmanager_mutes_alerts_of_plugins_with_the_rules_of_monitoring_md_only(
+    charted: Render, short_directory: Path
+) -> None:
+    """It mutes those of the fleet's resource, but not those of other resources."""
+    prometheus, alertmanager = of_prometheus("prometheus"), of_prometheus("alertmanager")
     document = (PROJECT / "docs" / "monitoring.md").read_text()
     rules = yaml.safe_load(textwrap.dedent(document[document.index("    inhibit_rules:") :].split("\n\n")[0]))
     managers: dict[str, tuple[dict[str, Any], str]] = {"with rules": (rules, "suppressed"), "without": ({}, "active")}
     at = {name: f"127.0.0.1:{free_port()}" for name in (*NODES, OTHER, *managers, "prometheus")}
-    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
 
         def start(name: str, *command: str, **files: object) -> None:
             """Start a program in a directory of its own, with these YAML files."""
-            path = Path(directory, name)
+            path = short_directory / name
             path.mkdir()
             for option, content in files.items():
                 (path / option).write_text(yaml.safe_dump(content))
@@ -52,19 +51,19 @@ def fleet_alert_inhibits() -> None:
         for name in NODES:
             start(name, *plugin, f"--listen={at[name]}")
         start(OTHER, *plugin, f"--listen={at[OTHER]}", "--resource-name=aosp.io/other")
-        manager = (parts.alertmanager(), "--config.file={}/config", "--storage.path={}")
+        manager = (alertmanager, "--config.file={}/config", "--storage.path={}")
         for name, (inhibiting, _) in managers.items():
             config = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}], **inhibiting}
             start(name, *manager, "--cluster.listen-address=", f"--web.listen-address={at[name]}", config=config)
         plugins = [{"targets": [at[name]], "labels": {"node": name}} for name in (*NODES, OTHER)]
         start(
             "prometheus",
-            parts.prometheus(),
+            prometheus,
             "--config.file={}/config",
             "--storage.tsdb.path={}",
             f"--web.listen-address={at['prometheus']}",
             "--rules.alert.resend-delay=1s",
-            rules=the("PrometheusRule", charted(*VALUES["everything"], *_AT_ONCE))["spec"],
+            rules=the("PrometheusRule", charted("everything", _AT_ONCE))["spec"],
             config={
                 "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
                 "rule_files": ["rules"],
