@@ -87,7 +87,6 @@ test-faults: $(VENV)/.installed
 	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/faults
 
 test-browser: $(VENV)/.installed
-	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/pytest tests/browser
 
 test-bench: $(VENV)/.installed

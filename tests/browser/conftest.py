@@ -1,50 +1,49 @@
-"""The browser for all tests of the page, and a summary of measured times at the end of the run."""
+"""The browser for all tests of the page."""
 
 from __future__ import annotations
 
-import os
-import statistics
-from typing import TYPE_CHECKING
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
-from tests.browser import chromium
+from tests.e2e.common import packages
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+FLAGS = (
+    "headless",
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-sync",
+    "disable-dev-shm-usage",
+    "force-device-scale-factor=1",
+    "force-color-profile=srgb",
+    "window-size=1500,2800",  # the whole page fits, because its header covers what is scrolled below it
+)
 
-    from selenium.webdriver import Chrome
 
-TIMES = pytest.StashKey[dict[str, list[float]]]()
+def programs() -> list[str]:
+    """Return the paths of the browser and of its driver, of which none may be missing."""
+    names = (("chromium", "chromium-browser", "google-chrome"), ("chromedriver",))
+    return [path for each in names if (path := next(filter(None, map(shutil.which, each)), None))]
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Chrome]:
-    """Run a browser; without one, the tests are skipped."""
-    programs = chromium.find()
-    if programs is None:
-        pytest.skip(chromium.MISSING)
-    with chromium.started(programs) as browser:
-        yield browser
-
-
-@pytest.fixture
-def measured(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
-    """Return a function that records how many seconds something took."""
-    times = request.config.stash.setdefault(TIMES, {})
-
-    def record(label: str, seconds: float) -> None:
-        times.setdefault(label, []).append(seconds)
-
-    return record
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the measured times and the load of the machine."""
-    times = config.stash.get(TIMES, {})
-    if times:
-        terminalreporter.section("the page with 10,000 devices (target: one second)")
-        for label, seconds in sorted(times.items()):
-            figures = f"median {statistics.median(seconds) * 1000:5.0f} ms, maximum {max(seconds) * 1000:5.0f} ms"
-            terminalreporter.write_line(f"{figures} of {len(seconds):2}: {label}")
-        terminalreporter.write_line(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """Run a browser with a temporary profile. On a machine that cannot have one, the tests are skipped."""
+    if len(programs()) < 2:
+        packages.install(("chromium", "chromium-driver"))
+    options = ChromeOptions()
+    options.binary_location, driver = programs()
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    profile: Path = tmp_path_factory.mktemp("chromium")
+    for argument in (*FLAGS, f"user-data-dir={profile}"):
+        options.add_argument(f"--{argument}")
+    browser = Chrome(options=options, service=ChromeService(driver))
+    yield browser
+    browser.quit()

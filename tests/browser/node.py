@@ -9,20 +9,16 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import threading
+import time
 import urllib.request
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kubelet_standin import Container, Kubelet, Pod, PodResources
-from tests.support import RESOURCE, DeviceDirectory, free_port
-
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from tests.support import RESOURCE, DeviceDirectory, Serve, free_port
 
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting, on a busy machine."""
@@ -31,43 +27,25 @@ PATIENCE = 60.0
 class Node(DeviceDirectory):
     """The node. Its devices are files that tests create and remove."""
 
-    def __init__(
-        self,
-        directory: str,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        pod_resources: bool,
-        namespaces: Mapping[str, str] = {},
-    ) -> None:
-        """``pod_resources``: whether the kubelet serves the podresources API.
-
-        ``namespaces`` are those of pods by name; others are in the namespace default.
-        """
+    def __init__(self, directory: str, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        """``run`` runs a coroutine in the kubelet's event loop."""
         super().__init__(Path(directory, "dev"))
-        self._loop = loop
-        # Writing checkpoints would slow down the measurements.
+        self.run = run
         self.kubelet = Kubelet(os.path.join(directory, "k"))
-        self._pod_resources = (
-            PodResources(self.kubelet, os.path.join(directory, "pods.sock"), namespaces) if pod_resources else None
-        )
-        self._process: asyncio.subprocess.Process | None = None
-        self.port = free_port()
-        self._environment = os.environ | {
-            "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, "pods.sock"),
+        self.pods_socket = os.path.join(directory, "pods.sock")
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}/"
+        self.plugin = self.serve("--listen", f"127.0.0.1:{port}")
+
+    def serve(self, *flags: str) -> Serve:
+        """Return a plugin with these flags; it is not started."""
+        environment = {
+            "AOSP_PLUGIN_POD_RESOURCES_SOCKET": self.pods_socket,
             "AOSP_PLUGIN_MISSING_DEVICE_TTL": "3600",  # the tests of a busy machine take longer than the default
             "NODE_NAME": "phone-node-07",
         }
-
-    @property
-    def url(self) -> str:
-        """URL of the page."""
-        return f"http://127.0.0.1:{self.port}/"
-
-    @property
-    def pid(self) -> int:
-        """Process ID of the plugin."""
-        assert self._process is not None
-        return self._process.pid
+        quiet = asyncio.subprocess.DEVNULL
+        return Serve(self, self.kubelet.directory, *flags, environment=environment, stderr=quiet)
 
     def report(self) -> dict[str, Any]:
         """Return the status report of the first resource."""
@@ -75,9 +53,11 @@ class Node(DeviceDirectory):
             report: dict[str, Any] = json.load(answer)["resources"][0]
         return report
 
-    def path(self, number: int) -> str:
-        """Return the path of a device."""
-        return str(self.directory / f"aosp_binder{number}")
+    def reports(self, condition: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait until the report of the first resource fulfils a condition."""
+        end = time.monotonic() + PATIENCE
+        while not condition(report := self.report()):
+            assert time.monotonic() < end, report["counts"]
 
     def listed(self, count: int) -> None:
         """Wait until the kubelet has this many allocatable devices."""
@@ -94,74 +74,29 @@ class Node(DeviceDirectory):
         ids: Sequence[str] = admitted.containers["android"].device_ids[RESOURCE]
         return ids
 
-    @contextlib.contextmanager
-    def second_plugin(self) -> Iterator[None]:
-        """Run another plugin of the resource."""
-        flags = ["--device-dir", str(self.directory), "--kubelet-dir", self.kubelet.directory, "--verify", "file"]
-        command = [sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", ""]
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: S603 - our own
-            yield
-            process.terminate()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send the plugin a signal."""
-        os.kill(self.pid, number)
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in the kubelet's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * PATIENCE)
-
-    async def start(self) -> None:
-        """Start kubelet and plugin."""
-        await self.kubelet.start()
-        if self._pod_resources:
-            await self._pod_resources.__aenter__()
-        await self.start_plugin()
-
-    async def start_plugin(self) -> None:
-        """Start the plugin, for the first time or again."""
-        flags = ["--device-dir", str(self.directory), "--kubelet-dir", self.kubelet.directory, "--verify", "file"]
-        self._process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", f"127.0.0.1:{self.port}"],
-            env=self._environment,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-
-    async def stop_plugin(self) -> None:
-        """Stop the plugin."""
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.terminate()
-        await self._process.wait()
-
-    async def stop(self) -> None:
-        """Stop kubelet and plugin."""
-        await self.stop_plugin()
-        if self._pod_resources:
-            await self._pod_resources.__aexit__(None, None, None)
-        await self.kubelet.stop()
-
 
 @contextlib.contextmanager
-def running(count: int, *, pod_resources: bool = True, namespaces: Mapping[str, str] = {}) -> Iterator[Node]:
-    """Run a node with ``count`` devices. The other arguments are those of ``Node``."""
+def running(count: int, *, pod_resources: bool = True) -> Iterator[Node]:
+    """Run a node with ``count`` devices. ``pod_resources``: whether the kubelet serves the podresources API."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(2 * PATIENCE)
+
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        node = Node(
-            directory,
-            loop,
-            pod_resources=pod_resources,
-            namespaces=namespaces,
-        )
+        node, stack = Node(directory, run), contextlib.AsyncExitStack()
         node.add(*range(count))
         try:
-            node.run(node.start())
+            run(stack.enter_async_context(node.kubelet))
+            if pod_resources:
+                run(stack.enter_async_context(PodResources(node.kubelet, node.pods_socket, {})))
+            run(stack.enter_async_context(node.plugin))
             node.listed(count)
             yield node
         finally:
-            node.run(node.stop())
+            run(stack.aclose())
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
