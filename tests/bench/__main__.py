@@ -19,15 +19,13 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--before", metavar="DIRECTORY", help="Also measure this plugin from another checkout.")
 @click.option("--plugin", "further", multiple=True, metavar="NAME=COMMAND", help="Also measure another plugin.")
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Repetitions of all measures.")
 @click.option("--quick", is_flag=True, help="Run a quarter of the rounds.")
-def run(before: str | None, further: tuple[str, ...], repeat: int, quick: bool) -> None:  # noqa: FBT001 - click passes it by name
+def run(further: tuple[str, ...], repeat: int, quick: bool) -> None:  # noqa: FBT001 - click passes it by name
     """Print the figures with 1,200 and with 10,000 devices as tables, beside their targets."""
     participants = [contestants.PLUGIN]
     try:
-        participants += [contestants.before(before)] if before else []
         participants += map(contestants.parse, further)
     except ValueError as error:
         raise click.UsageError(str(error)) from None

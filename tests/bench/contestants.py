@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OURS = "aosp-plugin"
-BEFORE = "before"
 EMPTY = "empty handler"
 
 
@@ -57,25 +54,11 @@ EMPTY_HANDLERS = tuple(
 
 
 def parse(text: str) -> Contestant:
-    """Return the contestant for ``NAME=COMMAND``. Raises ValueError."""
+    """Return the contestant for ``NAME=COMMAND``, which may begin with variables as in a shell. Raises ValueError.
+
+    With PYTHONSAFEPATH=1 and PYTHONPATH, ``python -m aosp_plugin`` is the plugin of another checkout.
+    """
     name, equals, command = text.partition("=")
     if not (name and equals and command):
         raise ValueError(f"{text!r} is not NAME=COMMAND")
     return Contestant(name, command)
-
-
-def before(checkout: str) -> Contestant:
-    """Return this project's plugin from another checkout. Raises ValueError if that has no plugin.
-
-    PYTHONSAFEPATH is necessary because ``python -m`` prefers the current directory to PYTHONPATH.
-    """
-    checkout = os.path.realpath(checkout)
-    environment = {"PYTHONSAFEPATH": "1", "PYTHONPATH": checkout}
-    command = [sys.executable, "-c", "import aosp_plugin; print(aosp_plugin.__file__)"]
-    result = subprocess.run(  # noqa: S603 - our own
-        command, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
-    if not result.stdout.startswith(checkout + os.sep):
-        raise ValueError(f"{checkout} has no package aosp_plugin")
-    prefix = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
-    return Contestant(BEFORE, f"{prefix} {_SERVE}")

@@ -45,8 +45,8 @@ def measure(trials: Sequence[Trial], count: int, divisor: int = 1) -> Mapping[st
         found["rss"] = in_turns(trials, 1, memory)
         found["idle"] = idle(trials, 30 / divisor)
         found["allocate"] = in_turns(trials, 24 // divisor, allocation)
-        found["appears"] = in_turns(busy, 20 // divisor, lambda trial: appears(trial, count))
-        found["vanishes"] = in_turns(busy, 20 // divisor, lambda trial: vanishes(trial, count))
+        found["appears"] = in_turns(busy, 20 // divisor, lambda trial: change(trial, count, appears=True))
+        found["vanishes"] = in_turns(busy, 20 // divisor, lambda trial: change(trial, count, appears=False))
         found["restart_cleaned"] = in_turns(busy, 8 // divisor, lambda trial: restart(trial, count, cleans=True))
         found["restart_replaced"] = in_turns(busy, 8 // divisor, lambda trial: restart(trial, count, cleans=False))
     return found
@@ -137,24 +137,18 @@ def allocation(trial: Trial) -> float:
     return statistics.median(durations) * 1e3
 
 
-def appears(trial: Trial, count: int) -> float:
-    """Return the time from the creation of a device to the message, and remove the device."""
+def change(trial: Trial, count: int, *, appears: bool) -> float:
+    """Return the time from the creation or the removal of a device to the message, and undo the change."""
     time.sleep(RANDOM.uniform(0.3, 0.5))
-    created = trial.devices.make(count)
-    listed = trial.kubelet.has(count + 1).at
-    trial.devices.remove(count)
+    number = count if appears else count - 1
+    do, undo = trial.devices.make, trial.devices.remove
+    if not appears:
+        do, undo = undo, do
+    changed = do(number)
+    listed = trial.kubelet.has(count + 1 if appears else count - 1).at
+    undo(number)
     trial.kubelet.has(count)
-    return (listed - created) * 1e3
-
-
-def vanishes(trial: Trial, count: int) -> float:
-    """Return the time from the removal of a device to the message, and create the device again."""
-    time.sleep(RANDOM.uniform(0.3, 0.5))
-    removed = trial.devices.remove(count - 1)
-    listed = trial.kubelet.has(count - 1).at
-    trial.devices.make(count - 1)
-    trial.kubelet.has(count)
-    return (listed - removed) * 1e3
+    return (listed - changed) * 1e3
 
 
 def restart(trial: Trial, count: int, *, cleans: bool) -> float:

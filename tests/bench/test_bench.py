@@ -24,55 +24,39 @@ pytestmark = pytest.mark.timeout(1800)  # the first test that needs the caller d
 DEVICES = 20
 
 
-class Plugin:
-    """A server with an Allocate that fails the request ``fail``."""
+@contextlib.contextmanager
+def plugin(socket: str) -> Iterator[list[bytes]]:
+    """Serve an Allocate on a socket, which fails the request ``fail``, and yield the requests."""
+    requests: list[bytes] = []
 
-    def __init__(self, socket: Path) -> None:
-        self.socket = str(socket)
-        self.requests: list[bytes] = []
-
-    @contextlib.contextmanager
-    def serving(self) -> Iterator[None]:
-        """Serve on the socket."""
-        server = grpc.server(ThreadPoolExecutor(8))
-        allocate = grpc.unary_unary_rpc_method_handler(self._allocate)
-        handlers = grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", {"Allocate": allocate})
-        server.add_generic_rpc_handlers((handlers,))
-        server.add_insecure_port(f"unix:{self.socket}")
-        server.start()
-        try:
-            yield
-        finally:
-            server.stop(None).wait()
-
-    def _allocate(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self.requests.append(request)
+    def allocate(request: bytes, context: grpc.ServicerContext) -> bytes:
+        requests.append(request)
         if request == b"fail":
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "on purpose")
         return b"response"
 
+    server = grpc.server(ThreadPoolExecutor(8))
+    methods = {"Allocate": grpc.unary_unary_rpc_method_handler(allocate)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods),))
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    try:
+        yield requests
+    finally:
+        server.stop(None).wait()
 
-@pytest.fixture(scope="module")
-def program() -> Path:
-    return caller.program()
 
-
-def test_the_caller_sends_all_requests_in_order_and_measures_those_after_the_warm_up(
-    program: Path, tmp_path: Path
-) -> None:
-    plugin = Plugin(tmp_path / "plugin.sock")
+def test_the_caller_sends_all_requests_in_order_and_measures_those_after_the_warm_up(tmp_path: Path) -> None:
+    """A failed call is an error."""
+    program, socket = caller.program(), str(tmp_path / "plugin.sock")
     requests = [b"", b"one", b"x" * 300_000, *(f"request {number}".encode() for number in range(20))]
-    with plugin.serving():
-        durations = caller.call(program, plugin.socket, requests, warm_up=3)
-    assert plugin.requests == requests
-    assert len(durations) == 20
-    assert min(durations) > 0
-
-
-def test_a_failed_call_is_an_error(program: Path, tmp_path: Path) -> None:
-    plugin = Plugin(tmp_path / "plugin.sock")
-    with plugin.serving(), pytest.raises(caller.CallError, match="on purpose"):
-        caller.call(program, plugin.socket, [b"request", b"fail", b"request"])
+    with plugin(socket) as received:
+        durations = caller.call(program, socket, requests, warm_up=3)
+        assert received == requests
+        assert len(durations) == 20
+        assert min(durations) > 0
+        with pytest.raises(caller.CallError, match="on purpose"):
+            caller.call(program, socket, [b"request", b"fail", b"request"])
 
 
 def test_the_kubelet_of_the_benchmark_confirms_all_devices() -> None:
