@@ -20,7 +20,7 @@ from aosp_plugin.framework.listed import FoundListed
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.worker import running_calls
 from kubelet_standin import Kubelet
-from tests.support import IN_LIFE, LOCK, PATIENCE, fds, listed, other_process, problem, ready, run, until
+from tests.support import IN_LIFE, LOCK, PATIENCE, fds, listed, other_process, ready, run, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -51,24 +51,14 @@ class LockedThings(ListedDevices):
         self.preparing = asyncio.Event()
         self.prepared: list[Sequence[str]] = []
         self._loop = asyncio.get_running_loop()
-        self.updates = 0
-        self.update_error: OSError | None = None
 
     def lock(self, kind: str) -> Path:
-        """Return the lock that ``kind`` waits for: scan, update, pre_start or close."""
+        """Return the lock that ``kind`` waits for: scan, pre_start or close."""
         return self._directory.parent / f"{kind}.lock"
 
     def _list(self) -> list[str]:
         self._wait_for_lock("scan")
         return [f"/dev/{path.name}" for path in self._directory.iterdir()]
-
-    def update_host(self, _found: FoundListed) -> bool:
-        """Fail on request."""
-        self._wait_for_lock("update")
-        self.updates += 1
-        if self.update_error is not None:
-            raise self.update_error
-        return False
 
     def pre_start(self, _found: FoundListed, ids: Sequence[str]) -> None:
         """Record the IDs."""
@@ -197,16 +187,3 @@ async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
             if thread.name == RESOURCE:
                 await asyncio.to_thread(thread.join, PATIENCE)
     assert fds()["anon_inode:inotify"] == before
-
-
-async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
-    things: LockedThings, kubelet_dir: str
-) -> None:
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, runtime=Runtime(timings=SOON_HANGING))
-    with locked_by_another_process(things.lock("update")) as release:
-        async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-            await listed(kubelet, 2, RESOURCE)
-            await problem(plugin, "host update has been hanging for")
-            release()
-            await ready(plugin)
-            assert things.updates

@@ -44,9 +44,10 @@ class Host(NamedTuple):
     config: Path
 
     def configure(self, **keys: object) -> None:
-        """Write the configuration file."""
+        """Write the configuration file; ``keys`` are those of the first resource, and ``cdi_dir``."""
         common = {
             "version": "v1",
+            "cdi_dir": keys.pop("cdi_dir", "/none"),
             "kubelet_dir": self.kubelet.directory,
             "listen": f"127.0.0.1:{self.port}",
             "pod_resources_socket": "",
@@ -84,6 +85,13 @@ class Host(NamedTuple):
     async def kubelet_has(self, devices: dict[str, str]) -> None:
         """Wait until the kubelet has exactly these devices with their health."""
         await self.kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).devices == devices)
+
+    async def ends(self, serve: Serve) -> None:
+        """Stop the process while something in it waits for the file system."""
+        await self.hanging.until_waiting()
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 0
+        assert "close timed out" in "".join(serve.log)
 
     async def other_resource_goes_on(self) -> None:
         """Add a device to the other resource, and wait until the kubelet has it."""
@@ -136,14 +144,15 @@ async def probes(host: Host) -> list[int]:
 async def test_devices_stay_as_they_are_and_nothing_else_changes(host: Host) -> None:
     """Every RPC and endpoint answers, /readyz says what hangs, and the other resource notices nothing.
 
-    What a container gets besides its device is on the file system, too: requests are answered from memory.
+    What a container gets besides its device is on the file system, too: requests are answered from memory. A scan that
+    waits for the file system does not delay the end.
     """
     host.add_hanging(1)
     shared, gpu = f"{host.hanging.directory}/shared", f"{host.hanging.directory}/gpu0"
     os.mkdir(f"{host.hanging.source}/shared")
     os.symlink("/dev/null", f"{host.hanging.source}/gpu0")
     host.configure(shared_mounts=[f"{shared}:/shared"], spread_devices=[f"{host.hanging.directory}/gpu*"])
-    async with host.serve():
+    async with host.serve() as serve:
         await host.kubelet_has(ALL)
         await host.other_resource_goes_on()
         host.hanging.hang()
@@ -163,19 +172,9 @@ async def test_devices_stay_as_they_are_and_nothing_else_changes(host: Host) -> 
             host.hanging.release()
             await host.kubelet_has({**ALL, "aosp_binder2": "Healthy"})
         assert len(host.kubelet.registrations) == 2
-
-
-async def test_process_ends_during_the_hang(host: Host) -> None:
-    """A scan that waits for the file system is left to itself."""
-    host.add_hanging(1)
-    async with host.serve() as serve:
-        await host.kubelet_has(ALL)
         host.hanging.hang()
-        host.devices.add(2)
-        await host.hanging.until_waiting()
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
-        assert "close timed out" in "".join(serve.log)
+        host.devices.remove(2)
+        await host.ends(serve)
 
 
 async def test_process_starts_during_the_hang(host: Host) -> None:
@@ -195,9 +194,7 @@ async def test_process_starts_during_the_hang(host: Host) -> None:
 async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
     """A change is published, and the next one when the spec is written. The process ends meanwhile."""
     os.mkdir(f"{host.hanging.source}/cdi")
-    host.configure(device_list=["volume-mounts", "cdi-cri"])
-    with host.config.open("a") as file:
-        file.write(f"cdi_dir: {host.hanging.directory}/cdi\n")
+    host.configure(device_list=["volume-mounts", "cdi-cri"], cdi_dir=f"{host.hanging.directory}/cdi")
     spec = Path(host.hanging.source, "cdi", f"{RESOURCE.replace('/', '_')}.json")
     async with host.serve() as serve:
         await listed(host.kubelet, 1)
@@ -208,6 +205,7 @@ async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
         await host.hanging.until_waiting()
         host.devices.add(2)
         await host.other_resource_goes_on()
+        await answered(host.port, "/readyz", "host update has been hanging for")
         async with host.stub() as stub:
             assert (await allocate(stub, "aosp_binder1")).devices
         assert (await http_get(host.port, "/healthz"))[0] == 200
@@ -216,10 +214,7 @@ async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
         await until_written(spec, "aosp_binder2")
         host.hanging.hang()
         host.devices.remove(2)
-        await host.hanging.until_waiting()
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
-        assert "close timed out" in "".join(serve.log)
+        await host.ends(serve)
 
 
 async def test_renamed_resource_offers_no_device_that_a_pod_may_have_while_its_first_update_hangs(host: Host) -> None:
@@ -228,9 +223,9 @@ async def test_renamed_resource_offers_no_device_that_a_pod_may_have_while_its_f
         await listed(host.kubelet, 1)
     os.mkdir(f"{host.hanging.source}/cdi")
     name = "example.com/binder"
-    host.configure(resource_name=name, device_list=["volume-mounts", "cdi-cri"])
-    with host.config.open("a") as file:
-        file.write(f"cdi_dir: {host.hanging.directory}/cdi\n")
+    host.configure(
+        resource_name=name, device_list=["volume-mounts", "cdi-cri"], cdi_dir=f"{host.hanging.directory}/cdi"
+    )
     host.hanging.hang()
     async with host.serve():
         await host.hanging.until_waiting()

@@ -1,4 +1,4 @@
-"""Plugins in one process while a file system that one of them uses hangs."""
+"""Plugins and DRA drivers in one process while a directory of one of them, or of the kubelet, hangs."""
 
 import asyncio
 import os
@@ -10,11 +10,25 @@ import pytest
 
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.runtime import Runtime
-from kubelet_standin import Kubelet
+from kubelet_standin import DraKubelet, Kubelet
+from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import IN_LIFE, DeviceDirectory, listed, problem, ready, run
+from tests.support import (
+    IN_LIFE,
+    PATIENCE,
+    DeviceDirectory,
+    causes,
+    listed,
+    problem,
+    ready,
+    reported,
+    run,
+    until,
+)
 
 SUFFERING, OTHER = "example.com/suffering", "example.com/other"
+SOON = PATIENT._replace(hang=0.2, safety=0.1)
+"""Report a hang after a moment, and access the directory often."""
 
 
 def listing(resource: str, directory: str) -> ListedDevices:
@@ -74,35 +88,9 @@ def kubelet_path(kubelet_dir: str) -> Iterator[tuple[HangingFileSystem, str]]:
 
 
 async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
-    kubelet_dir: str,
-    kubelet_path: tuple[HangingFileSystem, str],
-    device_directory: DeviceDirectory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Scans and the open stream go on."""
-    file_system, path = kubelet_path
-    backend = listing(SUFFERING, str(device_directory.directory))
-    plugin = DevicePlugin(backend, kubelet_dir=path, runtime=Runtime(timings=IN_LIFE._replace(hang=0.2, safety=0.1)))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await listed(kubelet, 0, SUFFERING)
-        await ready(plugin)
-        file_system.hang()
-        try:
-            await file_system.until_waiting()
-            await problem(plugin, "kubelet directory has been hanging for")
-            assert plugin.registered
-            device_directory.add(0)
-            await listed(kubelet, 1, SUFFERING)
-        finally:
-            file_system.release()
-        await ready(plugin)
-        assert len(kubelet.registrations) == 1
-
-
-async def test_registered_plugin_stops_while_the_kubelet_directory_hangs(
     kubelet_dir: str, kubelet_path: tuple[HangingFileSystem, str], device_directory: DeviceDirectory
 ) -> None:
-    """A reload of the configuration must not wait for it. The kubelet's stream ends; the socket stays for now."""
+    """Scans and the open stream go on. A plugin stops during a hang, for a reload; its socket stays for now."""
     file_system, path = kubelet_path
     backend = listing(SUFFERING, str(device_directory.directory))
     plugin = DevicePlugin(backend, kubelet_dir=path, runtime=Runtime(timings=IN_LIFE._replace(hang=0.2, safety=0.1)))
@@ -110,10 +98,56 @@ async def test_registered_plugin_stops_while_the_kubelet_directory_hangs(
         task = asyncio.create_task(plugin.run())
         await listed(kubelet, 0, SUFFERING)
         await ready(plugin)
-        file_system.hang()
-        try:
+        with file_system.hanging():
+            await file_system.until_waiting()
+            await problem(plugin, "kubelet directory has been hanging for")
+            assert plugin.registered
+            device_directory.add(0)
+            await listed(kubelet, 1, SUFFERING)
+        await ready(plugin)
+        assert len(kubelet.registrations) == 1
+        with file_system.hanging():
             plugin.stop()
             await task
             await kubelet.wait_for(lambda k: k.resource(SUFFERING).streams == 0)
-        finally:
-            file_system.release()
+
+
+# -- plugins_registry
+
+
+async def connected(kubelet: DraKubelet, driver: Driver) -> None:
+    """Wait until the kubelet has registered the driver."""
+    await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
+
+
+async def test_registered_driver_answers_during_a_hang(
+    kubelet_dir: str, kubelet_path: tuple[HangingFileSystem, str]
+) -> None:
+    """The hang is a problem until it ends, and then the registration is the same."""
+    file_system, path = kubelet_path
+    async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet, running_driver(path, timings=SOON) as driver:
+        await connected(kubelet, driver)
+        with file_system.hanging():
+            await file_system.until_waiting()
+            await until(lambda: "kubelet directory has been hanging for" in causes(driver.service))
+            await kubelet.prepare(pod("game"))
+            assert driver.service.registered
+        await until(lambda: not reported(driver.service))
+        assert len(kubelet.registrations) == 1
+
+
+async def test_driver_that_begins_during_a_hang_registers_after_it(
+    kubelet_dir: str, kubelet_path: tuple[HangingFileSystem, str]
+) -> None:
+    """And one that is stopped before it could register ends."""
+    file_system, path = kubelet_path
+    async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet:
+        with file_system.hanging():
+            async with running_driver(path, name="tablet.example.com", timings=SOON) as other:
+                await file_system.until_waiting()
+            assert not other.service.registered
+            async with running_driver(path, timings=SOON) as driver:
+                await until(lambda: "has been hanging for" in causes(driver.service))
+                file_system.release()
+                await connected(kubelet, driver)
+                await asyncio.wait_for(until(lambda: not reported(driver.service)), PATIENCE)

@@ -12,6 +12,7 @@ import random
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -198,10 +199,9 @@ def remove(directory: str) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-Fault = Callable[[Node], contextlib.AbstractAsyncContextManager[None]]
+Fault = Callable[[Node], AsyncIterator[None]]
 
 
-@contextlib.asynccontextmanager
 async def devices_change(node: Node) -> AsyncIterator[None]:
     """Remove and rename devices, and create some again at once."""
     for path in node.some():
@@ -214,7 +214,6 @@ async def devices_change(node: Node) -> AsyncIterator[None]:
     yield
 
 
-@contextlib.asynccontextmanager
 async def targets_vanish(node: Node) -> AsyncIterator[None]:
     """Remove the targets of links, and create some again."""
     for path in node.targets.iterdir():
@@ -224,7 +223,6 @@ async def targets_vanish(node: Node) -> AsyncIterator[None]:
         (node.targets / str(number)).touch()
 
 
-@contextlib.asynccontextmanager
 async def thousands_of_devices(node: Node) -> AsyncIterator[None]:
     """Create devices as fast as possible, and remove them."""
     for number in range(1000, 3000):
@@ -234,19 +232,17 @@ async def thousands_of_devices(node: Node) -> AsyncIterator[None]:
         path.unlink()
 
 
-@contextlib.asynccontextmanager
 async def events_are_lost(node: Node) -> AsyncIterator[None]:
     """Let the queue of inotify overflow while the process is stopped, before devices change."""
     node.signal(signal.SIGSTOP)
     for _ in range(QUEUE // 2 + 10):
         (node.dev / "noise").touch()
         (node.dev / "noise").unlink()
-    async with devices_change(node):
+    async with contextlib.asynccontextmanager(devices_change)(node):
         node.signal(signal.SIGCONT)
         yield
 
 
-@contextlib.asynccontextmanager
 async def device_directory_is_replaced(node: Node) -> AsyncIterator[None]:
     """Have an empty directory in its place for a while."""
     aside = node.dev.rename(node.root / "aside")
@@ -256,7 +252,6 @@ async def device_directory_is_replaced(node: Node) -> AsyncIterator[None]:
     aside.rename(node.dev)
 
 
-@contextlib.asynccontextmanager
 async def kubelet_directory_is_away(node: Node) -> AsyncIterator[None]:
     """Move the directory away while the kubelet runs, and back before the kubelet restarts."""
     os.rename(node.kubelet_dir, f"{node.kubelet_dir}.aside")
@@ -265,7 +260,6 @@ async def kubelet_directory_is_away(node: Node) -> AsyncIterator[None]:
     await node.restart_kubelet()
 
 
-@contextlib.asynccontextmanager
 async def kubelet_directory_is_made_again(node: Node) -> AsyncIterator[None]:
     """Delete it while no kubelet runs."""
     await node.stop_kubelet()
@@ -274,7 +268,6 @@ async def kubelet_directory_is_made_again(node: Node) -> AsyncIterator[None]:
     await node.start_kubelet()
 
 
-@contextlib.asynccontextmanager
 async def kubelet_loses_its_socket(node: Node) -> AsyncIterator[None]:
     """Delete it and all other files, with their directory, while the kubelet runs."""
     remove(node.kubelet_dir)
@@ -283,7 +276,6 @@ async def kubelet_loses_its_socket(node: Node) -> AsyncIterator[None]:
     await node.restart_kubelet()
 
 
-@contextlib.asynccontextmanager
 async def kubelet_of_another_version(node: Node) -> AsyncIterator[None]:
     """Start another kubelet without the state of the first one."""
     await node.stop_kubelet()
@@ -298,7 +290,6 @@ async def kubelet_of_another_version(node: Node) -> AsyncIterator[None]:
     await node.start_kubelet()
 
 
-@contextlib.asynccontextmanager
 async def kubelet_keeps_sockets(node: Node) -> AsyncIterator[None]:
     """Restart the kubelet, which removes no socket of a plugin."""
     await node.stop_kubelet()
@@ -308,32 +299,24 @@ async def kubelet_keeps_sockets(node: Node) -> AsyncIterator[None]:
     yield
 
 
-def registration_fails(fault: str, value: object) -> Fault:
-    """Return the fault of a kubelet that restarts and does not register the plugin as it should."""
-
-    @contextlib.asynccontextmanager
-    async def registration_fails(node: Node) -> AsyncIterator[None]:
-        usual = getattr(node.kubelet.faults, fault)
-        setattr(node.kubelet.faults, fault, value)
+async def registration_fails(fault: str, value: object, node: Node) -> AsyncIterator[None]:
+    """Restart the kubelet, which does not register the plugin as it should."""
+    usual = getattr(node.kubelet.faults, fault)
+    setattr(node.kubelet.faults, fault, value)
+    await node.restart_kubelet()
+    yield
+    node.kubelet.faults.release_register()
+    setattr(node.kubelet.faults, fault, usual)
+    if fault == "garbage_register":  # what is no kubelet has to be replaced by one
         await node.restart_kubelet()
-        yield
-        node.kubelet.faults.release_register()
-        setattr(node.kubelet.faults, fault, usual)
-        if fault == "garbage_register":  # what is no kubelet has to be replaced by one
-            await node.restart_kubelet()
-
-    registration_fails.__name__ = fault
-    return registration_fails
 
 
-@contextlib.asynccontextmanager
 async def streams_are_dropped(node: Node) -> AsyncIterator[None]:
     """Let the kubelet close the stream, and open no other one."""
     await node.kubelet.drop_streams()
     yield
 
 
-@contextlib.asynccontextmanager
 async def own_socket_is_deleted(node: Node) -> AsyncIterator[None]:
     """Delete the plugin's socket; the stream stays open."""
     for name in sockets(node.kubelet_dir):
@@ -341,7 +324,6 @@ async def own_socket_is_deleted(node: Node) -> AsyncIterator[None]:
     yield
 
 
-@contextlib.asynccontextmanager
 async def foreign_streams(node: Node) -> AsyncIterator[None]:
     """Let another client open streams, and not read them."""
     endpoint = next(iter(sockets(node.kubelet_dir)), "none")
@@ -351,20 +333,13 @@ async def foreign_streams(node: Node) -> AsyncIterator[None]:
         streams[0].cancel()
 
 
-def plugin_ends(number: signal.Signals) -> Fault:
-    """Return the fault of a process that a signal ends, and that is started again."""
-
-    @contextlib.asynccontextmanager
-    async def plugin_ends(node: Node) -> AsyncIterator[None]:
-        await node.end(number)
-        yield
-        await node.start()
-
-    plugin_ends.__name__ = f"plugin_ends_by_{number.name}"
-    return plugin_ends
+async def plugin_ends(number: signal.Signals, node: Node) -> AsyncIterator[None]:
+    """End the process by a signal, and start it again."""
+    await node.end(number)
+    yield
+    await node.start()
 
 
-@contextlib.asynccontextmanager
 async def plugin_is_stopped(node: Node) -> AsyncIterator[None]:
     """Give the process no time (SIGSTOP)."""
     node.is_stopped = True
@@ -374,7 +349,6 @@ async def plugin_is_stopped(node: Node) -> AsyncIterator[None]:
     node.is_stopped = False
 
 
-@contextlib.asynccontextmanager
 async def plugin_reloads(node: Node) -> AsyncIterator[None]:
     """Send SIGHUP, several times, at last with another configuration."""
     node.reload()
@@ -392,14 +366,15 @@ OF_DIRECTORY: list[Fault] = [kubelet_directory_is_away, kubelet_directory_is_mad
 """Faults during which no process of the plugin can start."""
 OF_KUBELET: list[Fault] = [
     *(kubelet_of_another_version, kubelet_keeps_sockets, streams_are_dropped, own_socket_is_deleted, foreign_streams),
-    registration_fails("garbage_register", value=True),
-    registration_fails("hang_register", value=True),
-    registration_fails("refuse_register", "not now"),
-    registration_fails("slow_register", 2.0),
-    registration_fails("never_open_stream", value=True),
+    partial(registration_fails, "garbage_register", True),  # noqa: FBT003 - a value
+    partial(registration_fails, "hang_register", True),  # noqa: FBT003 - a value
+    partial(registration_fails, "refuse_register", "not now"),
+    partial(registration_fails, "slow_register", 2.0),
+    partial(registration_fails, "never_open_stream", True),  # noqa: FBT003 - a value
 ]
 OF_PLUGIN: list[Fault] = [
-    *(plugin_ends(signal.SIGKILL), plugin_ends(signal.SIGTERM), plugin_is_stopped, plugin_reloads)
+    *(partial(plugin_ends, number) for number in (signal.SIGKILL, signal.SIGTERM)),
+    *(plugin_is_stopped, plugin_reloads),
 ]
 
 
@@ -424,7 +399,7 @@ async def recovers(node: Node, *faults: Fault) -> None:
     """Let faults happen, the later ones during the earlier ones, and wait until nothing is wrong."""
     async with contextlib.AsyncExitStack() as during:
         for fault in faults:
-            await during.enter_async_context(fault(node))
+            await during.enter_async_context(contextlib.asynccontextmanager(fault)(node))
             await node.use(must=False)
         await asyncio.sleep(node.rng.uniform(0.0, 1.0))
         await node.use(must=False)
@@ -432,11 +407,15 @@ async def recovers(node: Node, *faults: Fault) -> None:
     await node.settle()
 
 
-@pytest.mark.parametrize(
-    "fault", [*OF_DEVICES, *OF_DIRECTORY, *OF_KUBELET, *OF_PLUGIN], ids=lambda fault: fault.__name__
-)
+def name_of(fault: Fault) -> str:
+    if isinstance(fault, partial):
+        return f"{fault.func.__name__}-{fault.args[0]}"
+    return fault.__name__
+
+
+@pytest.mark.parametrize("fault", [*OF_DEVICES, *OF_DIRECTORY, *OF_KUBELET, *OF_PLUGIN], ids=name_of)
 async def test_plugin_recovers_from_a_fault(tmp_path: Path, kubelet_dir: str, fault: Fault) -> None:
-    async with healthy(tmp_path, kubelet_dir, fault.__name__) as node:
+    async with healthy(tmp_path, kubelet_dir, name_of(fault)) as node:
         await recovers(node, fault)
 
 

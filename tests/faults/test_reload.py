@@ -9,7 +9,8 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,10 +41,10 @@ FOREIGN = "192.0.2.1:9478"
 class Served:
     """A process that serves a configuration file to a kubelet, with two devices."""
 
-    def __init__(self, devices: DeviceDirectory, kubelet_dir: str, file: Path, port: int, **options: Any) -> None:
+    def __init__(self, devices: DeviceDirectory, kubelet_dir: str, file: Path, **options: Any) -> None:
         """``options`` are those of ``Serve``."""
         self.file = file
-        self.port = port
+        self.port = port = free_port()
         self._devices = devices
         self._valid = {
             "version": "v1",
@@ -116,9 +117,18 @@ class Served:
         assert (len(self.kubelet.registrations), view.streams, view.streams_opened) == (1, 1, 1)
 
 
+Starting = Callable[..., Served]
+
+
 @pytest.fixture
-async def served(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
+def starting(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path) -> Starting:
+    """Return a function that returns a process; its arguments are those of ``Serve``."""
+    return partial(Served, device_directory, kubelet_dir, tmp_path / "config.yaml")
+
+
+@pytest.fixture
+async def served(starting: Starting) -> AsyncIterator[Served]:
+    async with starting() as served:
         yield served
 
 
@@ -208,20 +218,19 @@ async def test_directory_that_hangs_changes_nothing(
 
 
 async def test_reload_is_rejected_while_a_call_on_the_host_hangs(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+    served: Served, hanging_file_system: HangingFileSystem
 ) -> None:
     """To execute the program again would wait for a thread that cannot be killed, and serve nothing until then."""
-    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
-        await reload_until_scan_hangs(served, hanging_file_system)
-        await served.serve.logged("device scan is hanging")
-        served.write()
-        served.serve.signal(signal.SIGHUP)
-        rejected = await served.serve.logged("configuration reload rejected, keeping the current configuration")
-        assert "a call on the host hangs, reload again when it has ended: device scan of " in rejected
-        hanging_file_system.release()
-        await served.serve.logged("device scan is no longer hanging")
-        served.serve.signal(signal.SIGHUP)
-        await listed(served.kubelet, 2)
+    await reload_until_scan_hangs(served, hanging_file_system)
+    await served.serve.logged("device scan is hanging")
+    served.write()
+    served.serve.signal(signal.SIGHUP)
+    rejected = await served.serve.logged("configuration reload rejected, keeping the current configuration")
+    assert "a call on the host hangs, reload again when it has ended: device scan of " in rejected
+    hanging_file_system.release()
+    await served.serve.logged("device scan is no longer hanging")
+    served.serve.signal(signal.SIGHUP)
+    await listed(served.kubelet, 2)
 
 
 async def reload_until_scan_hangs(served: Served, hanging_file_system: HangingFileSystem) -> None:
@@ -250,17 +259,16 @@ FIRST_PROCESS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *
 
 @pytest.mark.parametrize("program", [MODULE, SCRIPT, FIRST_PROCESS])
 async def test_process_keeps_its_id_and_nothing_else(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, program: Sequence[str]
+    starting: Starting, kubelet_dir: str, program: Sequence[str]
 ) -> None:
     """The kubelet has one registration more, and a gap between two streams; metrics and log begin again."""
-    file, port = tmp_path / "config.yaml", free_port()
-    async with Served(device_directory, kubelet_dir, file, port, program=program) as served:
+    async with starting(program=program) as served:
         pid, before = served.pid, await served.status()
         served.write(replicas=2)
         os.kill(pid, signal.SIGHUP)
         await listed(served.kubelet, 4)
-        await answered(port, "/readyz", "ok: ")
-        status, (_, _, metrics) = await served.status(), await http_get(port, "/metrics")
+        await answered(served.port, "/readyz", "ok: ")
+        status, (_, _, metrics) = await served.status(), await http_get(served.port, "/metrics")
         assert (served.pid, status["process"]) == (pid, before["process"])
         assert status["started"] > before["started"]
         assert status["last_reload"]["changed"]
@@ -282,35 +290,31 @@ async def test_reload_during_a_reload_serves_the_last_configuration(served: Serv
     await listed(served.kubelet, 6)
 
 
+LOADING = "import aosp_plugin.daemon.serve"
 SIGNAL_AT_EVENT = """
 import os, sys
 
 def hook(event, arguments):
-    if event in {"import", "os.exec"} and "AOSP_RELOADED" in os.environ and "SIGNAL" in os.environ:
+    if event in {"import", "os.exec"} and {"SIGNAL", os.environ.get("SINCE")} <= os.environ.keys():
         if os.environ["EVENT"] in (event, f"{event} {arguments[0]}"):
             os.kill(os.getpid(), int(os.environ.pop("SIGNAL")))
 
 sys.addaudithook(hook)
 """
+"""A sitecustomize.py. The process gets SIGNAL at the first EVENT when the variable that SINCE names exists."""
 
 
 @pytest.mark.parametrize("program", [MODULE, FIRST_PROCESS])
-@pytest.mark.parametrize("event", ["os.exec", "import aosp_plugin.daemon.serve"])
+@pytest.mark.parametrize("event", ["os.exec", LOADING])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_signal_between_two_programs_of_the_process_is_handled_by_the_second(
-    device_directory: DeviceDirectory,
-    kubelet_dir: str,
-    tmp_path: Path,
-    program: Sequence[str],
-    event: str,
-    number: signal.Signals,
+    starting: Starting, kubelet_dir: str, tmp_path: Path, program: Sequence[str], event: str, number: signal.Signals
 ) -> None:
     """It comes when the first has ended, or while the second loads its modules."""
     (tmp_path / "sitecustomize.py").write_text(SIGNAL_AT_EVENT)
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
-    environment = {"PYTHONPATH": path, "SIGNAL": str(int(number)), "EVENT": event}
-    file, port = tmp_path / "config.yaml", free_port()
-    async with Served(device_directory, kubelet_dir, file, port, program=program, environment=environment) as served:
+    environment = {"PYTHONPATH": path, "SIGNAL": str(int(number)), "EVENT": event, "SINCE": "AOSP_RELOADED"}
+    async with starting(program=program, environment=environment) as served:
         pid = served.pid
         served.write(replicas=2)
         os.kill(pid, signal.SIGHUP)
@@ -330,15 +334,13 @@ async def test_stop_during_a_reload_ends_the_process(served: Served) -> None:
     assert await served.serve.finish() == 0
 
 
-async def test_program_that_is_gone_is_an_error(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
+async def test_program_that_is_gone_is_an_error(starting: Starting, kubelet_dir: str, tmp_path: Path) -> None:
     """Whoever started the process starts it again."""
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
     shutil.copy(Path(sys.prefix, "pyvenv.cfg"), tmp_path)
-    options = {"program": (str(python), "-m", "aosp_plugin"), "environment": {"PYTHONPATH": ":".join(sys.path)}}
-    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port(), **options) as served:
+    program, environment = (str(python), "-m", "aosp_plugin"), {"PYTHONPATH": ":".join(sys.path)}
+    async with starting(program=program, environment=environment) as served:
         python.unlink()
         served.write(replicas=2)
         served.serve.signal(signal.SIGHUP)
@@ -348,28 +350,25 @@ async def test_program_that_is_gone_is_an_error(
 
 
 async def test_configuration_that_fails_after_the_check_is_an_error(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+    served: Served, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
     """Its directory disappears while the process stops, which waits for a scan."""
-    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
-        await reload_until_scan_hangs(served, hanging_file_system)
-        (tmp_path / "other").mkdir()
-        served.write(device_dir=str(tmp_path / "other"))
-        served.serve.signal(signal.SIGHUP)
-        await served.unregistered()
-        (tmp_path / "other").rmdir()
-        hanging_file_system.release()
-        assert await served.serve.finish() == 1
-        assert f"cannot read the device directory {tmp_path}/other: " in served.serve.log[-1]
+    await reload_until_scan_hangs(served, hanging_file_system)
+    (tmp_path / "other").mkdir()
+    served.write(device_dir=str(tmp_path / "other"))
+    served.serve.signal(signal.SIGHUP)
+    await served.unregistered()
+    (tmp_path / "other").rmdir()
+    hanging_file_system.release()
+    assert await served.serve.finish() == 1
+    assert f"cannot read the device directory {tmp_path}/other: " in served.serve.log[-1]
 
 
-async def test_systemd_sees_a_reload_of_a_ready_service(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
+async def test_systemd_sees_a_reload_of_a_ready_service(starting: Starting, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.setblocking(False)  # noqa: FBT003 - has no keyword
-        loop, file, port = asyncio.get_running_loop(), tmp_path / "config.yaml", free_port()
+        loop = asyncio.get_running_loop()
         states: list[str] = []
 
         async def ready(times: int) -> None:
@@ -377,10 +376,7 @@ async def test_systemd_sees_a_reload_of_a_ready_service(
                 states.extend((await loop.sock_recv(systemd, 4096)).decode().splitlines())
 
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-        async with (
-            asyncio.timeout(PATIENCE),
-            Served(device_directory, kubelet_dir, file, port, environment=environment) as served,
-        ):
+        async with asyncio.timeout(PATIENCE), starting(environment=environment) as served:
             await ready(1)
             served.write(replicas=2)
             served.serve.signal(signal.SIGHUP)

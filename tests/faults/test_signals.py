@@ -1,4 +1,4 @@
-"""The table of failures in signals.md, cell by cell, on ``aosp-plugin serve`` in each state."""
+"""What ``aosp-plugin serve`` tells in each state that ``make test-deploy`` has alerts for: probes, metrics and log."""
 
 from __future__ import annotations
 
@@ -7,42 +7,20 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import grpc
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet, PodResources
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, http_get, listed, mounted_tmpfs
-
-DOCUMENT = Path(__file__).with_name("signals.md").read_text(encoding="utf-8")
-
-
-class Signals(NamedTuple):
-    """The cells of one failure."""
-
-    readyz: str
-    healthz: str
-    metrics: str
-    log: str
-    alerts: str
-
-
-def _table() -> dict[str, Signals]:
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCUMENT.splitlines() if "|" in line]
-    return {name: Signals(*cells) for name, *cells in rows[2:]}
-
-
-TABLE = _table()
 
 
 class Node(NamedTuple):
@@ -66,27 +44,25 @@ class Node(NamedTuple):
 
 
 class Plugin(NamedTuple):
-    """The process whose signals are compared."""
+    """The process."""
 
     serve: Serve
     port: int
 
-    async def answer(self, path: str) -> str:
-        """Return status and body; a process that does not answer is described as in the table."""
-        try:
-            status, _, body = await http_get(self.port, path)
-        except OSError:
-            return "no answer"
-        return f"{status} {body}"
-
-    async def metrics(self) -> Mapping[str, float]:
-        """Return the value of each series, by its name and labels as a PromQL selector finds them."""
+    async def differs(self, state: State) -> str:
+        """Return what is different from the state, or an empty text."""
+        for path, expected in {"/readyz": state.readyz, "/healthz": "200 ok"}.items():
+            code, _, body = await http_get(self.port, path)
+            if not re.match(expected, answer := f"{code} {body}"):
+                return f"{path} is {answer}, not {expected}"
         _, _, text = await http_get(self.port, "/metrics")
-        return {
-            f"{sample.name}{sorted(sample.labels.items())}": sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+        for series, expected_value in state.metrics.items():
+            name, _, label = series.rstrip("}").partition("{")
+            lines = [line for line in text.splitlines() if line.startswith(f"aosp_plugin_{name}{{") and label in line]
+            value = sum(float(line.rpartition(" ")[2]) for line in lines)
+            if not lines or (value <= 0 if expected_value is POSITIVE else value != expected_value):
+                return f"{series} is {lines}, not {expected_value}"
+        return ""
 
 
 @pytest.fixture
@@ -95,9 +71,6 @@ async def node(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Pa
     socket = os.path.join(kubelet_dir, "pods.sock")
     async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, socket):
         yield Node(tmp_path, device_directory, kubelet, {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket})
-
-
-# -- the states
 
 
 @contextlib.asynccontextmanager
@@ -111,10 +84,9 @@ async def kubelet_stopped(node: Node) -> AsyncIterator[Plugin]:
 @contextlib.asynccontextmanager
 async def scan_hangs(node: Node) -> AsyncIterator[Plugin]:
     """Make one device a link into a FUSE file system."""
-    with _hanging() as files:
+    with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/hanging") as files:
         node.devices.remove(1)
-        with open(f"{files.source}/aosp_binder1", "wb"):  # noqa: ASYNC230 - does not hang
-            pass
+        Path(files.source, "aosp_binder1").touch()  # noqa: ASYNC240 - does not hang
         (node.devices.directory / "aosp_binder1").symlink_to(f"{files.directory}/aosp_binder1")
         async with node.serving() as plugin:
             files.hang()
@@ -168,6 +140,86 @@ async def cdi_directory_full(node: Node) -> AsyncIterator[Plugin]:
             yield plugin
 
 
+POSITIVE = None
+
+
+class State(NamedTuple):
+    """A failure, and its signals. ``/healthz`` fails in none of these: a restart of the container would not help."""
+
+    failure: Callable[[Node], AbstractAsyncContextManager[Plugin]]
+    readyz: str
+    """A pattern of status code and text."""
+    metrics: Mapping[str, float | None]
+    """Value of each series, without ``aosp_plugin_`` in its name."""
+    logged: tuple[str, ...] = ()
+
+
+STATES = {
+    "the kubelet is stopped": State(
+        kubelet_stopped,
+        "503 .*(registration failed, retrying: UNAVAILABLE|waiting for kubelet)",
+        {
+            "registered": 0,
+            "streams_open": 0,
+            'registrations_total{result="failed"}': POSITIVE,
+            'devices{health="healthy"}': 2,
+        },
+        ("WARNING connection to kubelet lost, re-registering", "WARNING registration failed, retrying"),
+    ),
+    "a file system hangs that a scan reads": State(
+        scan_hangs,
+        "503 .*device scan has been hanging for",
+        {'scans_total{result="hung"}': 1, 'devices{health="healthy"}': 2, "registered": 1, "kubelet_allocatable": 2},
+        ("ERROR device scan is hanging",),
+    ),
+    "a stream is lost, and the kubelet does not accept the next registration": State(
+        stream_lost,
+        "503 .*connection to kubelet lost, re-registering: the kubelet's stream ended",
+        {"registered": 0, "streams_open": 0, "kubelet_restarts_total": 0},
+        ("WARNING connection to kubelet lost, re-registering",),
+    ),
+    "another client opens a stream": State(
+        foreign_stream,
+        "200 .*2 of 2 healthy devices allocatable",
+        {"streams_open": 2, "registered": 1, 'registrations_total{result="ok"}': 1},
+    ),
+    "a second plugin serves the resource": State(
+        second_plugin,
+        "200 .*another plugin of this resource runs on this node",
+        {"other_plugins": 1, "registered": 1},
+        ("WARNING another plugin of the resource is running",),
+    ),
+    "the CDI directory is full": State(
+        cdi_directory_full,
+        "503 .*host update failed",
+        {
+            'host_updates_total{result="failed"}': POSITIVE,
+            'devices{reason="not-in-cdi-spec"}': 1,
+            'devices{health="healthy"}': 2,
+            "registered": 1,
+        },
+        ("ERROR host update failed, retrying",),
+    ),
+}
+ALERTS = yaml.safe_load((Path(__file__).parents[1] / "e2e/deploy/alerts.yaml").read_text(encoding="utf-8"))
+"""The states of which ``make test-deploy`` checks the alerts."""
+DEAD = "a task of the plugin dies"
+
+
+@pytest.mark.parametrize("name", STATES)
+async def test_probes_metrics_and_log_tell_the_failure(node: Node, name: str) -> None:
+    state, difference = STATES[name], ""
+    async with state.failure(node) as plugin:
+        for line in state.logged:
+            if not any(f" {line}" in each for each in plugin.serve.log):
+                await plugin.serve.logged(f" {line}")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while difference := await plugin.differs(state):
+                    pass
+        assert not difference
+
+
 BUG = """\
 import asyncio
 from aosp_plugin.daemon.allocations import AllocationWatch
@@ -180,90 +232,16 @@ AllocationWatch._record_changes = record
 """
 
 
-@contextlib.asynccontextmanager
-async def task_dies(node: Node) -> AsyncIterator[Plugin]:
-    """Put a bug into the task that asks for allocations."""
+async def test_process_whose_task_dies_ends(node: Node) -> None:
+    """There is a bug in the task that asks for allocations."""
     (node.directory / "sitecustomize.py").write_text(BUG)
     path = os.pathsep.join([str(node.directory), os.environ.get("PYTHONPATH", "")])
     async with node.serving(PYTHONPATH=path) as plugin:
-        yield plugin
+        await plugin.serve.logged(" ERROR task failed, exiting")
+        assert await plugin.serve.finish() == 1
+        with pytest.raises(OSError, match="Connect"):
+            await http_get(plugin.port, "/healthz")
 
 
-@contextlib.contextmanager
-def _hanging() -> Iterator[HangingFileSystem]:
-    with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/hanging") as files:
-        yield files
-
-
-STATES: dict[str, Callable[[Node], AbstractAsyncContextManager[Plugin]]] = {
-    "the kubelet is stopped": kubelet_stopped,
-    "a file system hangs that a scan reads": scan_hangs,
-    "a stream is lost, and the kubelet does not accept the next registration": stream_lost,
-    "another client opens a stream": foreign_stream,
-    "a second plugin serves the resource": second_plugin,
-    "the CDI directory is full": cdi_directory_full,
-    "a task of the plugin dies": task_dies,
-}
-"""How each failure of the table comes about."""
-ALERTS = yaml.safe_load((Path(__file__).parents[1] / "e2e/deploy/alerts.yaml").read_text(encoding="utf-8"))
-"""The states of which ``make test-deploy`` checks the alerts."""
-
-
-# -- the cells
-
-
-def test_the_table_has_each_state() -> None:
-    assert TABLE.keys() == STATES.keys()
-
-
-@pytest.mark.parametrize("failure", STATES)
-async def test_signals_of_a_failure_are_those_in_the_table(node: Node, failure: str) -> None:
-    cells = TABLE[failure]
-    async with STATES[failure](node) as plugin:
-        for message in re.findall(r"`(.*?)`", cells.log):
-            line = next((line for line in plugin.serve.log if message in line), "")
-            line = line or await plugin.serve.logged(message)
-            assert re.search(rf" {cells.log.split()[0].rstrip('s').upper()} {re.escape(message)}", line)
-        await until("/readyz", cells.readyz, partial(probe_differs, plugin, "/readyz", cells.readyz))
-        await until("metrics", cells.metrics, partial(metrics_differ, plugin, cells.metrics))
-        assert (await plugin.answer("/healthz")).startswith(cells.healthz)
-        if cells.healthz == "no answer":
-            assert await plugin.serve.finish() == 1
-
-
-@pytest.mark.parametrize("failure", STATES)
-def test_alerts_of_a_failure_are_those_of_its_state(failure: str) -> None:
-    firing = {alert for alerts in ALERTS[failure]["alerts"].values() for alert in alerts}
-    assert firing == set(re.findall(r"\[(\w+)\]", TABLE[failure].alerts))
-
-
-async def until(signal_name: str, cell: str, difference: Callable[[], Awaitable[str]]) -> None:
-    """Wait until a signal is as in its cell."""
-    difference_now = ""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            while difference_now := await difference():
-                pass
-    assert not difference_now, f"{signal_name} should be {cell!r}: {difference_now}"
-
-
-async def probe_differs(plugin: Plugin, path: str, cell: str) -> str:
-    """Return the answer of a probe if it is not the one in the cell: its status, and one of the texts."""
-    answer = await plugin.answer(path)
-    texts = re.findall(r"`(.*?)`", cell)
-    same = answer.startswith(cell.split(" `", maxsplit=1)[0]) and (not texts or any(text in answer for text in texts))
-    return "" if same else answer
-
-
-async def metrics_differ(plugin: Plugin, cell: str) -> str:
-    """Return the first value that differs from the cell."""
-    wanted = re.findall(r"`(\w+)(?:\{(.*?)\})? (> )?(\d+)`", cell)
-    if not wanted:
-        return "" if await plugin.answer("/metrics") == "no answer" else "the process answers"
-    series = await plugin.metrics()
-    for name, label, more, number in wanted:
-        selector = re.sub(r'(\w+)="(.*?)"', r"('\1', '\2')", label)
-        values = [value for key, value in series.items() if key.startswith(f"aosp_plugin_{name}[") and selector in key]
-        if not values or (sum(values) <= float(number) if more else sum(values) != float(number)):
-            return f"{name}{{{label}}} is {values}"
-    return ""
+def test_each_failure_has_its_alerts_tested() -> None:
+    assert {*STATES, DEAD} <= ALERTS.keys()

@@ -13,6 +13,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
+from tests.faults.test_reload import LOADING, SIGNAL_AT_EVENT
 from tests.support import PATIENCE, DeviceDirectory, Serve, answered, free_port, listed, sockets
 
 PROGRAM = """
@@ -101,24 +102,14 @@ async def test_event_loop_that_hangs_is_a_forced_exit(
     assert "main thread in allocate (plugin.py:" in log[-1]
 
 
-SIGNAL_AT_IMPORT = """
-import os, sys
-
-def hook(event, arguments):
-    if event == "import" and arguments[0] == "aosp_plugin.daemon.serve" and "SIGNAL" in os.environ:
-        os.kill(os.getpid(), int(os.environ.pop("SIGNAL")))
-
-sys.addaudithook(hook)
-"""
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_signal_before_the_event_loop_is_handled_later(
     device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     """Here it comes while modules are loaded. The first process of a container would never get it again."""
-    (tmp_path / "sitecustomize.py").write_text(SIGNAL_AT_IMPORT)
-    environment = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}", "SIGNAL": str(int(number))}
+    (tmp_path / "sitecustomize.py").write_text(SIGNAL_AT_EVENT)
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {"PYTHONPATH": path, "SIGNAL": str(int(number)), "EVENT": LOADING, "SINCE": "SIGNAL"}
     port = free_port()
     flags = ("--listen", f"127.0.0.1:{port}")
     async with Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve:

@@ -70,39 +70,18 @@ class Session:
 
 
 @contextlib.contextmanager
-def terminal(kubelet_dir: str) -> Iterator[Session]:
-    """Run a demo in a terminal of its own, whose foreground process group it is."""
-    master, slave = pty.openpty()
-    # The first process of a session that opens a terminal gets it as its controlling terminal.
-    shell = ["sh", "-c", f"exec <>{os.ttyname(slave)} >&0 2>&0; exec {' '.join(DEMO)}"]
-    environment = os.environ | {"TMPDIR": kubelet_dir}
-    with subprocess.Popen(shell, start_new_session=True, env=environment) as process:  # noqa: S603 - our own command
-        select.select([master], [], [], PATIENCE)  # until the shell has the terminal open
-        os.close(slave)
+def running(kubelet_dir: str, *, in_terminal: bool = True) -> Iterator[Session]:
+    """Run a demo, by default in a terminal of its own, whose foreground process group it is."""
+    ours, theirs = pty.openpty() if in_terminal else os.pipe()
+    command = ["setsid", "--ctty", *DEMO] if in_terminal else DEMO
+    stdin, environment = theirs if in_terminal else subprocess.DEVNULL, os.environ | {"TMPDIR": kubelet_dir}
+    with subprocess.Popen(command, stdin=stdin, stdout=theirs, stderr=theirs, env=environment) as process:  # noqa: S603 - our own command
+        os.close(theirs)
         try:
-            yield Session(process, master)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            with contextlib.suppress(OSError):
-                os.close(master)
-
-
-@contextlib.contextmanager
-def piped(kubelet_dir: str) -> Iterator[Session]:
-    """Run a demo without a terminal."""
-    with subprocess.Popen(  # noqa: S603 - our own command
-        DEMO,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ | {"TMPDIR": kubelet_dir},
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield Session(process, process.stdout.fileno())
+            yield Session(process, ours)
         finally:
             process.terminate()
+            os.close(ours)
 
 
 def processes_of(directory: str) -> list[str]:
@@ -116,7 +95,7 @@ def processes_of(directory: str) -> list[str]:
 
 
 def test_keys_remove_devices_kill_the_plugin_and_restart_the_kubelet(kubelet_dir: str) -> None:
-    with terminal(kubelet_dir) as demo:
+    with running(kubelet_dir) as demo:
         demo.until(re.escape(LIST_OF_KEYS))
         demo.press("?", re.escape(LIST_OF_KEYS))
         demo.press("v", r"phone\d: all binder devices removed", "capacity 10, allocatable 9")
@@ -131,7 +110,7 @@ def test_keys_remove_devices_kill_the_plugin_and_restart_the_kubelet(kubelet_dir
 
 
 def test_end_restores_the_terminal_and_ends_all_processes(kubelet_dir: str) -> None:
-    with terminal(kubelet_dir) as demo:
+    with running(kubelet_dir) as demo:
         before = demo.settings()
         demo.until(re.escape(LIST_OF_KEYS))
         during = demo.settings()
@@ -144,7 +123,7 @@ def test_end_restores_the_terminal_and_ends_all_processes(kubelet_dir: str) -> N
 
 
 def test_without_terminal_pods_come_and_go_until_sigterm(kubelet_dir: str) -> None:
-    with piped(kubelet_dir) as demo:
+    with running(kubelet_dir, in_terminal=False) as demo:
         url = demo.until(r"page +(http://\S+)")[1]
         with urllib.request.urlopen(f"{url}status", timeout=PATIENCE) as response:  # noqa: S310 - our own address
             (resource,) = json.load(response)["resources"]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -55,116 +53,81 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     assert len({*found}) == len(found)
 
 
-@contextlib.contextmanager
-def lost_wake_up() -> Iterator[None]:
+def lost_wake_up(self: Any, devices: Any) -> None:
     """Streams do not hear of a new snapshot."""
-
-    def replace(self: Any, devices: Any) -> None:
-        self.snapshot = Snapshot(self.snapshot.revision + 1, devices.values())
-
-    with mock.patch.object(Inventory, "_replace", replace):
-        yield
+    self.snapshot = Snapshot(self.snapshot.revision + 1, devices.values())
 
 
-@contextlib.contextmanager
-def recreation_of_a_device_in_use() -> Iterator[None]:
+RESTORE_OR_MOUNT, CLOSE, WATCH = PhoneProvisioner._restore_or_mount, KubeletService.close, SimulatedRequests.watch
+
+
+def recreation_of_a_device_in_use(self: Any, phone: str, path: str) -> bool:
     """Phones that exist are mounted again after a restart."""
-    original = PhoneProvisioner._restore_or_mount
-    mounted = set()
-
-    def restore_or_mount(self: Any, phone: str, path: str) -> bool:
-        if (self, phone) not in mounted:
-            mounted.add((self, phone))
-            self._attach(phone, path)
-            return True
-        return original(self, phone, path)
-
-    with mock.patch.object(PhoneProvisioner, "_restore_or_mount", restore_or_mount):
-        yield
+    mounted = vars(self).setdefault("mounted_again", set())
+    if phone in mounted:
+        return RESTORE_OR_MOUNT(self, phone, path)
+    mounted.add(phone)
+    self._attach(phone, path)
+    return True
 
 
-@contextlib.contextmanager
-def no_scan_without_an_event() -> Iterator[None]:
+def no_scan_without_an_event(self: Any, _seconds: float | None) -> None:
     """Never find a change whose event is lost."""
-
-    def set_due(self: Any, _seconds: float | None) -> None:
-        self._due = 0.0 if self._scanning.failing else float("inf")
-
-    with mock.patch.object(ScanLoop, "_set_due", set_due):
-        yield
+    self._due = 0.0 if self._scanning.failing else float("inf")
 
 
-@contextlib.contextmanager
-def incomplete_phone() -> Iterator[None]:
+def incomplete_phone(*_: object) -> None:
     """Attach a phone before its devices have their mode."""
-    with mock.patch.object(phone_mount, "fill", return_value=None):
-        yield
 
 
-@contextlib.contextmanager
-def pause_that_never_ends() -> Iterator[None]:
+async def pause_that_never_ends(self: Any, _seconds: float) -> None:
     """Try a failed registration again after a quarter of an hour."""
-
-    async def pause(self: Any, _seconds: float) -> None:
-        await self._clock.wait(self._stop, timeout=900.0)
-
-    with mock.patch.object(Registration, "_pause", pause):
-        yield
+    await self._clock.wait(self._stop, timeout=900.0)
 
 
-@contextlib.contextmanager
-def spec_removed_too_early() -> Iterator[None]:
+async def spec_removed_too_early(self: Any) -> None:
     """Remove the CDI specs of claims when the plugin ends."""
-    original = KubeletService.close
-
-    async def close(self: Any) -> None:
-        await original(self)
-        claims = self._claims
-        for uid in [*claims.prepared]:
-            await claims._worker.run(partial(claims._host._specs.remove, uid))
-
-    with mock.patch.object(KubeletService, "close", close):
-        yield
+    await CLOSE(self)
+    claims = self._claims
+    for uid in [*claims.prepared]:
+        await claims._worker.run(partial(claims._host._specs.remove, uid))
 
 
-@contextlib.contextmanager
-def slice_not_written_after_410() -> Iterator[None]:
+def slice_not_written_after_410(self: Any, *arguments: Any, opened: object, **keywords: Any) -> Any:
     """Do not compare the slices when a watch begins again."""
-
-    def watch(self: Any, *arguments: Any, opened: Any, **keywords: Any) -> Any:
-        return original(self, *arguments, **keywords)
-
-    original = SimulatedRequests.watch
-    with mock.patch.object(SimulatedRequests, "watch", watch):
-        yield
+    del opened
+    return WATCH(self, *arguments, **keywords)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "defect",
+    ("owner", "name", "defect"),
     [
-        spec_removed_too_early,
-        slice_not_written_after_410,
-        lost_wake_up,
-        recreation_of_a_device_in_use,
-        no_scan_without_an_event,
-        incomplete_phone,
-        pause_that_never_ends,
+        (KubeletService, "close", spec_removed_too_early),
+        (SimulatedRequests, "watch", slice_not_written_after_410),
+        (Inventory, "_replace", lost_wake_up),
+        (PhoneProvisioner, "_restore_or_mount", recreation_of_a_device_in_use),
+        (ScanLoop, "_set_due", no_scan_without_an_event),
+        (phone_mount, "fill", incomplete_phone),
+        (Registration, "_pause", pause_that_never_ends),
     ],
+    ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_defect_is_found(defect: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+def test_a_defect_is_found(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, defect: Callable[..., object]
+) -> None:
     """Within 7,200 faults, and shrunk to a few of them. A defect that raises errors of its own would prove nothing."""
-    with defect():
-        for seed in range(SEEDS):
-            steps = steps_of(seed, LENGTH)
-            result = run(seed, steps)
-            if result.violations:
-                few = shrunk(seed, steps[: result.faults.total()], kind_of(result))
-                names = [step.name for step in few]
-                print(f"{defect.__name__}: {seed * LENGTH + result.faults.total()} faults, {kind_of(result)}: {names}")
-                assert [text for text in result.violations if "AttributeError" in text or "TypeError" in text] == []
-                assert len(few) <= FEW
-                return
+    monkeypatch.setattr(owner, name, defect)
+    for seed in range(SEEDS):
+        steps = steps_of(seed, LENGTH)
+        result = run(seed, steps)
+        if result.violations:
+            few = shrunk(seed, steps[: result.faults.total()], kind_of(result))
+            names = [step.name for step in few]
+            print(f"{defect.__name__}: {seed * LENGTH + result.faults.total()} faults, {kind_of(result)}: {names}")
+            assert [text for text in result.violations if "AttributeError" in text or "TypeError" in text] == []
+            assert len(few) <= FEW
+            return
     pytest.fail(f"not found by {SEEDS * LENGTH} faults")
 
 
