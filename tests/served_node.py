@@ -1,11 +1,11 @@
-"""A node on which ``aosp-plugin serve`` runs in the process of a test, with the configuration that the test writes."""
+"""A node on which ``aosp-plugin serve`` runs with the configuration that a test writes, by default in its process."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from kubelet_standin import Kubelet
-from tests.support import DeviceDirectory, ServeHere
+from tests.support import DeviceDirectory, Serve, ServeHere
 
 
 class ServedNode:
@@ -17,6 +17,7 @@ class ServedNode:
         ``port`` is that of the plugin's page, which has none by default.
         """
         self.directory = directory
+        self.file = directory / "config.yaml"
         self.kubelet = kubelet
         self.port = port
         self.devices = DeviceDirectory(directory / "dev")
@@ -31,13 +32,19 @@ class ServedNode:
         }
 
     def configure(self, **keys: Any) -> Path:
-        """Write the configuration, and return its path; a plugin that runs reads it at SIGHUP."""
-        path = self.directory / "config.yaml"
-        path.write_text(json.dumps({**self._keys, **keys}), encoding="utf-8")
-        return path
+        """Write the configuration, without keys whose value is None, and return its path.
+
+        A plugin that runs reads it at SIGHUP.
+        """
+        values = {key: value for key, value in {**self._keys, **keys}.items() if value is not None}
+        self.file.write_text(json.dumps(values), encoding="utf-8")
+        return self.file
 
     def serve(self, **keys: Any) -> ServeHere:
         """Write the configuration, and return the plugin."""
-        file = f"--config={self.configure(**keys)}"
-        kubelet_dir = str(self.kubelet.directory)
-        return ServeHere(self.devices, kubelet_dir, file, environment=self.environment, usual_flags=False)
+        flags = (str(self.kubelet.directory), f"--config={self.configure(**keys)}")
+        return ServeHere(self.devices, *flags, environment=self.environment, usual_flags=False)
+
+    def process(self, **options: Any) -> Serve:
+        """Return the plugin as a process of its own. ``options`` are those of ``Serve``."""
+        return Serve(self.devices, str(self.kubelet.directory), f"--config={self.file}", usual_flags=False, **options)

@@ -10,16 +10,16 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-import yaml
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet
-from tests.support import RESOURCE, DeviceDirectory, Serve, answered, free_port, http_get, listed
+from tests.served_node import ServedNode
+from tests.support import RESOURCE, Serve, answered, free_port, http_get, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,38 +34,18 @@ ANSWER = 10.0
 ALL = {"aosp_binder0": "Healthy", "aosp_binder1": "Healthy"}
 
 
-class Host(NamedTuple):
+class Host(ServedNode):
     """A host with a kubelet, and two resources in one device directory, part of which can hang."""
 
-    devices: DeviceDirectory
-    hanging: HangingFileSystem
-    kubelet: Kubelet
-    port: int
-    config: Path
+    def __init__(self, directory: Path, kubelet: Kubelet, hanging: HangingFileSystem) -> None:
+        off = {"pod_resources_socket": "", "shared_mounts": [], "shared_devices": []}
+        super().__init__(directory, kubelet, port=free_port(), **off)
+        self.hanging = hanging
 
-    def configure(self, **keys: object) -> None:
-        """Write the configuration file; ``keys`` are those of the first resource, and ``cdi_dir``."""
-        common = {
-            "version": "v1",
-            "cdi_dir": keys.pop("cdi_dir", "/none"),
-            "kubelet_dir": self.kubelet.directory,
-            "listen": f"127.0.0.1:{self.port}",
-            "pod_resources_socket": "",
-            "verify": "file",
-            "shared_mounts": [],
-            "shared_devices": [],
-        }
-        common["device_dir"] = str(self.devices.directory)
-        resources = [
-            {"resource_name": RESOURCE, **keys},
-            {"resource_name": OTHER, "device_prefix": "aosp_hwbinder"},
-        ]
-        self.config.write_text(yaml.safe_dump({**common, "resources": resources}))
-
-    def serve(self) -> Serve:
-        """Return the process; it is not started yet."""
-        arguments = ["--config", str(self.config)]
-        return Serve(self.devices, self.kubelet.directory, *arguments, usual_flags=False)
+    def configure(self, *, cdi_dir: str = "/none", **keys: object) -> Path:
+        """Write the configuration; ``keys`` are those of the first resource."""
+        other = {"resource_name": OTHER, "device_prefix": "aosp_hwbinder"}
+        return super().configure(cdi_dir=cdi_dir, resources=[{"resource_name": RESOURCE, **keys}, other])
 
     def add_hanging(self, number: int) -> None:
         """Add a device that is a link into the file system that can hang."""
@@ -101,15 +81,12 @@ class Host(NamedTuple):
 
 
 @pytest.fixture
-async def host(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
-) -> AsyncIterator[Host]:
+async def host(kubelet: Kubelet, tmp_path: Path, hanging_file_system: HangingFileSystem) -> Host:
     """Return a host with the healthy device 0."""
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet:
-        host = Host(device_directory, hanging_file_system, kubelet, free_port(), tmp_path / "config.yaml")
-        host.configure()
-        yield host
+    host = Host(tmp_path, kubelet, hanging_file_system)
+    host.devices.add(0)
+    host.configure()
+    return host
 
 
 async def allocate(stub: DevicePluginAsyncStub, device: str) -> pb.ContainerAllocateResponse:
@@ -152,7 +129,7 @@ async def test_devices_stay_as_they_are_and_nothing_else_changes(host: Host) -> 
     os.mkdir(f"{host.hanging.source}/shared")
     os.symlink("/dev/null", f"{host.hanging.source}/gpu0")
     host.configure(shared_mounts=[f"{shared}:/shared"], spread_devices=[f"{host.hanging.directory}/gpu*"])
-    async with host.serve() as serve:
+    async with host.process() as serve:
         await host.kubelet_has(ALL)
         await host.other_resource_goes_on()
         host.hanging.hang()
@@ -181,7 +158,7 @@ async def test_process_starts_during_the_hang(host: Host) -> None:
     """The resource has no devices until the file system answers."""
     host.add_hanging(1)
     host.hanging.hang()
-    async with host.serve():
+    async with host.process():
         await host.other_resource_goes_on()
         await host.kubelet_has({})
         host.hanging.release()
@@ -196,7 +173,7 @@ async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
     os.mkdir(f"{host.hanging.source}/cdi")
     host.configure(device_list=["volume-mounts", "cdi-cri"], cdi_dir=f"{host.hanging.directory}/cdi")
     spec = Path(host.hanging.source, "cdi", f"{RESOURCE.replace('/', '_')}.json")
-    async with host.serve() as serve:
+    async with host.process() as serve:
         await listed(host.kubelet, 1)
         await until_written(spec, "aosp_binder0")
         host.hanging.hang()
@@ -219,7 +196,7 @@ async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
 
 async def test_renamed_resource_offers_no_device_that_a_pod_may_have_while_its_first_update_hangs(host: Host) -> None:
     """Where the kubelet cannot be asked, a pod may have each device that was offered by the former name."""
-    async with host.serve():
+    async with host.process():
         await listed(host.kubelet, 1)
     os.mkdir(f"{host.hanging.source}/cdi")
     name = "example.com/binder"
@@ -227,7 +204,7 @@ async def test_renamed_resource_offers_no_device_that_a_pod_may_have_while_its_f
         resource_name=name, device_list=["volume-mounts", "cdi-cri"], cdi_dir=f"{host.hanging.directory}/cdi"
     )
     host.hanging.hang()
-    async with host.serve():
+    async with host.process():
         await host.hanging.until_waiting()
         await host.kubelet.wait_for(lambda kubelet: kubelet.resource(name).devices == {"aosp_binder0": "Unhealthy"})
         host.hanging.release()

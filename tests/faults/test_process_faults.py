@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import socket
@@ -14,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
+from tests.served_node import ServedNode
 from tests.support import (
     PATIENCE,
     RESOURCE,
-    DeviceDirectory,
-    Serve,
     answered,
     free_port,
     http_get,
@@ -62,31 +60,26 @@ def systemd(tmp_path: Path) -> Iterator[Systemd]:
 # -- descriptors
 
 
-async def test_everything_works_after_descriptors_ran_out(
-    device_directory: DeviceDirectory, kubelet_dir: str, systemd: Systemd
-) -> None:
+async def test_everything_works_after_descriptors_ran_out(kubelet: Kubelet, tmp_path: Path, systemd: Systemd) -> None:
     """Clients wait meanwhile. systemd's watchdog is fed all the time, or systemd would kill the process."""
-    device_directory.add(0, 1)
-    port = free_port()
-    flags = ["--listen", f"127.0.0.1:{port}"]
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        Serve(device_directory, kubelet_dir, *flags, environment=systemd.environment) as serve,
-    ):
+    node = ServedNode(tmp_path, kubelet, port=free_port())
+    node.configure()
+    node.devices.add(0, 1)
+    async with node.process(environment=systemd.environment) as plugin:
         await listed(kubelet, 2)
-        await answered(port, "/readyz", "ok: ")
+        await answered(node.port, "/readyz", "ok: ")
         with contextlib.ExitStack() as clients:
-            with without_descriptors(serve.process.pid):
+            with without_descriptors(plugin.process.pid):
                 for _ in range(8):
-                    client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    client = clients.enter_context(socket.create_connection(("127.0.0.1", node.port)))
                     client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
                 systemd.drain()
                 await systemd.watchdog(20)
-                device_directory.add(2)
+                node.devices.add(2)
             await listed(kubelet, 3)
         await systemd.watchdog(20)
-        assert (await http_get(port, "/readyz"))[0] == 200
-        assert (await http_get(port, "/metrics"))[0] == 200
+        assert (await http_get(node.port, "/readyz"))[0] == 200
+        assert (await http_get(node.port, "/metrics"))[0] == 200
         await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 1})]))
         assert len(kubelet.registrations) == 1
 
@@ -111,23 +104,19 @@ def test_process_that_may_start_too_few_threads_says_which_limit_to_raise(comman
 # -- host trouble is not the process's
 
 
-async def test_cdi_directory_that_is_a_file_keeps_no_device_from_the_kubelet(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
+async def test_cdi_directory_that_is_a_file_keeps_no_device_from_the_kubelet(kubelet: Kubelet, tmp_path: Path) -> None:
     """Not at the start of the process either. Readiness fails, and liveness does not."""
     cdi = tmp_path / "cdi"
     cdi.touch()
-    device_directory.add(0)
-    port = free_port()
-    config = {"version": "v1", "cdi_dir": str(cdi), "device_list": ["volume-mounts", "cdi-cri"]}
-    (tmp_path / "config.yaml").write_text(json.dumps(config))
-    flags = ["--listen", f"127.0.0.1:{port}", "--config", str(tmp_path / "config.yaml")]
-    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags):
+    node = ServedNode(tmp_path, kubelet, port=free_port())
+    node.configure(cdi_dir=str(cdi), device_list=["volume-mounts", "cdi-cri"])
+    node.devices.add(0)
+    async with node.process():
         await listed(kubelet, 1)
-        device_directory.add(1)
+        node.devices.add(1)
         await listed(kubelet, 2)
-        assert (await answered(port, "/readyz", "cannot update the CDI spec"))[0] == 503
-        assert (await http_get(port, "/healthz"))[::2] == (200, "ok\n")
+        assert (await answered(node.port, "/readyz", "cannot update the CDI spec"))[0] == 503
+        assert (await http_get(node.port, "/healthz"))[::2] == (200, "ok\n")
         cdi.unlink()
-        await answered(port, "/readyz", "ok: ")
+        await answered(node.port, "/readyz", "ok: ")
         assert (cdi / "aosp.io_binder.json").exists()

@@ -22,31 +22,31 @@ import pytest
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import AdmissionError, Container, Kubelet, KubeletVersion, Pod, PodResources
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, sockets
+from tests.served_node import ServedNode
+from tests.support import PATIENCE, RESOURCE, Serve, free_port, http_get, sockets
 
 MORE_DESCRIPTORS, MORE_THREADS, SHARE = 8, 12, 0.2
 """What a process that leaks nothing may have more than at first, and the share of a processor that an idle one uses."""
 QUEUE = min(int(Path("/proc/sys/fs/inotify/max_queued_events").read_text()), 100_000)
 
 
-class Node:
+class Node(ServedNode):
     """A device directory, a kubelet and the plugin's process."""
 
     def __init__(self, root: Path, kubelet_dir: str, rng: random.Random) -> None:
+        pods, cdi = {"pod_resources_socket": str(root / "pods.sock")}, {"cdi_dir": str(root / "cdi")}
+        kubelet = Kubelet(kubelet_dir, version=rng.choice(list(KubeletVersion)))
+        super().__init__(root, kubelet, port=free_port(), device_list=["envvar", "cdi-cri"], **pods, **cdi)
         self.root, self.kubelet_dir, self.rng = root, kubelet_dir, rng
-        self.dev = root / "dev"
-        self.devices = DeviceDirectory(self.dev)
+        self.dev = self.devices.directory
         self.devices.add(*range(24))
         self.targets = root / "targets"
         self.targets.mkdir()
         self.link(*range(100, 108))
-        self.kubelet = Kubelet(kubelet_dir, version=rng.choice(list(KubeletVersion)))
         self.kubelet_runs = False
         self.pod_resources = PodResources(self.kubelet, root / "pods.sock")
-        self.port = free_port()
-        self.config = root / "config.yaml"
-        self.configure("info")
-        self.serve = self._serve()
+        self.configure()
+        self.plugin = self._process()
         self.pod: Pod | None = None
         self.pods = 0
         self.in_use: set[str] = set()
@@ -55,16 +55,8 @@ class Node:
         self.first = (0, 0)
         """The descriptors and threads of the process when nothing was wrong for the first time."""
 
-    def _serve(self) -> Serve:
-        flags = (f"--config={self.config}", f"--listen=127.0.0.1:{self.port}")
-        log = os.open(self.root / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-        return Serve(self.devices, self.kubelet_dir, *flags, stderr=log)
-
-    def configure(self, level: str) -> None:
-        """Write the configuration file."""
-        keys = {"cdi_dir": str(self.root / "cdi"), "device_list": ["envvar", "cdi-cri"], "log_level": level}
-        keys["pod_resources_socket"] = str(self.root / "pods.sock")
-        self.config.write_text(json.dumps({"version": "v1", **keys}))
+    def _process(self) -> Serve:
+        return self.process(stderr=os.open(self.root / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY))
 
     def link(self, *numbers: int) -> None:
         """Create links to devices in another directory."""
@@ -95,26 +87,26 @@ class Node:
 
     async def start(self) -> None:
         """Start a process of the plugin."""
-        self.serve = self._serve()
-        await self.serve.__aenter__()
+        self.plugin = self._process()
+        await self.plugin.__aenter__()
         self.first = (0, 0)
 
     async def end(self, number: signal.Signals) -> None:
         """End the process of the plugin."""
-        self.serve.signal(number)
-        await self.serve.finish()
+        self.plugin.signal(number)
+        await self.plugin.finish()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process if it runs."""
-        if self.serve.process.returncode is None:
-            self.serve.signal(number)
+        if self.plugin.process.returncode is None:
+            self.plugin.signal(number)
 
     def reload(self) -> None:
         """Send SIGHUP, unless it would end the process, which has just started."""
-        status = Path(f"/proc/{self.serve.process.pid}/status").read_text()
+        status = Path(f"/proc/{self.plugin.process.pid}/status").read_text()
         blocked = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
         if int(blocked, 16) & 1 << signal.SIGHUP - 1:
-            self.serve.signal(signal.SIGHUP)
+            self.plugin.signal(signal.SIGHUP)
 
     async def use(self, *, must: bool) -> None:
         """Start a pod, which the kubelet may refuse unless it must not, and end the one before.
@@ -122,7 +114,7 @@ class Node:
         There is always a pod: a kubelet without any is not believed.
         """
         view = self.kubelet.resource(RESOURCE)
-        if self.is_stopped or not self.kubelet_runs or not view.known or self.serve.process.returncode is not None:
+        if self.is_stopped or not self.kubelet_runs or not view.known or self.plugin.process.returncode is not None:
             return
         self.pods += 1
         pod = Pod(f"phone-{self.pods}", [Container("main", {RESOURCE: 2})])
@@ -143,7 +135,7 @@ class Node:
 
     async def wrong(self) -> str:
         """Return what is wrong now, or an empty text."""
-        assert self.serve.process.returncode is None
+        assert self.plugin.process.returncode is None
         view, found = self.kubelet.resource(RESOURCE), sockets(self.kubelet_dir)
         if not view.connected or view.streams != 1 or [self.kubelet.registrations[-1].endpoint] != found:
             return f"{view.streams} streams, connected: {view.connected}, sockets: {found}"
@@ -168,7 +160,7 @@ class Node:
         return {device["name"] for device in spec["devices"]}
 
     async def _usage(self) -> str:
-        process = psutil.Process(self.serve.process.pid)
+        process = psutil.Process(self.plugin.process.pid)
         before = sum(process.cpu_times()[:2])
         await asyncio.sleep(0.25)
         share = (sum(process.cpu_times()[:2]) - before) / 0.25
@@ -352,10 +344,10 @@ async def plugin_is_stopped(node: Node) -> AsyncIterator[None]:
 async def plugin_reloads(node: Node) -> AsyncIterator[None]:
     """Send SIGHUP, several times, at last with another configuration."""
     node.reload()
-    node.configure("debug")
+    node.configure(log_level="debug")
     node.reload()
     yield
-    node.configure("info")
+    node.configure()
     node.reload()
 
 
@@ -390,7 +382,7 @@ async def healthy(tmp_path: Path, kubelet_dir: str, seed: int | str) -> AsyncIte
         yield node
     finally:
         node.signal(signal.SIGKILL)
-        await node.serve.finish()
+        await node.plugin.finish()
         await node.pod_resources.__aexit__(None, None, None)
         await node.stop_kubelet()
 

@@ -20,11 +20,10 @@ from aosp_plugin.cli.status import reload
 from aosp_plugin.report.document import ReloadReport
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
+from tests.served_node import ServedNode
 from tests.support import (
     PATIENCE,
     RESOURCE,
-    DeviceDirectory,
-    Serve,
     answered,
     free_port,
     http_get,
@@ -38,42 +37,27 @@ FOREIGN = "192.0.2.1:9478"
 """An address of no host (RFC 5737)."""
 
 
-class Served:
-    """A process that serves a configuration file to a kubelet, with two devices."""
+class Served(ServedNode):
+    """A node with two devices, and a process."""
 
-    def __init__(self, devices: DeviceDirectory, kubelet_dir: str, file: Path, **options: Any) -> None:
+    def __init__(self, directory: Path, kubelet_dir: str, **options: Any) -> None:
         """``options`` are those of ``Serve``."""
-        self.file = file
-        self.port = port = free_port()
-        self._devices = devices
-        self._valid = {
-            "version": "v1",
-            "kubelet_dir": kubelet_dir,
-            "device_dir": str(devices.directory),
-            "verify": "file",
-            "listen": f"127.0.0.1:{port}",
-        }
-        self.write()
-        self.kubelet = Kubelet(kubelet_dir)
-        self.serve = Serve(devices, kubelet_dir, "--config", str(file), usual_flags=False, **options)
+        super().__init__(directory, Kubelet(kubelet_dir), port=free_port())
+        self.plugin = self.process(**options)
 
     async def __aenter__(self) -> Self:
-        """Start both, and wait until the kubelet has the devices."""
-        self._devices.add(0, 1)
+        """Start kubelet and process, and wait until the kubelet has the devices."""
+        self.devices.add(0, 1)
+        self.configure()
         await self.kubelet.start()
-        await self.serve.__aenter__()
+        await self.plugin.__aenter__()
         await self.registered()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop both."""
-        await self.serve.__aexit__()
+        await self.plugin.__aexit__()
         await self.kubelet.stop()
-
-    def write(self, **changes: Any) -> None:
-        """Write the configuration with other values, and without keys whose value is None."""
-        values = {key: value for key, value in (self._valid | changes).items() if value is not None}
-        self.file.write_text(json.dumps(values))
 
     async def registered(self) -> None:
         """Wait until the kubelet has both devices, and the plugin is ready."""
@@ -83,7 +67,7 @@ class Served:
     @property
     def pid(self) -> int:
         """The process ID of the plugin, also if another program has started it in a namespace."""
-        pid = self.serve.process.pid
+        pid = self.plugin.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(children[0]) if children else pid
 
@@ -102,16 +86,16 @@ class Served:
 
     async def rejected(self, **changes: Any) -> str:
         """Reload a configuration with other values, and return why it is rejected."""
-        self.write(**changes)
+        self.configure(**changes)
         return (await self.reload()).error
 
     async def check_unaffected(self) -> None:
         """Check that the kubelet still has its first stream, which reports changes, and HTTP clients their answers."""
         assert (await http_get(self.port, "/readyz"))[0] == 200
         assert (await http_get(self.port, "/status"))[0] == 200
-        self._devices.add(2)
+        self.devices.add(2)
         await listed(self.kubelet, 3)
-        self._devices.remove(2)
+        self.devices.remove(2)
         await listed(self.kubelet, 2)
         view = self.kubelet.resource(RESOURCE)
         assert (len(self.kubelet.registrations), view.streams, view.streams_opened) == (1, 1, 1)
@@ -121,9 +105,9 @@ Starting = Callable[..., Served]
 
 
 @pytest.fixture
-def starting(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path) -> Starting:
-    """Return a function that returns a process; its arguments are those of ``Serve``."""
-    return partial(Served, device_directory, kubelet_dir, tmp_path / "config.yaml")
+def starting(kubelet_dir: str, tmp_path: Path) -> Starting:
+    """Return a function that returns a node; its arguments are those of ``Serve``."""
+    return partial(Served, tmp_path, kubelet_dir)
 
 
 @pytest.fixture
@@ -158,11 +142,11 @@ async def served(starting: Starting) -> AsyncIterator[Served]:
 async def test_configuration_that_cannot_be_served_changes_nothing(
     served: Served, changes: dict[str, Any], error: str
 ) -> None:
-    await served.serve.logged("INFO registered")
-    before = len(served.serve.log)
+    await served.plugin.logged("INFO registered")
+    before = len(served.plugin.log)
     assert error in await served.rejected(**changes)
-    assert error in await served.serve.logged(REJECTED)
-    logged = "".join(served.serve.log[before:])
+    assert error in await served.plugin.logged(REJECTED)
+    logged = "".join(served.plugin.log[before:])
     assert "device scan failed" not in logged, "the scan of the running plugin has not failed"
     assert "devices changed" not in logged
     await served.check_unaffected()
@@ -193,7 +177,7 @@ async def test_cdi_directory_that_cannot_be_written_changes_nothing(
         )
         await served.check_unaffected()
         assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
-        served.write(cdi_dir=str(directory))
+        served.configure(cdi_dir=str(directory))
         assert (await served.reload()).changed
 
 
@@ -209,8 +193,8 @@ async def test_directory_that_hangs_changes_nothing(
 ) -> None:
     """The plugin serves as before while the reload waits, and rejects it after some seconds."""
     hanging_file_system.hang()
-    served.write(**{key: f"{hanging_file_system.directory}/{key}", "device_list": ["cdi-cri"]})
-    served.serve.signal(signal.SIGHUP)
+    served.configure(**{key: f"{hanging_file_system.directory}/{key}", "device_list": ["cdi-cri"]})
+    served.plugin.signal(signal.SIGHUP)
     await hanging_file_system.until_waiting()
     await served.check_unaffected()
     await answered(served.port, "/status", "timed out")
@@ -222,26 +206,26 @@ async def test_reload_is_rejected_while_a_call_on_the_host_hangs(
 ) -> None:
     """To execute the program again would wait for a thread that cannot be killed, and serve nothing until then."""
     await reload_until_scan_hangs(served, hanging_file_system)
-    await served.serve.logged("device scan is hanging")
-    served.write()
-    served.serve.signal(signal.SIGHUP)
-    rejected = await served.serve.logged("configuration reload rejected, keeping the current configuration")
+    await served.plugin.logged("device scan is hanging")
+    served.configure()
+    served.plugin.signal(signal.SIGHUP)
+    rejected = await served.plugin.logged("configuration reload rejected, keeping the current configuration")
     assert "a call on the host hangs, reload again when it has ended: device scan of " in rejected
     hanging_file_system.release()
-    await served.serve.logged("device scan is no longer hanging")
-    served.serve.signal(signal.SIGHUP)
+    await served.plugin.logged("device scan is no longer hanging")
+    served.plugin.signal(signal.SIGHUP)
     await listed(served.kubelet, 2)
 
 
 async def reload_until_scan_hangs(served: Served, hanging_file_system: HangingFileSystem) -> None:
     """Reload to a directory on a file system, and return when a scan of it hangs."""
     create(f"{hanging_file_system.source}/aosp_binder7")
-    served.write(device_dir=hanging_file_system.directory)
-    served.serve.signal(signal.SIGHUP)
+    served.configure(device_dir=hanging_file_system.directory)
+    served.plugin.signal(signal.SIGHUP)
     await listed(served.kubelet, 1)
     hanging_file_system.hang()
     create(f"{hanging_file_system.source}/aosp_binder8")
-    served.serve.signal(signal.SIGHUP)  # rescans
+    served.plugin.signal(signal.SIGHUP)  # rescans
     await hanging_file_system.until_waiting()
 
 
@@ -264,7 +248,7 @@ async def test_process_keeps_its_id_and_nothing_else(
     """The kubelet has one registration more, and a gap between two streams; metrics and log begin again."""
     async with starting(program=program) as served:
         pid, before = served.pid, await served.status()
-        served.write(replicas=2)
+        served.configure(replicas=2)
         os.kill(pid, signal.SIGHUP)
         await listed(served.kubelet, 4)
         await answered(served.port, "/readyz", "ok: ")
@@ -278,15 +262,15 @@ async def test_process_keeps_its_id_and_nothing_else(
         assert (len(served.kubelet.registrations), view.streams, view.last_stream_end) == (2, 1, "EOF")
         assert len(sockets(kubelet_dir)) == 1
         os.kill(pid, signal.SIGTERM)
-        assert await served.serve.finish() == 0
+        assert await served.plugin.finish() == 0
 
 
 async def test_reload_during_a_reload_serves_the_last_configuration(served: Served) -> None:
-    served.write(replicas=2)
-    served.serve.signal(signal.SIGHUP)
+    served.configure(replicas=2)
+    served.plugin.signal(signal.SIGHUP)
     await served.unregistered()
-    served.write(replicas=3)
-    served.serve.signal(signal.SIGHUP)
+    served.configure(replicas=3)
+    served.plugin.signal(signal.SIGHUP)
     await listed(served.kubelet, 6)
 
 
@@ -316,22 +300,22 @@ async def test_signal_between_two_programs_of_the_process_is_handled_by_the_seco
     environment = {"PYTHONPATH": path, "SIGNAL": str(int(number)), "EVENT": event, "SINCE": "AOSP_RELOADED"}
     async with starting(program=program, environment=environment) as served:
         pid = served.pid
-        served.write(replicas=2)
+        served.configure(replicas=2)
         os.kill(pid, signal.SIGHUP)
         if number is signal.SIGHUP:
-            await served.serve.logged("configuration reloaded changed=True")
-            await served.serve.logged("configuration reloaded changed=False")
+            await served.plugin.logged("configuration reloaded changed=True")
+            await served.plugin.logged("configuration reloaded changed=False")
             os.kill(pid, signal.SIGTERM)
-        assert await served.serve.finish() == 0
+        assert await served.plugin.finish() == 0
         assert sockets(kubelet_dir) == []
 
 
 async def test_stop_during_a_reload_ends_the_process(served: Served) -> None:
-    served.write(replicas=2)
-    served.serve.signal(signal.SIGHUP)
+    served.configure(replicas=2)
+    served.plugin.signal(signal.SIGHUP)
     await served.unregistered()
-    served.serve.signal(signal.SIGTERM)
-    assert await served.serve.finish() == 0
+    served.plugin.signal(signal.SIGTERM)
+    assert await served.plugin.finish() == 0
 
 
 async def test_program_that_is_gone_is_an_error(starting: Starting, kubelet_dir: str, tmp_path: Path) -> None:
@@ -342,10 +326,10 @@ async def test_program_that_is_gone_is_an_error(starting: Starting, kubelet_dir:
     program, environment = (str(python), "-m", "aosp_plugin"), {"PYTHONPATH": ":".join(sys.path)}
     async with starting(program=program, environment=environment) as served:
         python.unlink()
-        served.write(replicas=2)
-        served.serve.signal(signal.SIGHUP)
-        assert await served.serve.finish() == 1
-        assert f"ERROR program cannot be executed again path={python} " in served.serve.log[-1]
+        served.configure(replicas=2)
+        served.plugin.signal(signal.SIGHUP)
+        assert await served.plugin.finish() == 1
+        assert f"ERROR program cannot be executed again path={python} " in served.plugin.log[-1]
         assert sockets(kubelet_dir) == []
 
 
@@ -355,13 +339,13 @@ async def test_configuration_that_fails_after_the_check_is_an_error(
     """Its directory disappears while the process stops, which waits for a scan."""
     await reload_until_scan_hangs(served, hanging_file_system)
     (tmp_path / "other").mkdir()
-    served.write(device_dir=str(tmp_path / "other"))
-    served.serve.signal(signal.SIGHUP)
+    served.configure(device_dir=str(tmp_path / "other"))
+    served.plugin.signal(signal.SIGHUP)
     await served.unregistered()
     (tmp_path / "other").rmdir()
     hanging_file_system.release()
-    assert await served.serve.finish() == 1
-    assert f"cannot read the device directory {tmp_path}/other: " in served.serve.log[-1]
+    assert await served.plugin.finish() == 1
+    assert f"cannot read the device directory {tmp_path}/other: " in served.plugin.log[-1]
 
 
 async def test_systemd_sees_a_reload_of_a_ready_service(starting: Starting, tmp_path: Path) -> None:
@@ -378,8 +362,8 @@ async def test_systemd_sees_a_reload_of_a_ready_service(starting: Starting, tmp_
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
         async with asyncio.timeout(PATIENCE), starting(environment=environment) as served:
             await ready(1)
-            served.write(replicas=2)
-            served.serve.signal(signal.SIGHUP)
+            served.configure(replicas=2)
+            served.plugin.signal(signal.SIGHUP)
             await ready(2)
     names = [state.partition("=")[0] for state in states if not state.startswith("STATUS=")]
     assert names == ["READY", "RELOADING", "MONOTONIC_USEC", "READY"]
@@ -397,8 +381,8 @@ async def test_reloads_leave_no_descriptor_and_no_thread(served: Served) -> None
     """Neither those that are accepted nor those that are rejected."""
 
     async def reloads(number: int) -> None:
-        served.write(replicas=number + 2)
-        served.serve.signal(signal.SIGHUP)
+        served.configure(replicas=number + 2)
+        served.plugin.signal(signal.SIGHUP)
         await listed(served.kubelet, 2 * (number + 2))
         await answered(served.port, "/readyz", "ok: ")
         await served.rejected(status_listen=FOREIGN, missing_device_ttl=60)
