@@ -132,6 +132,13 @@ def run_without_rights(imports: str, statements: str, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - this interpreter
 
 
+def write_files(directory: Path, texts: Mapping[str, str]) -> None:
+    """Write texts into files below a directory, by their paths in it."""
+    for name, text in texts.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text, encoding="utf-8")
+
+
 @contextlib.contextmanager
 def without_descriptors(pid: int) -> Iterator[None]:
     """Let a process open no more files inside the context, not even if it closes others."""

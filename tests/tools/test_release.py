@@ -24,6 +24,7 @@ from hack.release import images, krew, single_file, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
 from hack.release.links import absolute
+from tests.support import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,10 +66,7 @@ def git(root: Path, *arguments: str) -> None:
 def root(tmp_path: Path) -> Path:
     """Return a checkout without changes."""
     directory = tmp_path / "project"
-    for name, text in PROJECT.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write_files(directory, PROJECT)
     git(directory, "init", "--quiet")
     git(directory, "add", ".")
     git(directory, "commit", "--quiet", "--message=Release")

@@ -9,6 +9,7 @@ import pytest
 
 import aosp_plugin
 from hack import version
+from tests.support import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +31,7 @@ FILES = {
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Return a directory under version control with files that repeat the version, and a picture."""
-    for name, text in FILES.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write_files(tmp_path, FILES)
     (tmp_path / "picture.png").write_bytes(b"\x89PNG " + ARCHIVE.encode())
     for command in ("init", "add ."):
         subprocess.run(["/usr/bin/git", *command.split()], cwd=tmp_path, check=True, capture_output=True)  # noqa: S603 - constant

@@ -93,19 +93,20 @@ class Sandbox:
     def kubelet(self) -> Iterator[None]:
         """Run a stand-in kubelet, from when it can allocate the three devices."""
         command = (*self.enter, sys.executable, "-m", "kubelet_standin", str(PLUGINS))
-        with subprocess.Popen(
-            command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, cwd=PROJECT, stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(f"wait {RESOURCE} 3\n")
-            process.stdin.flush()
-            events = []
-            while '"event": "allocatable"' not in (line := process.stdout.readline()):
-                events.append(line)
-                assert line, events
-            yield
-            process.stdin.write("quit\n")
+            try:
+                events = []
+                while '"event": "allocatable"' not in (line := process.stdout.readline()):
+                    events.append(line)
+                    assert line, events
+                    assert '"event": "error"' not in line, events
+                yield
+            finally:
+                process.stdin.write("quit\n")
 
 
 @contextlib.contextmanager

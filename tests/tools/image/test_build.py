@@ -12,6 +12,7 @@ import pytest
 
 from aosp_plugin import __version__
 from hack.image.build import Settings, build
+from tests.support import write_files
 
 NAME = f"registry.example.com/plugin:{__version__}"
 SETTINGS = Settings("registry.example.com/plugin", "base:1", "abc", 1000)
@@ -31,14 +32,13 @@ for word in sys.argv:
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory with buildah that is the first one in PATH."""
     directory = tmp_path / "tools"
-    for name, text in (
-        ("buildah", BUILDAH),
-        ("root/usr/lib/os-release", "ID=debian\nVERSION_ID=13\n"),
-        ("root/var/lib/dpkg/status.d/none.md5sums", ""),
-        ("layout/oci-layout", "{}"),
-    ):
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text)
+    files = {
+        "buildah": BUILDAH,
+        "root/usr/lib/os-release": "ID=debian\nVERSION_ID=13\n",
+        "root/var/lib/dpkg/status.d/none.md5sums": "",
+        "layout/oci-layout": "{}",
+    }
+    write_files(directory, files)
     (directory / "buildah").chmod(0o755)
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
     layer, config = blob(directory, b"layer"), blob(directory, b"{}")

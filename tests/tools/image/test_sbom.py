@@ -11,6 +11,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from aosp_plugin import __version__
 from hack.image import sbom
+from tests.support import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +36,7 @@ DIGEST = "sha256:" + "0" * 64
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return the root directory of an image."""
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path, FILES)
     return tmp_path
 
 
