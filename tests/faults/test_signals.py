@@ -20,25 +20,20 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet, PodResources
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, http_get, listed, mounted_tmpfs
+from tests.served_node import ServedNode
+from tests.support import PATIENCE, Serve, free_port, http_get, listed, mounted_tmpfs
 
 
-class Node(NamedTuple):
-    """Two devices, a kubelet, and the place of everything else."""
-
-    directory: Path
-    devices: DeviceDirectory
-    kubelet: Kubelet
-    environment: dict[str, str]
+class Node(ServedNode):
+    """Two devices, a kubelet, and processes, each with a configuration of its own."""
 
     @contextlib.asynccontextmanager
-    async def serving(self, healthy: int = 2, **environment: str) -> AsyncIterator[Plugin]:
+    async def serving(self, environment: Mapping[str, str] = {}, **keys: object) -> AsyncIterator[Plugin]:
         """Run a plugin whose devices the kubelet has."""
         port = free_port()
-        flags = ("--listen", f"127.0.0.1:{port}")
-        variables = self.environment | environment
-        async with Serve(self.devices, self.kubelet.directory, *flags, environment=variables) as serve:
-            await listed(self.kubelet, healthy)
+        self.configure(listen=f"127.0.0.1:{port}", **keys)
+        async with self.process(environment=environment) as serve:
+            await listed(self.kubelet, 2)
             await serve.logged("registered")
             yield Plugin(serve, port)
 
@@ -66,11 +61,10 @@ class Plugin(NamedTuple):
 
 
 @pytest.fixture
-async def node(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path) -> AsyncIterator[Node]:
-    device_directory.add(0, 1)
-    socket = os.path.join(kubelet_dir, "pods.sock")
-    async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, socket):
-        yield Node(tmp_path, device_directory, kubelet, {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket})
+def node(kubelet: Kubelet, pod_resources: PodResources, tmp_path: Path) -> Node:
+    node = Node(tmp_path, kubelet, pod_resources_socket=str(pod_resources.path))
+    node.devices.add(0, 1)
+    return node
 
 
 @contextlib.asynccontextmanager
@@ -130,8 +124,7 @@ async def cdi_directory_full(node: Node) -> AsyncIterator[Plugin]:
     directory.mkdir()
     with mounted_tmpfs(directory):
         spec = str(directory / "specs")
-        device_list = "envvar,cdi-cri"
-        async with node.serving(AOSP_PLUGIN_CDI_DIR=spec, AOSP_PLUGIN_DEVICE_LIST=device_list) as plugin:
+        async with node.serving(cdi_dir=spec, device_list=["envvar", "cdi-cri"]) as plugin:
             filler = directory / "filler"
             with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
                 while file.write(bytes(4096)):
@@ -208,7 +201,7 @@ DEAD = "a task of the plugin dies"
 
 @pytest.mark.parametrize("name", STATES)
 async def test_probes_metrics_and_log_tell_the_failure(node: Node, name: str) -> None:
-    state, difference = STATES[name], ""
+    state, difference = STATES[name], "no answer"
     async with state.failure(node) as plugin:
         for line in state.logged:
             if not any(f" {line}" in each for each in plugin.serve.log):
@@ -236,7 +229,7 @@ async def test_process_whose_task_dies_ends(node: Node) -> None:
     """There is a bug in the task that asks for allocations."""
     (node.directory / "sitecustomize.py").write_text(BUG)
     path = os.pathsep.join([str(node.directory), os.environ.get("PYTHONPATH", "")])
-    async with node.serving(PYTHONPATH=path) as plugin:
+    async with node.serving({"PYTHONPATH": path}) as plugin:
         await plugin.serve.logged(" ERROR task failed, exiting")
         assert await plugin.serve.finish() == 1
         with pytest.raises(OSError, match="Connect"):
