@@ -10,6 +10,7 @@ import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 from tests.e2e.common import packages
+from tests.e2e.conftest import pytest_runtest_makereport  # noqa: F401 - CI accepts no skipped test
 
 FLAGS = (
     "headless",
