@@ -75,26 +75,6 @@ def test_a_phone_that_the_device_plugin_has_replaced_is_not_released(directory: 
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
 
 
-def test_claim_gets_a_binderfs_of_its_own_and_nothing_else_is_mounted(directory: Mounts) -> None:
-    backend = started(directory)
-    (edits,) = backend.prepare(["phone1"], [])
-    phone = f"{directory.path}/phone1"
-    assert directory.mounted() == {"phone1": 1}
-    assert sorted(binderfs.device_names(phone)) == sorted(TRIPLE)
-    assert [node.host_path for node in edits.devices] == [f"{phone}/{name}" for name in TRIPLE]
-    assert mounts_of(edits) == {
-        **{f"{phone}/{name}": f"{phone}/{name}" for name in TRIPLE},
-        **{f"/dev/{name}": f"{phone}/{name}" for name in TRIPLE},
-        "/dev/binderfs": phone,
-        "/dev/binderfs/binder-control": "/dev/null",
-    }
-    assert edits.environment == {
-        "BINDER_VISIBLE_DEVICES": "binder,hwbinder,vndbinder",
-        "PATH": "/system/bin:/system/xbin",
-    }
-    assert backend.scan() == dict.fromkeys(["phone0", "phone1", "phone2"], "")
-
-
 def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) -> None:
     backend = started(directory)
     assert not backend.is_prepared(["phone0"])

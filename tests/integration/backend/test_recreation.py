@@ -52,15 +52,6 @@ def recreating(devices: DeviceDirectory, *device_list: DeviceList) -> Served:
     )
 
 
-def test_pre_start_recreates_the_devices_of_the_container(recreations: Recreations, backend: Served) -> None:
-    """It is idempotent. The mode allows all users of an Android container."""
-    backend.scan()
-    for _ in range(2):
-        backend.pre_start(["aosp_binder1"])
-    assert recreations.recreated == ["aosp_binder1"] * 2
-    assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": ""}
-
-
 def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     recreations: Recreations, backend: Served
 ) -> None:

@@ -128,21 +128,16 @@ def test_missing_required_device_makes_every_device_unhealthy(
 # -- spread devices
 
 
-def test_each_device_has_one_of_the_spread_devices_by_its_number(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """A container with several devices gets that of each."""
+def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDirectory, dri: Dri) -> None:
+    """No other device moves, until SIGHUP or a restart spreads all over those that exist.
+
+    A container with several devices gets the spread device of each.
+    """
     dri.add(128, 129, 130)
     backend = phones(device_directory, 6, spread_devices=(dri.pattern,))
     backend.scan()
-    assert [others(backend, name) for name in names(range(6))] == [[dri.path(128 + n % 3)] for n in range(6)]
     assert others(backend, *names([1, 2, 4])) == [dri.path(129), dri.path(130)]
     assert backend.found.by_spread_device == {dri.path(128 + n): names([n, n + 3]) for n in range(3)}
-
-
-def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """No other device moves, until SIGHUP or a restart spreads all over those that exist."""
-    dri.add(128, 129, 130)
-    backend = phones(device_directory, 6, spread_devices=(dri.pattern,))
-    backend.scan()
     dri.remove(129)
     assert backend.scan() == {
         name: "requirement-missing" if n % 3 == 1 else "" for n, name in enumerate(names(range(6)))
@@ -279,31 +274,31 @@ def test_gpu_has_a_stable_path_and_a_variable(device_directory: DeviceDirectory,
         card, render_node = (f"{gpus.directory}/{name}" for name in pair)
         assert paths == [(card, card), (render_node, "/dev/dri/renderD128")]
         assert edits.environment["GPU_NODE"] == "/dev/dri/renderD128"
-
-
-def test_container_cannot_have_two_spread_devices_at_one_path(device_directory: DeviceDirectory, gpus: Gpus) -> None:
-    """It can have two devices with the same one, whose variable names it once."""
-    backend = phones(device_directory, 6, spread_devices=gpus.items(container_path="/dev/gpu", env="GPU")[1:])
-    backend.scan()
-    with pytest.raises(InvalidRequestError, match="would both be /dev/gpu"):
+    with pytest.raises(InvalidRequestError, match="would both be /dev/dri/renderD128"):
         backend.allocate(names([0, 1]))
-    assert backend.allocate(names([0, 3])).environment["GPU"] == "/dev/gpu"
 
 
-def test_variable_names_all_spread_devices_of_a_container(device_directory: DeviceDirectory, gpus: Gpus) -> None:
+def test_variable_names_each_spread_device_of_a_container_once(device_directory: DeviceDirectory, gpus: Gpus) -> None:
     backend = phones(device_directory, 6, spread_devices=gpus.items(env="GPU")[1:])
     backend.scan()
     paths = f"{gpus.directory}/renderD128,{gpus.directory}/renderD129"
     assert backend.allocate(names([0, 1, 3])).environment["GPU"] == paths
 
 
-def test_claim_has_the_path_and_the_variable_of_its_gpu(device_directory: DeviceDirectory, gpus: Gpus) -> None:
-    """Which the user of a claim cannot set otherwise."""
-    items = gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE")
-    backend = claimed(device_directory, 3, spread_devices=items)
+def test_claim_has_the_mount_and_the_gpu_of_its_device(
+    device_directory: DeviceDirectory, gpus: Gpus, streamer: Path
+) -> None:
+    """The user of a claim cannot set the variable otherwise."""
+    backend = claimed(
+        device_directory,
+        3,
+        spread_devices=gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE"),
+        shared_mounts=(f"{streamer}/{{number}}:/run/streamer",),
+    )
     (edits,) = backend.prepare(["aosp_binder1"])
     assert edits.devices[-1][:2] == ("/dev/urandom", "/dev/dri/renderD128")
     assert edits.environment["GPU_NODE"] == "/dev/dri/renderD128"
+    assert edits.mounts == [Mount(f"{streamer}/1", "/run/streamer", read_only=True)]
     content = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "environment": {"GPU_NODE": "x"}}
     with pytest.raises(InvalidRequestError, match="the variable GPU_NODE is not allowed"):
         backend.prepare(["aosp_binder0"], [ClaimParameters("claim", content)])
@@ -366,12 +361,6 @@ def test_mount_of_a_device_is_not_reached_by_a_link(
     assert own_mounts(backend, "aosp_binder2") == {}
     logged = [vars(record)["path"] for record in caplog.records if "is a link" in record.message]
     assert logged == [f"{tmp_path}/link/1/input", f"{streamer}/2"]
-
-
-def test_claim_has_the_mount_of_its_device(device_directory: DeviceDirectory, streamer: Path) -> None:
-    backend = claimed(device_directory, 2, shared_mounts=(f"{streamer}/{{number}}:/run/streamer",))
-    (edits,) = backend.prepare(["aosp_binder1"])
-    assert edits.mounts == [Mount(f"{streamer}/1", "/run/streamer", read_only=True)]
 
 
 # -- slices

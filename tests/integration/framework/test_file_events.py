@@ -122,16 +122,6 @@ async def test_opening_writing_and_changing_modes_are_no_changes(
     await no_change(subscription, directory, barrier=tmp_path)
 
 
-async def test_recreated_directory_is_watched_at_the_next_call(events: FileEvents, directory: Path) -> None:
-    subscription = subscribe(events, directory)
-    os.rmdir(directory)
-    await change(subscription)
-    subscription.watch([str(directory)])
-    assert subscription.interval == DEFAULT.poll
-    os.mkdir(directory)
-    await is_watched(subscription, directory)
-
-
 @pytest.mark.usefixtures("no_mount_events")
 async def test_recreated_directory_with_the_same_inode_number_is_watched(
     events: FileEvents, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -139,14 +139,6 @@ async def test_lost_devices_are_published_again(kubelet: Kubelet, socket: str, v
         assert view.plugin.confirmation.allocatable == 3
 
 
-async def test_one_answer_with_fewer_devices_changes_nothing(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
-    answers = Answers(*[0, 3] * 5, 3)
-    async with answering(socket, answers), viewed() as view:
-        await listed(kubelet, 3)
-        await view.until(lambda: answers.requests >= 12)
-        assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)
-
-
 async def test_kubelet_that_lacks_devices_is_asked_again_soon(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
     """A loss is repaired after the second answer, which does not wait for the next interval.
 

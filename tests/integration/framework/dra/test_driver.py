@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings
-from kubelet_standin import ClaimsError, DraPod, Kubelet, KubeletVersion
-from tests.backends import binder_backend
+from kubelet_standin import ClaimsError, DraPod, KubeletVersion
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_drivers import HASTY
 from tests.dra_node import DraNode
-from tests.support import IN_LIFE, PATIENCE, DeviceDirectory, fds, listed, run, unready, until
+from tests.support import PATIENCE, unready, until
 
 
 @pytest.fixture
@@ -165,24 +162,3 @@ async def test_a_second_process_of_a_driver_is_registered_when_the_first_one_has
         assert waiting.driver.claims == 1
         await node.kubelet.unprepare(pod)
         assert backend.mounted == set()
-
-
-async def test_all_servers_of_a_process_share_one_inotify_instance(
-    node: DraNode, backend: DirectoryBackend, kubelet_dir: str, device_directory: DeviceDirectory
-) -> None:
-    before = fds()["anon_inode:inotify"]
-    device_directory.add(0)
-    resources = [f"example.com/{name}" for name in "abc"]
-    async with contextlib.AsyncExitStack() as stack:
-        driver = await stack.enter_async_context(node.running(backend))
-        kubelet = await stack.enter_async_context(Kubelet(kubelet_dir))
-        for resource in resources:
-            files = driver._scan_loop.files
-            plugin = DevicePlugin(
-                binder_backend(device_directory.directory, resource_name=resource).backend,
-                kubelet_dir=kubelet_dir,
-                runtime=Runtime(files=files, timings=IN_LIFE),
-            )
-            await stack.enter_async_context(run(plugin))
-            await listed(kubelet, 1, resource)
-        assert fds()["anon_inode:inotify"] - before == 1

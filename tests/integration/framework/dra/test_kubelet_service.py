@@ -100,16 +100,6 @@ async def test_driver_registers_again_with_each_restarted_kubelet(registry: str)
         assert counted(driver.metrics, "registrations_total", result="ok") == 4
 
 
-async def test_socket_that_the_kubelet_did_not_notice_is_replaced(registry: str) -> None:
-    async with kubelet_at(registry) as kubelet:
-        kubelet.faults.miss_sockets = True
-        async with running_driver(registry, timings=HASTY) as driver:
-            await problem(driver, "waiting for kubelet: it has not registered the driver's socket")
-            kubelet.faults.miss_sockets = False
-            await connected(kubelet, driver)
-            assert os.listdir(registry) == [driver.service.endpoint]
-
-
 async def test_refusal_is_a_problem_until_the_kubelet_accepts(registry: str) -> None:
     """The kubelet repeats its attempts itself."""
     async with kubelet_at(registry) as kubelet:
