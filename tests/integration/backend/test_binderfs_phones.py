@@ -10,7 +10,7 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.catalog import UNLINKED
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.backend.phones import SURPLUS_INTERVAL
-from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Resource
@@ -167,6 +167,10 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock)
     backend.tell(allocated=None)
     backend.update_host()
     assert backend.scan() == surplus, "the kubelet does not say which are free"
+    backend.tell(held={"phone3": HealthProblem(Reason.IN_USE_BY_OTHER_RESOURCE, "a pod has it by another name")})
+    answer_later(backend, clock, "phone2")
+    assert backend.scan() == {"phone0": "", "phone2": "surplus", "phone3": "in-use-by-other-resource"}
+    backend.tell(held={})
     answer_later(backend, clock, "phone2")
     assert backend.scan() == {"phone0": "", "phone2": "surplus"}
     assert directory.mounted() == {"phone0": 1, "phone2": 1}

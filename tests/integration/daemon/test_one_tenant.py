@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from aosp_plugin.daemon.device_records import DIRECTORY
-from aosp_plugin.framework.cdi import spec_path
 from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.served_node import ServedNode
 from tests.support import ServeHere, listed, until
@@ -63,16 +61,6 @@ async def phones(short_directory: Path, directory: Mounts) -> AsyncIterator[Node
     ordered = {"count": 4, "directory": str(directory.path)}
     async with running(short_directory, device_dir="/dev", phones=ordered, shared_devices=[], verify="char") as node:
         yield node
-
-
-async def test_reload_with_another_name_gives_no_device_that_a_pod_has_by_the_old_name(node: Node) -> None:
-    async with node.serving(OLD, 4) as serve:
-        old = await node.start("old", OLD)
-        node.configure(resource_name=NEW)
-        serve.signal(signal.SIGHUP)
-        await listed(node.kubelet, 3, NEW)
-        new = await node.start("new", NEW, 3)
-    assert not node.of(old, OLD) & node.of(new, NEW)
 
 
 async def test_log_names_a_device_that_a_pod_has_by_another_name_until_it_ends(node: Node) -> None:
@@ -135,46 +123,3 @@ async def test_phone_of_a_running_pod_stays_as_it_is_under_another_name(phones: 
     async with phones.serving(OLD, 4):
         await phones.kubelet.start_container(old, "android")
     assert phone_mounts(directory)[phone] != before
-
-
-async def test_phones_of_another_name_are_not_removed_by_a_lower_count(phones: Node, directory: Mounts) -> None:
-    async with phones.serving(OLD, 4):
-        for number in range(4):
-            await phones.start(f"old-{number}", OLD)
-    before = phone_mounts(directory)
-    fewer = {"count": 1, "directory": str(directory.path)}
-    async with phones.serving(NEW, 0, phones=fewer):  # which serves OLD as well when it knows the pods
-        await phones.kubelet.wait_for(lambda kubelet: kubelet.resource(OLD).connected)
-    assert phone_mounts(directory) == before
-
-
-async def test_cdi_spec_of_a_former_resource_stays_until_its_pods_have_ended(phones: Node) -> None:
-    """Their containers refer to it by CDI names when they start again."""
-    cdi = str(phones.directory / "cdi")
-    keys: dict[str, Any] = {"device_list": ["cdi-cri"], "cdi_dir": cdi}
-    spec = Path(spec_path(cdi, OLD))
-    async with phones.serving(OLD, 4, **keys):
-        old = await phones.start("old", OLD)
-        await until(spec.exists)
-    async with phones.serving(NEW, 3, **keys):
-        await phones.start("new", NEW)
-        await phones.kubelet.wait_for(lambda kubelet: kubelet.resource(OLD).connected)
-        await phones.kubelet.start_container(old, "android")
-        await until(lambda: phones.of(old, OLD).pop() in spec.read_text(encoding="utf-8"))
-    await phones.kubelet.finish(old)
-    async with phones.serving(NEW, 4, **keys):
-        await until(lambda: not spec.exists())
-
-
-async def test_container_starts_again_whose_phone_the_configuration_no_longer_has(
-    phones: Node, directory: Mounts
-) -> None:
-    """The directory was moved, and the count lowered: the phone stays as its pod got it."""
-    async with phones.serving(OLD, 4):
-        pods = [await phones.start(f"old-{number}", OLD) for number in range(4)]
-    before = phone_mounts(directory)
-    moved = {"count": 2, "directory": str(directory.path.parent / "moved")}
-    async with phones.serving(OLD, 2, phones=moved):
-        for pod in pods:
-            await phones.kubelet.start_container(pod, "android")
-    assert phone_mounts(directory) == before

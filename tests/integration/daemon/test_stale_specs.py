@@ -3,8 +3,7 @@
 import contextlib
 import json
 import os
-import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -148,43 +147,6 @@ def host(short_directory: Path) -> Specs:
     return Specs(short_directory)
 
 
-@pytest.mark.parametrize(
-    ("former", "present"), [("/run/cdi", "/etc/cdi"), ("/etc/cdi", "/var/run/cdi"), ("/run/cdi", "/opt/cdi")]
-)
-def test_spec_in_another_directory_of_the_runtime_goes_at_a_start(host: Specs, former: str, present: str) -> None:
-    """That in /var/run/cdi would have precedence, without an error.
-
-    It stays until the configured directory has it: a container that restarts meanwhile requires one of them.
-    """
-    host.write(former)
-    assert not host.remove(present)
-    assert host.places == {former}
-    host.write(present.removeprefix("/var"))
-    assert host.remove(present) == [spec_path(f"{host.root}{former}", PHONE)]
-    assert host.places == {present.removeprefix("/var")}
-    assert len([*host.root.glob("*/cdi/nvidia.com_gpu.json")]) == 2
-
-
-def test_the_same_directory_by_another_path_keeps_its_spec(host: Specs) -> None:
-    host.write("/run/cdi")
-    assert not host.remove("/run/cdi")
-    assert host.places == {"/run/cdi"}
-
-
-def test_spec_goes_from_a_directory_of_a_former_configuration(host: Specs) -> None:
-    host.remove("/opt/cdi")
-    host.write("/opt/cdi", "/etc/cdi")
-    assert host.remove("/etc/cdi") == [spec_path(f"{host.root}/opt/cdi", PHONE)]
-    assert host.places == {"/etc/cdi"}
-
-
-def test_specs_of_a_former_resource_go_from_all_directories(host: Specs) -> None:
-    host.write("/opt/cdi", "/run/cdi", resource_name=SIDECAR)
-    host.write("/etc/cdi")
-    host.remove("/etc/cdi", DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], PHONE))
-    assert host.places == {"/etc/cdi"}
-
-
 def test_spec_that_another_process_serves_stays_in_its_directory(host: Specs) -> None:
     """In the rolling update that changes the directory, it would be written again."""
     host.write("/run/cdi", "/etc/cdi")
@@ -195,12 +157,34 @@ def test_spec_that_another_process_serves_stays_in_its_directory(host: Specs) ->
     assert host.places == {"/etc/cdi"}
 
 
-async def test_spec_follows_the_directory_of_a_reload(node: Node) -> None:
-    async with node.serve(phone=CDI) as plugin:
-        await node.served(PHONE)
-        former, node.cdi = node.cdi, node.cdi.with_name("other-cdi")
-        node.cdi.mkdir()
-        node.configure(phone=CDI)
-        plugin.signal(signal.SIGHUP)
-        await until(lambda: os.path.exists(spec_path(str(node.cdi), PHONE)))
-        await until(lambda: not os.path.exists(spec_path(str(former), PHONE)))
+FORMER = DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], PHONE)
+
+
+@pytest.mark.parametrize(
+    ("former", "present", "resource_name", "records"),
+    [
+        ("/run/cdi", "/etc/cdi", PHONE, ()),
+        ("/etc/cdi", "/var/run/cdi", PHONE, ()),
+        ("/run/cdi", "/opt/cdi", PHONE, ()),
+        ("/opt/cdi", "/etc/cdi", PHONE, (DeviceRecord(PHONE, 0, {}, ["/opt/cdi"], PHONE),)),
+        ("/opt/cdi", "/etc/cdi", SIDECAR, (FORMER,)),
+        ("/run/cdi", "/etc/cdi", SIDECAR, (FORMER,)),
+    ],
+)
+def test_spec_in_another_directory_goes_at_a_start(
+    host: Specs, former: str, present: str, resource_name: str, records: Sequence[DeviceRecord]
+) -> None:
+    """That in /var/run/cdi would have precedence, without an error.
+
+    One of a resource of the configuration stays until the configured directory has it, which may have another path: a
+    container that restarts meanwhile requires one of them.
+    """
+    host.write(former, resource_name=resource_name)
+    if resource_name == PHONE:
+        assert not host.remove(present, *records)
+        assert host.places == {former}
+    host.write(present.removeprefix("/var"))
+    assert host.remove(present, *records) == [spec_path(f"{host.root}{former}", resource_name)]
+    assert not host.remove(present, *records)
+    assert host.places == {present.removeprefix("/var")}
+    assert len([*host.root.glob("*/cdi/nvidia.com_gpu.json")]) == 2
