@@ -22,8 +22,6 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend.found_devices import Allocated
-from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
@@ -34,7 +32,7 @@ from aosp_plugin.cli.main import main
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.claim_records import BOOT_ID_FILE, ClaimRecord, DeviceRecord, RecordStore, RequestRecord
-from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
+from aosp_plugin.framework.errors import BackendError
 from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.backends import Served, phones_backend
 from tests.full_pipe import FullPipe
@@ -105,27 +103,6 @@ def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
     assert reasons(served(directory.path, ProvisionedBy.COMMAND))["phone1"].startswith("foreign-mount")
 
 
-def test_the_command_fails_on_a_kernel_without_binderfs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binderfs, "BINDERFS", "no-such-file-system")
-    code, log = command()
-    assert code == 1
-    assert log.startswith("aosp-plugin: aosp.io/phone: cannot mount a binderfs on")
-    assert "modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS" in log
-
-
-def test_the_command_fails_without_the_right_to_mount_only_if_something_is_missing(
-    directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command()
-    fill = phone_mount.fill
-    directory.refuse_all(monkeypatch)
-    monkeypatch.setattr(phone_mount, "fill", fill)
-    assert command()[0] == 0
-    code, log = command(count=4)
-    assert code == 1
-    assert "cannot mount" in log
-
-
 @pytest.mark.parametrize("keys", [{"phones": None}, {"api": "dra"}], ids=["found devices", "claims"])
 def test_the_command_says_that_there_is_nothing_to_provision(
     directory: Mounts, command: Command, keys: dict[str, Any]
@@ -142,9 +119,16 @@ def test_the_command_refuses_a_directory_that_leads_below_dev(directory: Mounts,
     assert "every device below /dev" in log
 
 
-def test_the_plugin_serves_the_phones_without_a_right(
+def test_the_plugin_serves_the_phones_of_the_command_without_a_right(
     directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Phones that are not mounted are listed with the remedy."""
+    remedy = "not-provisioned: no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision"
+    with monkeypatch.context() as patch:
+        directory.refuse_all(patch)
+        backend = served(directory.path, ProvisionedBy.COMMAND)
+        assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
+        assert all(reason.startswith(remedy) for reason in reasons(backend).values())
     command()
     directory.refuse_all(monkeypatch)
     backend = served(directory.path, ProvisionedBy.COMMAND)
@@ -155,16 +139,21 @@ def test_the_plugin_serves_the_phones_without_a_right(
     assert f"{directory.path}/phone1/hwbinder" in paths
 
 
-def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
-    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+def test_the_command_fails_if_something_is_missing_that_it_cannot_mount(
+    directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(binderfs, "BINDERFS", "no-such-file-system")
+        code, log = command()
+    assert (code, log.startswith("aosp-plugin: aosp.io/phone: cannot mount a binderfs on")) == (1, True)
+    assert "modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS" in log
+    command()
+    fill = phone_mount.fill
     directory.refuse_all(monkeypatch)
-    backend = served(directory.path, ProvisionedBy.COMMAND)
-    remedy = "not-provisioned: no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision"
-    assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
-    assert all(reason.startswith(remedy) for reason in reasons(backend).values())
-    with pytest.raises(UnhealthyDeviceError, match="not-provisioned: no binderfs is mounted for it"):
-        backend.allocate(["phone1"])
+    monkeypatch.setattr(phone_mount, "fill", fill)
+    assert command()[0] == 0
+    code, log = command(count=4)
+    assert (code, "cannot mount" in log) == (1, True)
 
 
 # -- removal by the command
@@ -340,6 +329,9 @@ class Provisioner:
         return self.ask({"directory": where, "operation": operation, "phones": [*phones], "limit": 10})
 
 
+NO_PHONE = "x" * 200
+
+
 @pytest.fixture
 def provisioner(directory: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioner]:
     """Yield the privileged process, which is not started. This process has no right to mount anything."""
@@ -415,30 +407,13 @@ def test_no_container_starts_without_a_fresh_binderfs(
 
 
 @pytest.mark.usefixtures("backend")
-def test_surplus_phones_are_replaced_for_their_pod_and_removed_when_they_are_free(
-    directory: Mounts, provisioner: Provisioner
-) -> None:
-    """The container of the pod starts again after the count was lowered."""
-    provisioner.stop()
-    provisioner.start(count=1)
-    clock = Clock()
-    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER, count=1, clock=clock)
-    before = numbers(directory)
-    backend.pre_start(["phone2"])
-    assert numbers(directory)["phone2"] != before["phone2"]
-    backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL + 1))
-    rescan(backend)
-    assert directory.mounted().keys() == {"phone0", "phone2"}
-
-
-NO_PHONE = "x" * 200
-
-
-@pytest.mark.usefixtures("backend")
 def test_the_provisioner_refuses_what_is_not_its_own(
     directory: Mounts, provisioner: Provisioner, tmp_path: Path
 ) -> None:
-    """It removes no phone of its configuration. A request with a name that is no phone is refused as a whole."""
+    """It removes no phone of its configuration. A request with a name that is no phone is refused as a whole.
+
+    One that is beyond a lowered count is replaced for its pod, whose container starts again, and may be removed.
+    """
     (tmp_path / "other").mkdir()
     before = numbers(directory)
     for operation, phones, error in (
@@ -458,21 +433,31 @@ def test_the_provisioner_refuses_what_is_not_its_own(
         assert error or answer["phone_errors"]
         assert numbers(directory) == before
     assert "no phones in /etc" in provisioner.request("replace", "phone1", directory="/etc")["error"]
-    assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1", "phone2"}
+    provisioner.stop()
+    provisioner.start(count=1)
+    for operation, changed in (("provision", []), ("replace", ["phone2"])):
+        assert provisioner.request(operation, "phone2")["changed"] == changed
+    assert numbers(directory)["phone2"] != before["phone2"]
+    assert provisioner.request("remove", "phone2")["changed"] == ["phone2"]
+    assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1"}
     assert (tmp_path / "other").is_dir()
 
 
 def test_the_provisioner_survives_requests_that_make_no_sense(
     provisioner: Provisioner, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each is a short line of its log."""
-    provisioner.start()
+    """Each is a short line of its log. It answers also while nobody reads that, and a signal ends it orderly."""
     strange = (b"\xff" * 1_000_000, b"[" * 100_000, b"1" * 3_000_000)
-    for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', *strange):
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no endless request
-            assert provisioner.ask(request) is None
-    assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
-    provisioner.stop()
+    with FullPipe() as pipe:
+        for stderr in (None, pipe.writer):
+            provisioner.start(stderr=stderr)
+            for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', *strange):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no endless request
+                    assert provisioner.ask(request) is None
+            assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
+            if stderr is not None:
+                pipe.read_until("request of the plugin failed")
+            assert provisioner.stop() == 0
     assert max(map(len, capfd.readouterr().err.splitlines())) < 500
 
 
@@ -533,6 +518,7 @@ def test_the_provisioner_waits_for_no_request(provisioner: Provisioner) -> None:
 def test_a_second_provisioner_ends_and_leaves_the_socket_to_the_first(
     provisioner: Provisioner, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Only root can connect. The directory of the socket is created on a host that has none."""
     provisioner.start()
     second = Provisioner(provisioner.directory, tmp_path)
     second.start()
@@ -540,21 +526,5 @@ def test_a_second_provisioner_ends_and_leaves_the_socket_to_the_first(
     message = f"another process serves as provisioner on {provisioner.socket}: a host needs one"
     assert message in capfd.readouterr().err
     assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
-
-
-def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisioner: Provisioner) -> None:
-    """The directory of the socket is created on a host that has none."""
-    provisioner.start()
     assert stat.S_IMODE(os.stat(provisioner.socket).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(provisioner.socket.parent).st_mode) == 0o700
-    assert provisioner.stop() == 0
-
-
-def test_the_provisioner_answers_while_nobody_reads_its_log(directory: Mounts, provisioner: Provisioner) -> None:
-    with FullPipe() as pipe:
-        provisioner.start(stderr=pipe.writer)
-        assert provisioner.ask(b"nonsense\n") is None
-        assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
-        assert directory.mounted() == {"phone0": 1}
-        pipe.read_until("request of the plugin failed")
-        assert provisioner.stop() == 0
