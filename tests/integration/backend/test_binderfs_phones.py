@@ -20,7 +20,7 @@ from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import Container, Kubelet, Pod
-from tests.backends import Served, phones_backend
+from tests.backends import Served, phones_backend, started_phones
 from tests.support import IN_LIFE, Clock, causes, listed, run, until
 from tests.tmpfs_binderfs import Mounts
 
@@ -28,22 +28,10 @@ RESOURCE = "aosp.io/phone"
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
-def backend_of(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
-    """Return a backend that has not scanned yet."""
-    return phones_backend(directory.path, count, clock=clock or Clock(), **keys)
-
-
 def running(directory: Mounts, count: int, kubelet: Kubelet) -> contextlib.AbstractAsyncContextManager[DevicePlugin]:
     """Run a plugin with phones."""
-    backend = backend_of(directory, count).backend
+    backend = phones_backend(directory.path, count).backend
     return run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=Runtime(timings=IN_LIFE)))
-
-
-def started(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
-    """Return a backend after its first host update and the scan that follows."""
-    backend = backend_of(directory, count, clock, **keys)
-    backend.settle()
-    return backend
 
 
 def answer_later(backend: Served, clock: Clock, *allocated: str) -> None:
@@ -56,7 +44,7 @@ def answer_later(backend: Served, clock: Clock, *allocated: str) -> None:
 @pytest.mark.parametrize("api", Api)
 def test_container_gets_its_phone_at_the_paths_of_android_and_nothing_of_others(directory: Mounts, api: Api) -> None:
     """A claim gets a binderfs of its own, and nothing else is mounted."""
-    backend = started(directory, 2, api=api)
+    backend = started_phones(directory.path, 2, api=api)
     edits = backend.prepare(["phone1"])[0] if api is Api.DRA else backend.allocate(["phone1"])
     phone = f"{directory.path}/phone1"
     assert directory.mounted() == {"phone1": 1, **({} if api is Api.DRA else {"phone0": 1})}
@@ -79,7 +67,7 @@ def test_container_gets_its_phone_at_the_paths_of_android_and_nothing_of_others(
 
 def test_backend_reports_binder_devices_without_a_link(directory: Mounts) -> None:
     directory.number_devices()
-    backend = started(directory, 2)
+    backend = started_phones(directory.path, 2)
     backend.update_host()
     assert directory.linked() == directory.expected_links("phone0", "phone1")
     assert not causes(backend.backend, UNLINKED)
@@ -153,8 +141,8 @@ async def test_no_container_gets_the_binderfs_of_another_pod_although_the_kubele
 
 def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock) -> None:
     """First no pod may get them. Then the kubelet is asked which are allocated."""
-    started(directory, 4)
-    backend = started(directory, 1, clock)
+    started_phones(directory.path, 4)
+    backend = started_phones(directory.path, 1, clock)
     surplus = {"phone0": "", "phone1": "surplus", "phone2": "surplus", "phone3": "surplus"}
     assert backend.scan() == surplus
     backend.update_host()
@@ -183,8 +171,8 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock)
 def test_surplus_phone_stays_in_the_cdi_spec_until_no_pod_has_a_replica(directory: Mounts, clock: Clock) -> None:
     """The container of the pod that has it may be restarted, and refers to it by its CDI name."""
     keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2, "device_list": (DeviceList.CDI_CRI,)}
-    started(directory, 2, **keys)
-    backend = started(directory, 1, clock, **keys)
+    started_phones(directory.path, 2, **keys)
+    backend = started_phones(directory.path, 1, clock, **keys)
     for allocated, expected in ((("phone1::1",), True), ((), False)):
         answer_later(backend, clock, *allocated)
         backend.scan_and_update()
@@ -196,8 +184,8 @@ def test_surplus_phone_stays_in_the_cdi_spec_until_no_pod_has_a_replica(director
 def test_removed_phone_whose_recreation_has_failed_is_not_mounted_again(
     directory: Mounts, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started(directory, 2)
-    backend = started(directory, 1, clock)
+    started_phones(directory.path, 2)
+    backend = started_phones(directory.path, 1, clock)
     with monkeypatch.context() as patch:
         directory.refuse_all(patch)
         with pytest.raises(BackendError, match="could not be recreated"):
@@ -209,9 +197,9 @@ def test_removed_phone_whose_recreation_has_failed_is_not_mounted_again(
 
 def test_surplus_phone_that_was_covered_for_a_while_is_as_before(directory: Mounts, clock: Clock) -> None:
     """Meanwhile it is foreign: a binderfs with the devices of a phone may have the logs of all tenants."""
-    started(directory, 2)
+    started_phones(directory.path, 2)
     directory.mount_tmpfs_with("phone1", *TRIPLE)
-    backend = backend_of(directory, 1, clock)
+    backend = phones_backend(directory.path, 1, clock=clock)
     for _ in range(3):
         backend.scan()
         with pytest.raises(BackendError, match="phone1: another file system is mounted in place of"):

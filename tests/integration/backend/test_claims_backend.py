@@ -18,7 +18,7 @@ from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Isolation, Recreate
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
-from tests.backends import Served, binder_backend, phones_backend
+from tests.backends import Served, binder_backend, file_systems, phones_backend, started_phones
 from tests.recreations import Recreations
 from tests.support import Clock, DeviceDirectory
 from tests.tmpfs_binderfs import Mounts
@@ -27,11 +27,7 @@ TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
 def started(directory: Mounts, count: int = 3, clock: Clock | None = None, **keys: Any) -> Served:
-    """Return a backend after its first host update and the scan that follows."""
-    backend = phones_backend(directory.path, count, clock=clock or Clock(), **{"api": Api.DRA, **keys})
-    for _ in range(2):
-        backend.settle()
-    return backend
+    return started_phones(directory.path, count, clock, **{"api": Api.DRA, **keys})
 
 
 def parameters(source: Any = "claim", **content: Any) -> list[ClaimParameters]:
@@ -178,15 +174,9 @@ UNANSWERED = "the kubelet has not answered yet which pods have it"
 HELD = {"phone1": HealthProblem(Reason.IN_USE_BY_OTHER_API, "in-use-by-other-api")}
 
 
-def file_systems(directory: Mounts) -> dict[str, int]:
-    """Return when a device of each phone was created, which tells its mount from a later one."""
-    phones = sorted(os.listdir(directory.path))
-    return {phone: os.stat(directory.path / phone / "binder").st_ctime_ns for phone in phones}
-
-
 def test_claims_get_no_phone_that_a_pod_has_through_the_device_plugin(directory: Mounts) -> None:
     started(directory, api=Api.DEVICE_PLUGIN)
-    before = file_systems(directory)
+    before = file_systems(directory.path)
     backend = started(directory)
     held = {f"phone{number}": "in-use-by-other-api" for number in range(3)}
     assert backend.scan() == held, "the kubelet has not said which are free"
@@ -194,12 +184,12 @@ def test_claims_get_no_phone_that_a_pod_has_through_the_device_plugin(directory:
     backend.update_host()
     with pytest.raises(UnhealthyDeviceError, match=f"in-use-by-other-api: {UNANSWERED}"):
         backend.prepare(["phone0"], [])
-    assert file_systems(directory) == before
+    assert file_systems(directory.path) == before
     backend.tell(held=HELD, asked=math.inf)
     assert backend.scan() == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
     backend.tell(held=HELD, asked=math.inf, allocated=Allocated(frozenset({"phone2"}), time.monotonic()))
     backend.update_host()
-    assert file_systems(directory) == {phone: before[phone] for phone in ("phone1", "phone2")}
+    assert file_systems(directory.path) == {phone: before[phone] for phone in ("phone1", "phone2")}
     with pytest.raises(UnhealthyDeviceError, match="'phone1' is unhealthy: in-use-by-other-api"):
         backend.prepare(["phone1"], [])
     backend.tell(held={}, asked=math.inf)
@@ -214,13 +204,13 @@ def test_a_free_phone_of_the_device_plugin_is_replaced_for_a_claim_that_is_new(
 ) -> None:
     """Not for one that is restored: its container may have started with what the device plugin has mounted."""
     started(directory, api=Api.DEVICE_PLUGIN)
-    before = file_systems(directory)
+    before = file_systems(directory.path)
     backend = started(directory)
     backend.tell(held={}, asked=math.inf)
     if is_new:
         backend.unprepare(["phone0"])
     backend.prepare(["phone0"], [])
-    after = file_systems(directory)
+    after = file_systems(directory.path)
     assert {phone for phone in before if after[phone] != before[phone]} == ({"phone0"} if is_new else set())
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
 
@@ -230,13 +220,13 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
     claims = started(directory)
     for phone in ("phone0", "phone1"):
         claims.prepare([phone], [])
-    before = file_systems(directory)
+    before = file_systems(directory.path)
     backend = started(directory, api=Api.DEVICE_PLUGIN, recreate=recreate)
     assert backend.scan() == {"phone0": "in-use-by-other-api", "phone1": "in-use-by-other-api", "phone2": ""}
     assert backend.found.devices[0].detail == f"in-use-by-other-api: {UNANSWERED}"
     backend.tell(held=HELD, asked=math.inf)
     backend.scan_and_update()
-    after = file_systems(directory)
+    after = file_systems(directory.path)
     assert (after["phone1"], after["phone0"] == before["phone0"]) == (before["phone1"], False)
     assert backend.scan() == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
     with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
@@ -244,7 +234,7 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
     backend.tell(held={}, asked=math.inf)
     backend.scan_and_update()
     assert set(backend.scan().values()) == {""}
-    assert file_systems(directory)["phone1"] != before["phone1"]
+    assert file_systems(directory.path)["phone1"] != before["phone1"]
 
 
 def test_a_phone_that_a_claim_has_got_since_the_kubelet_was_asked_is_held(directory: Mounts) -> None:
@@ -255,14 +245,14 @@ def test_a_phone_that_a_claim_has_got_since_the_kubelet_was_asked_is_held(direct
     claims.tell(held={}, asked=math.inf)
     claims.unprepare(["phone0"])
     claims.prepare(["phone0"], [])
-    before = file_systems(directory)
+    before = file_systems(directory.path)
     for _ in range(2):
         backend.settle()
-        assert file_systems(directory) == before
+        assert file_systems(directory.path) == before
         assert backend.scan() == {"phone0": "in-use-by-other-api", "phone1": "", "phone2": ""}
     backend.tell(held={}, asked=time.monotonic())
     backend.scan_and_update()
-    assert file_systems(directory)["phone0"] != before["phone0"]
+    assert file_systems(directory.path)["phone0"] != before["phone0"]
 
 
 def test_a_phone_that_another_claim_has_got_since_the_kubelet_was_asked_is_held(directory: Mounts) -> None:
@@ -278,11 +268,11 @@ def test_a_phone_that_another_claim_has_got_since_the_kubelet_was_asked_is_held(
         claims.prepare(["phone0"], [])
         if os.stat(directory.path / "phone0").st_dev == former:
             break
-    before = file_systems(directory)
+    before = file_systems(directory.path)
     backend.tell(held={}, asked=asked)
     for _ in range(2):
         backend.scan_and_update()
-    assert file_systems(directory)["phone0"] == before["phone0"]
+    assert file_systems(directory.path)["phone0"] == before["phone0"]
     assert backend.scan()["phone0"] == "in-use-by-other-api"
 
 

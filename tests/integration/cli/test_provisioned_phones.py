@@ -34,7 +34,7 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.claim_records import BOOT_ID_FILE, ClaimRecord, DeviceRecord, RecordStore, RequestRecord
 from aosp_plugin.framework.errors import BackendError
 from kubelet_standin import Container, Kubelet, Pod, PodResources
-from tests.backends import Served, phones_backend
+from tests.backends import Served, file_systems, phones_backend
 from tests.full_pipe import FullPipe
 from tests.support import PATIENCE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
@@ -82,10 +82,10 @@ def test_the_command_mounts_the_phones_once(directory: Mounts, command: Command)
     code, log = command()
     assert (code, json.loads(log)["message"], json.loads(log)["added"]) == (0, "provisioned", 3)
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
-    before = [os.stat(directory.path / phone).st_dev for phone in directory.mounted()]
+    before = file_systems(directory.path)
     code, log = command()
     assert (code, json.loads(log)["ordered"], json.loads(log)["added"]) == (0, 3, 0)
-    assert [os.stat(directory.path / phone).st_dev for phone in directory.mounted()] == before
+    assert file_systems(directory.path) == before
 
 
 def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
@@ -348,22 +348,17 @@ def backend(provisioner: Provisioner) -> Served:
     return served(provisioner.directory, ProvisionedBy.PROVISIONER)
 
 
-def numbers(directory: Mounts) -> dict[str, int]:
-    """Return which file system each phone has."""
-    return {phone: os.stat(directory.path / phone).st_dev for phone in directory.mounted()}
-
-
 def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_old_one(
     directory: Mounts, backend: Served
 ) -> None:
-    before = numbers(directory)
+    before = file_systems(directory.path)
     left_behind = os.open(directory.path / "phone1" / "binder", os.O_PATH)
     try:
         backend.pre_start(["phone1"])
-        assert os.fstat(left_behind).st_dev == before["phone1"]
+        assert os.fstat(left_behind).st_ctime_ns == before["phone1"]
     finally:
         os.close(left_behind)
-    after = numbers(directory)
+    after = file_systems(directory.path)
     assert after.pop("phone1") != before.pop("phone1")
     assert after == before, "another phone was replaced"
     rescan(backend)
@@ -399,11 +394,11 @@ def test_no_container_starts_without_a_fresh_binderfs(
         backend.pre_start(["phone1"])
     backend.scan()
     assert reasons(backend)["phone1"].startswith("not-recreated")
-    before = numbers(directory)
+    before = file_systems(directory.path)
     provisioner.start()
     rescan(backend)
     assert reasons(backend)["phone1"] == ""
-    assert numbers(directory)["phone1"] != before["phone1"]
+    assert file_systems(directory.path)["phone1"] != before["phone1"]
 
 
 @pytest.mark.usefixtures("backend")
@@ -415,7 +410,7 @@ def test_the_provisioner_refuses_what_is_not_its_own(
     One that is beyond a lowered count is replaced for its pod, whose container starts again, and may be removed.
     """
     (tmp_path / "other").mkdir()
-    before = numbers(directory)
+    before = file_systems(directory.path)
     for operation, phones, error in (
         ("provision", ["phone3"], ""),
         ("replace", ["phone3"], ""),
@@ -431,13 +426,13 @@ def test_the_provisioner_refuses_what_is_not_its_own(
         answer = provisioner.request(operation, *phones)
         assert (answer["error"], answer["changed"]) == (error, [])
         assert error or answer["phone_errors"]
-        assert numbers(directory) == before
+        assert file_systems(directory.path) == before
     assert "no phones in /etc" in provisioner.request("replace", "phone1", directory="/etc")["error"]
     provisioner.stop()
     provisioner.start(count=1)
     for operation, changed in (("provision", []), ("replace", ["phone2"])):
         assert provisioner.request(operation, "phone2")["changed"] == changed
-    assert numbers(directory)["phone2"] != before["phone2"]
+    assert file_systems(directory.path)["phone2"] != before["phone2"]
     assert provisioner.request("remove", "phone2")["changed"] == ["phone2"]
     assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1"}
     assert (tmp_path / "other").is_dir()

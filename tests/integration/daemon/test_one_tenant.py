@@ -1,7 +1,6 @@
 """A device has one tenant, whatever the configurations of plugins on the node call it."""
 
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from aosp_plugin.daemon.device_records import DIRECTORY
 from kubelet_standin import Container, Kubelet, Pod, PodResources
+from tests.backends import file_systems
 from tests.served_node import ServedNode
 from tests.support import ServeHere, listed, until
 from tests.tmpfs_binderfs import Mounts
@@ -93,10 +93,6 @@ async def test_device_that_appears_in_two_resources_has_one_tenant(node: Node) -
         await until(lambda: any("offered-by-other-resource: this plugin offers it as" in line for line in serve.log))
 
 
-def phone_mounts(directory: Mounts) -> dict[str, int]:
-    return {phone: os.stat(directory.path / phone / "binder").st_ctime_ns for phone in directory.mounted()}
-
-
 async def test_phone_of_a_running_pod_stays_as_it_is_under_another_name(phones: Node, directory: Mounts) -> None:
     """Also if its container starts again, or after a restart of the kubelet, which does not ask the plugin then.
 
@@ -106,20 +102,20 @@ async def test_phone_of_a_running_pod_stays_as_it_is_under_another_name(phones: 
     async with phones.serving(OLD, 4):
         old = await phones.start("old", OLD)
     (phone,) = phones.of(old, OLD)
-    before = phone_mounts(directory)[phone]
+    before = file_systems(directory.path)[phone]
     async with phones.serving(NEW, 3):
         new = [await phones.start(f"new-{number}", NEW) for number in range(3)]
         await phones.kubelet.wait_for(
             lambda kubelet: kubelet.resource(OLD).connected and not kubelet.resource(OLD).capacity
         )
         await phones.kubelet.start_container(old, "android")
-        assert phone_mounts(directory)[phone] == before
+        assert file_systems(directory.path)[phone] == before
     await phones.kubelet.restart()
     async with phones.serving(NEW, 3):
         await phones.kubelet.start_container(old, "android")
-        assert phone_mounts(directory)[phone] == before
+        assert file_systems(directory.path)[phone] == before
     for pod in new:
         await phones.kubelet.finish(pod)
     async with phones.serving(OLD, 4):
         await phones.kubelet.start_container(old, "android")
-    assert phone_mounts(directory)[phone] != before
+    assert file_systems(directory.path)[phone] != before

@@ -10,7 +10,7 @@ import pytest
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 from aosp_plugin.framework.podresources_client import PodResources as Client
-from tests.pod_resources import answering
+from tests.pod_resources import answering, response
 from tests.support import PATIENCE, RESOURCE
 
 
@@ -22,15 +22,6 @@ def socket(kubelet_dir: str) -> str:
 @pytest.fixture
 def client(socket: str) -> Client:
     return Client(socket, [RESOURCE], answer=PATIENCE, node_name="Node-1")
-
-
-def response(*containers: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
-    """Return a response with a pod for each tuple of namespace, pod, container, resource and device IDs."""
-    result = pb.ListPodResourcesResponse()
-    for namespace, name, container, resource, ids in containers:
-        pod = result.pod_resources.add(name=name, namespace=namespace)
-        pod.containers.add(name=container).devices.add(resource_name=resource, device_ids=ids)
-    return result
 
 
 async def one_pod(_context: Any) -> pb.ListPodResourcesResponse:

@@ -1,17 +1,8 @@
 """The owners of devices in an answer of the podresources API."""
 
-from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.dra import slices
 from aosp_plugin.framework.podresources_client import Owner, allocations_in
-
-
-def response(*containers: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
-    """Return a response with a pod for each tuple of namespace, pod, container, resource and device IDs."""
-    result = pb.ListPodResourcesResponse()
-    for namespace, name, container, resource, ids in containers:
-        pod = result.pod_resources.add(name=name, namespace=namespace)
-        pod.containers.add(name=container).devices.add(resource_name=resource, device_ids=ids)
-    return result
+from tests.pod_resources import response
 
 
 def test_owners_are_grouped_by_resource_and_device() -> None:
