@@ -24,8 +24,7 @@ from aosp_plugin.report.document import (
     ResourceReport,
     State,
 )
-from kubelet_standin import Container, Kubelet, Pod, PodResources
-from tests.served_node import ServedNode
+from tests.served_node import ServedNode, node_with_pods
 from tests.support import (
     RESOURCE,
     answered,
@@ -34,20 +33,16 @@ from tests.support import (
     run_command,
 )
 
-PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
-
 
 @pytest.fixture
 async def node(short_directory: Path) -> AsyncIterator[ServedNode]:
     """Yield a node on which the plugin serves three binder devices, and a pod has two of them."""
-    pods = f"{short_directory}/pods.sock"
-    async with Kubelet(short_directory / "k") as kubelet, PodResources(kubelet, pods, {"phone-1": "games"}):
-        node = ServedNode(short_directory, kubelet, port=free_port(), pod_resources_socket=pods)
+    async with node_with_pods(short_directory, {"phone-1": "games"}, port=free_port()) as node:
         node.devices.add(0, 1, 2)
         async with node.serve():
-            await listed(kubelet, 3)
+            await listed(node.kubelet, 3)
             await answered(node.port, "/readyz", "ok: ")
-            await kubelet.admit(PHONE)
+            await node.start("phone-1", RESOURCE, 2)
             # A kubelet that is busy is asked again in 10 s.
             await answered(node.port, "/status", '"allocations":{"known":true')
             yield node

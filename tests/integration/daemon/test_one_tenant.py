@@ -1,72 +1,46 @@
 """A device has one tenant, whatever the configurations of plugins on the node call it."""
 
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aosp_plugin.daemon.device_records import DIRECTORY
-from kubelet_standin import Container, Kubelet, Pod, PodResources
+from kubelet_standin import Pod
 from tests.backends import file_systems
-from tests.served_node import ServedNode
-from tests.support import ServeHere, listed, until
+from tests.served_node import ServedNode, node_with_pods
+from tests.support import listed, until
 from tests.tmpfs_binderfs import Mounts
 
 OLD, NEW = "aosp.io/binder", "example.com/binder"
 
 
-class Node(ServedNode):
-    """A node with four binder devices or phones."""
-
-    @contextlib.asynccontextmanager
-    async def serving(self, resource: str, count: int, **keys: Any) -> AsyncIterator[ServeHere]:
-        """Serve a resource inside the context, from when the kubelet has ``count`` allocatable devices of it."""
-        async with self.serve(resource_name=resource, **keys) as serve:
-            await listed(self.kubelet, count, resource)
-            yield serve
-
-    async def start(self, name: str, resource: str, count: int = 1) -> Pod:
-        """Admit a pod and start its container."""
-        pod = Pod(name, [Container("android", {resource: count})])
-        await self.kubelet.admit(pod)
-        await self.kubelet.start_container(pod, "android")
-        return pod
-
-    def of(self, pod: Pod, resource: str) -> set[str]:
-        """Return the devices of a pod."""
-        return {device for device, (name, _) in self.kubelet.allocated(resource).items() if name == pod.name}
-
-
-@contextlib.asynccontextmanager
-async def running(directory: Path, **keys: Any) -> AsyncIterator[Node]:
-    """Run a kubelet and its API for the devices of pods."""
-    pods = f"{directory}/pods.sock"
-    async with Kubelet(directory / "k") as kubelet, PodResources(kubelet, pods):
-        yield Node(directory, kubelet, pod_resources_socket=pods, **keys)
+def devices_of(node: ServedNode, pod: Pod, resource: str) -> set[str]:
+    return {device for device, (name, _) in node.kubelet.allocated(resource).items() if name == pod.name}
 
 
 @pytest.fixture
-async def node(short_directory: Path) -> AsyncIterator[Node]:
+async def node(short_directory: Path) -> AsyncIterator[ServedNode]:
     """Yield a node with found devices."""
-    async with running(short_directory) as node:
+    async with node_with_pods(short_directory) as node:
         node.devices.add(*range(4))
         yield node
 
 
 @pytest.fixture
-async def phones(short_directory: Path, directory: Mounts) -> AsyncIterator[Node]:
+async def phones(short_directory: Path, directory: Mounts) -> AsyncIterator[ServedNode]:
     """Yield a node with phones."""
     ordered = {"count": 4, "directory": str(directory.path)}
-    async with running(short_directory, device_dir="/dev", phones=ordered, shared_devices=[], verify="char") as node:
+    async with node_with_pods(
+        short_directory, device_dir="/dev", phones=ordered, shared_devices=[], verify="char"
+    ) as node:
         yield node
 
 
-async def test_log_names_a_device_that_a_pod_has_by_another_name_until_it_ends(node: Node) -> None:
+async def test_log_names_a_device_that_a_pod_has_by_another_name_until_it_ends(node: ServedNode) -> None:
     async with node.serving(OLD, 4):
         old = await node.start("old", OLD)
-    (device,) = node.of(old, OLD)
+    (device,) = devices_of(node, old, OLD)
     async with node.serving(NEW, 3) as serve:
         await node.start("new", NEW)  # a kubelet without any pod is not believed
         await until(lambda: any(f"{device}:in-use-by-other-resource" in line for line in serve.log))
@@ -76,7 +50,7 @@ async def test_log_names_a_device_that_a_pod_has_by_another_name_until_it_ends(n
         await until(lambda: {path.name.partition("_")[0] for path in records.glob("*.json")} == {"example.com"})
 
 
-async def test_device_that_appears_in_two_resources_has_one_tenant(node: Node) -> None:
+async def test_device_that_appears_in_two_resources_has_one_tenant(node: ServedNode) -> None:
     """They have directories that a link joins."""
     (node.directory / "link").symlink_to(node.directory / "dev")
     resources = [
@@ -93,7 +67,7 @@ async def test_device_that_appears_in_two_resources_has_one_tenant(node: Node) -
         await until(lambda: any("offered-by-other-resource: this plugin offers it as" in line for line in serve.log))
 
 
-async def test_phone_of_a_running_pod_stays_as_it_is_under_another_name(phones: Node, directory: Mounts) -> None:
+async def test_phone_of_a_running_pod_stays_as_it_is_under_another_name(phones: ServedNode, directory: Mounts) -> None:
     """Also if its container starts again, or after a restart of the kubelet, which does not ask the plugin then.
 
     A kubelet asks the plugin that gave the phone, if that asked for it: the former resource stays registered. The phone
@@ -101,7 +75,7 @@ async def test_phone_of_a_running_pod_stays_as_it_is_under_another_name(phones: 
     """
     async with phones.serving(OLD, 4):
         old = await phones.start("old", OLD)
-    (phone,) = phones.of(old, OLD)
+    (phone,) = devices_of(phones, old, OLD)
     before = file_systems(directory.path)[phone]
     async with phones.serving(NEW, 3):
         new = [await phones.start(f"new-{number}", NEW) for number in range(3)]

@@ -152,12 +152,6 @@ async def test_scan_that_finds_a_directory_is_followed_by_another(backend: Recor
         await backend.next_scan()
 
 
-async def test_first_scan_is_followed_by_another(backend: RecordingBackend) -> None:
-    """It finds which directories to watch, and something may have changed in them since."""
-    async with scanning(backend, Timings(safety=NEVER, retry=0.05)):
-        await backend.next_scan()
-
-
 async def test_update_of_the_host_that_has_changed_devices_is_followed_by_a_scan(backend: RecordingBackend) -> None:
     changes = [True, False]
     async with scanning(backend) as loop:
@@ -200,11 +194,14 @@ async def test_another_call_that_hangs_is_reported_until_it_ends(backend: Record
         await until(lambda: not reported(loop))
 
 
-async def test_scan_is_repeated_without_a_change(backend: RecordingBackend) -> None:
-    """For changes that the kernel does not report."""
-    async with scanning(backend, Timings(safety=0.05)):
-        await backend.next_scan()
-        await backend.next_scan()
+@pytest.mark.parametrize(
+    ("timings", "scans"), [(Timings(safety=0.05), 2), (Timings(safety=NEVER, retry=0.05), 1)], ids=["again", "once"]
+)
+async def test_scan_is_repeated_without_a_change(backend: RecordingBackend, timings: Timings, scans: int) -> None:
+    """For changes that the kernel does not report, and those before the first scan has found what to watch."""
+    async with scanning(backend, timings):
+        for _ in range(scans):
+            await backend.next_scan()
 
 
 async def test_changes_without_end_do_not_put_off_the_scan(backend: RecordingBackend) -> None:

@@ -22,9 +22,8 @@ from aosp_plugin.framework.timing import Backoff, background_task
 from aosp_plugin.report import node_events
 from aosp_plugin.report.node_events import NodeEvents, Occurrence
 from aosp_plugin.report.node_reporter import StartupTaint, is_ready, keep_written, problem_metric
-from kubelet_standin import Kubelet, PodResources
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
-from tests.served_node import ServedNode
+from tests.served_node import ServedNode, node_with_pods
 from tests.static_credentials import StaticCredentials
 from tests.support import RESOURCE, Clock, free_port, http_get, listed, until
 
@@ -232,60 +231,51 @@ def test_a_resource_is_not_ready(changes: dict[str, Any]) -> None:
 # -- the whole plugin
 
 
-class Plugin(ServedNode):
-    """A plugin that knows an API server by its address, and is to write Events and remove the taint."""
-
-    def __init__(self, directory: Path, api: ApiServer, kubelet: Kubelet) -> None:
-        super().__init__(
-            directory,
-            kubelet,
-            port=free_port(),
-            pod_resources_socket=f"{directory}/pods.sock",
-            service_account_dir=f"{directory}/account",
-            shared_devices=[],
-            node_events=True,
-            startup_taint=KEY,
-        )
-        self.environment = {**api.environment, "NODE_NAME": NAME}
-        self.node = Node(api)
-        self.node.create(STARTUP, allocatable="3")
-        (directory / "account").mkdir()
-        api.write_service_account(str(directory / "account"))
-
-
 @pytest.fixture
-async def plugin(
-    short_directory: Path, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Plugin]:
+async def plugin(short_directory: Path, node: Node, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServedNode]:
+    """Yield a node whose plugin knows the API server by its address, and is to write Events and remove the taint."""
     monkeypatch.setattr(node_events, "DELAY", 0.1)
     monkeypatch.setattr(node_events, "PAUSE", 0.1)
-    async with Kubelet(short_directory / "k") as kubelet, PodResources(kubelet, f"{short_directory}/pods.sock"):
-        yield Plugin(short_directory, api_server, kubelet)
+    account = short_directory / "account"
+    account.mkdir()
+    node.api.write_service_account(str(account))
+    node.create(STARTUP, allocatable="3")
+    keys: dict[str, Any] = {
+        "node_events": True,
+        "startup_taint": KEY,
+        "shared_devices": [],
+        "service_account_dir": str(account),
+    }
+    async with node_with_pods(short_directory, port=free_port(), **keys) as plugin:
+        plugin.environment = {**node.api.environment, "NODE_NAME": NAME}
+        yield plugin
 
 
 @pytest.mark.api_server(tls=True)
-async def test_the_taint_goes_when_the_kubelet_has_the_devices_and_lost_devices_are_an_event(plugin: Plugin) -> None:
+async def test_the_taint_goes_when_the_kubelet_has_the_devices_and_lost_devices_are_an_event(
+    node: Node, plugin: ServedNode
+) -> None:
     plugin.devices.add(0, 1, 2)
     async with plugin.serve():
-        await plugin.node.api.wait_for(lambda _: plugin.node.taints == [])
+        await node.api.wait_for(lambda _: node.taints == [])
         plugin.devices.remove(1, 2)
-        await plugin.node.api.wait_for(lambda _: "DevicesLost" in plugin.node.events("reason"))
+        await node.api.wait_for(lambda _: "DevicesLost" in node.events("reason"))
         plugin.devices.add(1)
-        await plugin.node.api.wait_for(lambda _: "DevicesRecovered" in plugin.node.events("reason"))
+        await node.api.wait_for(lambda _: "DevicesRecovered" in node.events("reason"))
         _, _, metrics = await http_get(plugin.port, "/metrics")
     lost = f"2 devices of {RESOURCE} lost: 2 missing (aosp_binder1, aosp_binder2); 1 of 3 are healthy"
-    assert plugin.node.events() == [f"1 device of {RESOURCE} healthy now (aosp_binder1); 2 of 3 are healthy", lost]
+    assert node.events() == [f"1 device of {RESOURCE} healthy now (aosp_binder1); 2 of 3 are healthy", lost]
     for task in ("events", "startup_taint"):
         assert f'aosp_plugin_node_problem{{task="{task}"}} 0.0' in metrics
 
 
 @pytest.mark.api_server(tls=True)
-async def test_an_api_server_that_hangs_affects_neither_devices_nor_the_end(plugin: Plugin) -> None:
-    hang = plugin.node.api.faults.add(Hang())
+async def test_an_api_server_that_hangs_affects_neither_devices_nor_the_end(node: Node, plugin: ServedNode) -> None:
+    hang = node.api.faults.add(Hang())
     plugin.devices.add(0, 1)
     async with plugin.serve() as process:
         await listed(plugin.kubelet, 2)
-        await plugin.node.api.wait_for(lambda _: hang.hits)
+        await node.api.wait_for(lambda _: hang.hits)
         plugin.devices.remove(0)
         await listed(plugin.kubelet, 1)
         assert (await http_get(plugin.port, "/readyz"))[0] == 200

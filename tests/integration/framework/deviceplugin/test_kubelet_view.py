@@ -161,15 +161,13 @@ async def test_kubelet_without_the_api_is_not_compared(socket: str, viewed: View
 
 
 async def test_client_counts_each_device_once(socket: str) -> None:
+    problem = (await PodResources("", [RESOURCE]).allocatable()).problem
+    assert problem == "disabled (pod_resources_socket is empty)"
     with contextlib.closing(PodResources(socket, [RESOURCE, "example.com/absent"])) as client:
         async with answering(socket, Answers(3)):
             assert await client.allocatable() == Allocatable(
                 devices={RESOURCE: {"d0", "d1", "d2"}, "example.com/absent": set()}
             )
-
-
-async def test_empty_path_disables_the_query() -> None:
-    assert (await PodResources("", [RESOURCE]).allocatable()).problem == "disabled (pod_resources_socket is empty)"
 
 
 async def test_plugin_that_is_overridden_is_ready(

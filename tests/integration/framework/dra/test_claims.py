@@ -19,7 +19,6 @@ from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Thr
 from kubelet_standin.apiserver.faults import Fault
 from tests.claims import (
     DRIVER,
-    PATIENCE,
     TIMINGS,
     Node,
     claim_object,
@@ -33,7 +32,7 @@ from tests.claims import (
     unprepare,
 )
 from tests.static_credentials import StaticCredentials
-from tests.support import causes, counted
+from tests.support import PATIENCE, causes, counted
 
 
 @pytest.fixture
