@@ -249,13 +249,19 @@ async def test_subscriptions_share_one_instance(events: FileEvents, tmp_path: Pa
 
 
 async def test_end_of_one_watch_leaves_that_of_another_subscription(events: FileEvents, directory: Path) -> None:
-    """The kernel has one watch of a directory."""
-    first, second = subscribe(events, directory), subscribe(events, directory)
+    """The kernel has one watch of a directory, whose removal is a change for all."""
+    first, second, third = (subscribe(events, directory) for _ in range(3))
     first.watch([])
     (directory / "a").touch()
-    await change(second)
+    for subscription in (second, third):
+        await change(subscription)
     assert not first.changed.is_set()
-    second.watch([])
+    (directory / "a").unlink()
+    os.rmdir(directory)
+    for subscription in (second, third):
+        await change(subscription)
+        subscription.watch([str(directory)])
+        assert subscription.interval == DEFAULT.poll
 
 
 async def test_watch_that_another_thread_ends_at_the_same_time_is_made_again(
@@ -271,18 +277,6 @@ async def test_watch_that_another_thread_ends_at_the_same_time_is_made_again(
         (directory / str(number)).touch()
         await change(second)
         first, second = second, events.subscribe()
-
-
-async def test_removal_of_a_directory_is_a_change_for_all_its_subscriptions(
-    events: FileEvents, directory: Path
-) -> None:
-    first, second = subscribe(events, directory), subscribe(events, directory)
-    os.rmdir(directory)
-    await change(first)
-    await change(second)
-    for subscription in (first, second):
-        subscription.watch([str(directory)])
-        assert subscription.interval == DEFAULT.poll
 
 
 # -- mounts

@@ -84,20 +84,6 @@ async def test_a_kubelet_directory_that_hangs_is_no_lost_registration(registered
     await access
 
 
-async def test_a_kubelet_directory_that_hangs_from_the_start_is_reported(
-    kubelet_dir: str, devices: DeviceDirectory
-) -> None:
-    plugin = make_plugin(devices, kubelet_dir, timings=HANGS_SOON)
-    released = threading.Event()
-    access = asyncio.create_task(plugin.registration._monitor.run("read", partial(released.wait, PATIENCE)))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await until(lambda: "kubelet directory has been hanging for" in unready(plugin))
-        released.set()
-        await listed(kubelet, 1)
-        await until(lambda: not unready(plugin))
-        await access
-
-
 # -- DRA drivers
 
 

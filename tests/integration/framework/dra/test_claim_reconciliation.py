@@ -402,10 +402,15 @@ async def test_a_damaged_record_is_restored_from_the_api_server(
 
 
 @pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
-async def test_a_damaged_record_holds_all_devices_until_the_api_server_answers(damaged: Node, fault: str) -> None:
+async def test_nothing_is_released_without_the_api_servers_word(damaged: Node, fault: str) -> None:
+    """Neither a claim that is gone, nor one with a damaged record, which may have any device."""
+    damaged.source.remove("b")
     fail(damaged, fault)
     async with reconciled(damaged, gone=0.0) as claims:
-        await damaged.source.requested("claim-a", 4)
+        for name in ("claim-a", "claim-b"):
+            await damaged.source.requested(name, 4)
+        assert set(claims.prepared) == {"b"}
+        assert in_use(damaged) == {"phone1", "phone2"}
         await claims.unprepare(reference("b"), PATIENCE)
         await claims.repair()
         assert f"{damaged.record('a')} is damaged" in causes(claims, CLAIMS_FAILING)
@@ -534,16 +539,6 @@ async def test_claims_that_are_gone_are_forgotten_when_they_are_released(node: N
         node.source.objects.clear()
         await until(lambda: not claims.prepared)
         await until(lambda: not claims.api.gone)
-
-
-@pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
-async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fault: str) -> None:
-    async with reconciled(node, gone=0.0) as claims:
-        await prepare(node, claims, "a", "phone1")
-        node.source.remove("a")
-        fail(node, fault)
-        await node.source.requested("claim-a", len(node.source.requests) + 4)
-        assert set(claims.prepared) == {"a"}
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

@@ -62,42 +62,39 @@ async def test_prepare_returns_the_devices_with_their_requests_and_cdi_names(nod
     assert set(claims.prepared) == {"a"}
 
 
-async def test_a_second_prepare_changes_no_device_and_writes_the_spec_again(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    first = await prepared_devices(claims, claim)
-    node.spec("a").unlink()
-    (node.backend.directory / "phone1" / "in-use").touch()
-    assert await prepared_devices(claims, claim) == first
-    assert node.specs == {"a"}
-    assert (node.backend.directory / "phone1" / "in-use").exists()
-
-
 @pytest.mark.parametrize(
-    "error", [ApiUnavailableError(None, "away"), NotFoundError(None, "404 page not found", status=404)]
+    "error", [None, ApiUnavailableError(None, "away"), NotFoundError(None, "404 page not found", status=404)], ids=str
 )
-async def test_a_prepared_claim_is_answered_without_the_api_server(node: Node, error: Exception) -> None:
-    """Or if a proxy answers in its place."""
+async def test_a_second_prepare_changes_no_device_and_writes_the_spec_again(
+    node: Node, error: Exception | None
+) -> None:
+    """Also without the API server, or if a proxy answers in its place. Only it says that the claim does not exist."""
     claim = node.source.add("a", "phone1")
     async with node.claims() as claims:
         first = await prepared_devices(claims, claim)
+    (node.backend.directory / "phone1" / "in-use").touch()
     async with node.claims(timings=TIMINGS._replace(claim_verify=0.05)) as claims:
         await claims.repair()
-        node.source.errors = [error] * 1000
+        node.source.errors = [error] * 1000 if error else []
+        node.spec("a").unlink()
         assert await prepared_devices(claims, claim) == first
-
-
-async def test_a_prepared_claim_that_does_not_exist_any_more_is_refused(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    await prepared_devices(claims, claim)
-    node.source.remove("a")
-    assert "404 NotFound" in await refusal(claims, claim)
-    assert set(claims.prepared) == {"a"}
+        assert node.specs == {"a"}
+        assert (node.backend.directory / "phone1" / "in-use").exists()
+        node.source.errors.clear()
+        node.source.remove("a")
+        assert "404 NotFound" in await refusal(claims, claim)
+        assert set(claims.prepared) == {"a"}
 
 
 async def test_unprepare_removes_everything_without_the_claim_object(node: Node, claims: Claims) -> None:
+    """If it fails, the record stays, and it can be repeated."""
     await prepared_devices(claims, node.source.add("a", "phone1"))
     node.source.remove("a")
     node.source.down = True
+    node.backend.fail = {"unprepare"}
+    assert "unprepare fails" in (await unprepare(claims, "a"))["a"]
+    assert set(claims.prepared) == {"a"}
+    node.backend.fail = set()
     assert await unprepare(claims, "a") == {"a": ""}
     assert nothing_left(node, claims)
 
@@ -106,16 +103,6 @@ async def test_unprepare_of_an_unknown_claim_succeeds(claims: Claims) -> None:
     """Also if its UID could be a path, which Prepare refuses."""
     assert "UID '../x'" in await refusal(claims, reference("../x"))
     assert await unprepare(claims, "unknown", "../x") == {"unknown": "", "../x": ""}
-
-
-async def test_a_failed_unprepare_keeps_the_record_and_can_be_repeated(node: Node, claims: Claims) -> None:
-    await prepared_devices(claims, node.source.add("a", "phone1"))
-    node.backend.fail = {"unprepare"}
-    assert "unprepare fails" in (await unprepare(claims, "a"))["a"]
-    assert set(claims.prepared) == {"a"}
-    node.backend.fail = set()
-    assert await unprepare(claims, "a") == {"a": ""}
-    assert nothing_left(node, claims)
 
 
 # -- what is refused

@@ -165,11 +165,8 @@ def test_unknown_host_name_is_421(port: int) -> None:
     assert response.text.startswith("unknown host name 'evil.example': use an IP address")
     assert get(port, "/", headers={"Host": f"localhost:{port}"}).status == 200
     assert raw(port, REQUEST).endswith(b"hello")
-
-
-def test_further_host_name_in_any_case_is_accepted() -> None:
-    with plugin_http.serving(listen(LOCAL), {"/": hello}, ("Node-7.Example",)) as port:
-        assert get(port, "/", headers={"Host": "node-7.example"}).status == 200
+    with plugin_http.serving(listen(LOCAL), {"/": hello}, ("Node-7.Example",)) as other_port:
+        assert get(other_port, "/", headers={"Host": "node-7.example"}).status == 200
 
 
 @pytest.mark.parametrize(
@@ -283,28 +280,19 @@ def test_unavailable_address_is_an_error() -> None:
 # -- the files of the page
 
 
-@pytest.fixture
-def page_port() -> Iterator[int]:
-    with serving(LOCAL, page_routes()) as port:
-        yield port
-
-
-def test_page_refers_to_exactly_its_files(page_port: int) -> None:
-    pending, visited = ["/"], set[str]()
-    while pending:
-        path = pending.pop()
-        visited.add(path)
-        response = get(page_port, path)
-        assert response.status == HTTPStatus.OK
-        links = re.findall(r'(?:href|src)="(page/[^"]+)"', response.text)
-        links += [f"page/{name}" for name in re.findall(r'from "\./([^"]+)"', response.text)]
-        pending += [f"/{link}" for link in links if f"/{link}" not in visited]
-    assert visited == set(page_routes())
-
-
-def test_page_complies_with_its_security_policy(page_port: int) -> None:
+def test_page_refers_to_exactly_its_files_and_complies_with_its_security_policy() -> None:
     """It refers to no other host, and has no inline scripts or styles."""
-    for path in page_routes():
-        text = get(page_port, path).text.replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|//cdn|@import", text)
-        assert not re.search(r"<script>|<style|\sstyle=|\son\w+=|innerHTML|insertAdjacentHTML|eval\(", text), path
+    pending, visited = ["/"], set[str]()
+    with serving(LOCAL, page_routes()) as port:
+        while pending:
+            path = pending.pop()
+            visited.add(path)
+            response = get(port, path)
+            assert response.status == HTTPStatus.OK
+            links = re.findall(r'(?:href|src)="(page/[^"]+)"', response.text)
+            links += [f"page/{name}" for name in re.findall(r'from "\./([^"]+)"', response.text)]
+            pending += [f"/{link}" for link in links if f"/{link}" not in visited]
+            text = response.text.replace("http://www.w3.org/2000/svg", "")
+            assert not re.search(r"https?://|//cdn|@import", text), path
+            assert not re.search(r"<script>|<style|\sstyle=|\son\w+=|innerHTML|insertAdjacentHTML|eval\(", text), path
+    assert visited == set(page_routes())
