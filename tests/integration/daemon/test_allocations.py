@@ -192,9 +192,12 @@ async def test_what_a_former_release_may_have_given_is_held_until_the_kubelet_an
         assert await release.watch.ask()
         assert release.offered() == {*names(expected)}
     await node.end(release, name)
-    node.pods.problem = "the kubelet does not answer"
-    if name == OLD:
-        assert (await node.begin(name, **present)).offered() == {*names(range(4))}
+    # A kubelet that lists no pod is not believed: on a node without other pods, no answer would free them.
+    for node.pods.problem, node.pods.are_known in (("no answer", True), ("", False)) if name == OLD else ():
+        release = await node.begin(name, **present)
+        await release.watch.ask()
+        assert release.offered() == {*names(range(4))}
+        await node.end(release, name)
 
 
 @pytest.mark.parametrize("problem", ["", "no answer"])
@@ -408,49 +411,26 @@ async def test_devices_of_a_former_resource_stay_held_when_a_record_cannot_be_wr
     assert new.offered() == set()
 
 
-async def test_allocated_devices_are_reported_while_the_kubelet_knows_its_pods(node: Node) -> None:
-    release = await node.begin(OLD)
-    started = time.monotonic()
-    for node.pods.devices, node.pods.problem, node.pods.are_known, expected in (
-        (TENANT, "", True, {"aosp_binder0"}),
-        (TENANT, "no answer", True, None),
-        ({}, "", False, None),
-        ({}, "", True, set()),
-    ):
-        assert await release.watch.ask() is (expected is not None)
-        allocated = release.told.allocated
-        assert (None if allocated is None else allocated.ids) == expected
-        assert allocated is None or started <= allocated.asked <= time.monotonic()
-
-
-async def test_driver_on_a_drained_node_offers_all_devices_at_once(node: Node) -> None:
-    """A kubelet that lists no pod is not believed: on a node without other pods, no answer would free them."""
-    plugin = await node.begin(OLD)
-    for node.pods.devices in ({OLD: ["aosp_binder0"]}, {}):
-        await plugin.watch.ask()
-    await node.end(plugin, OLD)
-    node.pods.are_known = False
-    driver = await node.begin(OLD, api=Api.DRA)
-    await driver.watch.ask()
-    assert driver.offered() == {"aosp_binder0", "aosp_binder1"}
-
-
-@pytest.mark.parametrize(("api", "held"), [(Api.DRA, {"aosp_binder0"}), (Api.DEVICE_PLUGIN, {"aosp_binder1"})])
-async def test_devices_that_pods_have_through_the_other_api_are_held(node: Node, api: Api, held: set[str]) -> None:
+@pytest.mark.parametrize(("api", "held"), [(Api.DRA, "aosp_binder0"), (Api.DEVICE_PLUGIN, "aosp_binder1")])
+async def test_devices_that_pods_have_through_the_other_api_are_held(node: Node, api: Api, held: str) -> None:
     """A kubelet that does not answer, or may not know its pods yet, frees no device. Replicas are one device."""
     release, started = await node.begin(OLD, api=api), time.monotonic()
     release.rescans.clear()
-    for are_used, node.pods.problem, node.pods.are_known, expected in (
-        (False, "no answer", True, (set(), False)),
-        (True, "", True, (held, True)),
-        (False, "no answer", True, (held, True)),
-        (True, "", False, (held, True)),
-        (False, "", True, (set(), True)),
+    used = {"aosp_binder0::1", "aosp_binder1"}
+    for are_used, node.pods.problem, node.pods.are_known, expected, is_asked, allocated in (
+        (False, "no answer", True, set(), False, None),
+        (True, "", True, {held}, True, used),
+        (False, "no answer", True, {held}, True, None),
+        (True, "", False, {held}, True, None),
+        (False, "", True, set(), True, set()),
     ):
         node.pods.devices = {OLD: {"aosp_binder0::1"}} if are_used else {}
         node.pods.claimed = {OLD: {"aosp_binder1"}} if are_used else {}
-        await release.watch.ask()
-        assert ({*release.told.held}, release.told.asked >= started) == expected
+        assert await release.watch.ask() is (allocated is not None)
+        assert ({*release.told.held}, release.told.asked >= started) == (expected, is_asked)
+        known = release.told.allocated
+        assert (None if known is None else known.ids) == allocated
+        assert known is None or started <= known.asked <= time.monotonic()
     assert release.rescans == [OLD, OLD]
 
 
