@@ -107,9 +107,7 @@ async def test_devices_are_kept_current_while_the_kubelet_is_away(node: DraNode,
         await until(lambda: not driver.registered)
         backend.reasons["phone1"] = "missing"
         driver.rescan()
-        await node.server.wait_for(
-            lambda _: any(each.get("taints") for slice_ in node.slices for each in slice_["spec"]["devices"])
-        )
+        await node.server.wait_for(lambda _: node.has_taints)
         assert node.devices == published
         await node.kubelet.start()
         await node.ready(driver)
@@ -127,9 +125,7 @@ async def test_a_device_that_turns_unhealthy_gets_a_taint_and_its_pod_is_informe
     await node.kubelet.wait_for(
         lambda kubelet: kubelet.health(DRIVER, device.pool, device.device).health == "Unhealthy"
     )
-    await node.server.wait_for(
-        lambda _: any(each.get("taints") for slice_ in node.slices for each in slice_["spec"]["devices"])
-    )
+    await node.server.wait_for(lambda _: node.has_taints)
 
 
 async def test_while_devices_are_withheld_only_prepared_claims_are_prepared(
