@@ -86,24 +86,17 @@ def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) 
 
 
 def test_mounts_of_a_killed_process_are_known(directory: Mounts) -> None:
-    killed = started(directory, 4)
-    for phone in ("phone0", "phone1", "phone3"):
-        killed.prepare([phone], [])
-    backend = started(directory, 3)  # the count was lowered meanwhile
-    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone3": 1}
-    backend.prepare(["phone1"], [])
-    backend.unprepare(["phone0", "phone3"])
+    """The count was lowered meanwhile: claims keep the phones beyond it, which are not offered."""
+    killed = started(directory, 5)
+    edits = {phone: killed.prepare([phone], []) for phone in ("phone0", "phone1", "phone3", "phone4")}
+    backend = started(directory, 3)
+    assert directory.mounted() == dict.fromkeys(edits, 1)
+    for phone in ("phone1", "phone4"):
+        assert backend.prepare([phone], []) == edits[phone]
+    assert backend.scan() == {**dict.fromkeys(["phone0", "phone1", "phone2"], ""), "phone4": "surplus"}
+    backend.unprepare(["phone0", "phone3", "phone4"])
     assert os.listdir(directory.path) == ["phone1"]
     assert backend.scan() == dict.fromkeys(["phone0", "phone1", "phone2"], "")
-
-
-def test_claim_keeps_a_phone_beyond_the_count_which_is_not_offered(directory: Mounts) -> None:
-    edits = started(directory, 3).prepare(["phone2"], [])
-    backend = started(directory, 1)
-    assert backend.prepare(["phone2"], []) == edits
-    assert backend.scan() == {"phone0": "", "phone2": "surplus"}
-    backend.unprepare(["phone2"])
-    assert backend.scan() == {"phone0": ""}
 
 
 def test_phone_that_cannot_be_mounted_is_not_prepared(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:

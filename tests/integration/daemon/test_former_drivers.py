@@ -105,8 +105,12 @@ def reason(driver: DraDriver, phone: str) -> str:
 async def test_a_phone_of_a_former_driver_stays_until_its_pod_ends_by_the_former_name(
     node: DraNode, directory: Mounts, pod: DraPod
 ) -> None:
+    """If another process serves the former name, that is left to it: two releases have the same phones."""
     before, specs = os.stat(directory.path / "phone1").st_dev, node.specs
     async with renamed(node, directory) as (driver, reported):
+        with other_process(LISTEN, str(node.directory / "plugins_registry" / f"{DRIVER}-1-2.sock")):
+            await until(lambda: pod.claims[0].uid in reason(driver, "phone1"))
+            assert not reported()
         await until(lambda: reported() == unserved(1))
         await until(
             lambda: f"claim default/claim-a (UID {pod.claims[0].uid}) of {DRIVER} has it" in reason(driver, "phone1")
@@ -141,16 +145,3 @@ async def test_claims_of_a_resource_that_has_got_the_device_plugin_api_are_repor
     assert os.stat(directory.path / "phone1").st_dev == before
     async with node.running(backend(node, directory.path)):
         await node.kubelet.unprepare(pod)
-
-
-async def test_a_former_name_that_another_process_serves_is_left_to_it(
-    node: DraNode, directory: Mounts, pod: DraPod
-) -> None:
-    """Two releases have the same phones: neither unmounts those of the other one."""
-    path = str(node.directory / "plugins_registry" / f"{DRIVER}-1-2.sock")
-    async with renamed(node, directory) as (driver, reported):
-        with other_process(LISTEN, path):
-            await until(lambda: pod.claims[0].uid in reason(driver, "phone1"))
-            assert not reported()
-            assert directory.mounted() == {"phone1": 1}
-        await until(lambda: reported() == unserved(1))
