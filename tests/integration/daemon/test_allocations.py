@@ -317,19 +317,19 @@ async def test_the_first_scan_of_a_phone_without_a_binderfs_finds_that_a_pod_has
 
 
 async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_the_record_is_gone(node: Node) -> None:
-    node.claims = Others([claimed(node, "phone.example.com", "phone0", "aosp_binder0")], ())
+    """From the scan that finds it."""
+    node.claims = Others([claimed(node, "phone.example.com", "phone0", "aosp_binder0", "aosp_binder2")], ())
     node.pods.problem = "no answer"
-    file = node.devices / "aosp_binder0"
-    file.unlink()
     release = await node.begin(OLD)
-    node.add(0)  # the scan that finds it
     assert release.offered() == {"aosp_binder1"}
     (held,) = (device for device in release.backend.found.devices if not device.healthy)
     assert held.detail == "in-use-by-other-api: claim games/tenant (UID uid-1) of phone.example.com has it"
+    node.add(2)
+    assert release.offered() == {"aosp_binder1"}
     node.claims = Others((), ())
     node.pods.problem = ""
     assert await release.watch.ask()
-    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+    assert release.offered() == {"aosp_binder0", "aosp_binder1", "aosp_binder2"}
 
 
 async def test_a_driver_does_not_offer_what_claims_of_other_drivers_have(node: Node) -> None:
@@ -503,42 +503,28 @@ async def test_only_specs_of_the_predecessor_go_where_the_kubelet_cannot_be_aske
     assert new.specs_removed == [{NEW}, {OLD, NEW}, {OLD, NEW}]
 
 
-def server_of(name: str) -> Any:
-    """Return a server whose devices do not change, and whose pods may."""
-    inventory = SimpleNamespace(snapshot=SimpleNamespace(revision=1), superseded=lambda _: asyncio.Event())
-    return SimpleNamespace(inventory=inventory, pods_changed=asyncio.Event(), driver=None, resource_name=name)
-
-
-async def test_kubelet_is_asked_soon_after_a_pod_may_have_got_a_device(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(allocations, "ALLOCATIONS_INTERVAL", 10 * PATIENCE)
-    monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", 0.0)
-    release, server = await node.begin(OLD), server_of(OLD)
-    async with background_task(release.watch.run([server])):
-        await until(lambda: len(release.specs_removed) == 1)
-        server.pods_changed.set()
-        await until(lambda: len(release.specs_removed) == 2)
-        assert not server.pods_changed.is_set()
-
-
-async def test_a_device_that_a_pod_may_have_got_is_recorded_before_the_kubelet_is_asked(
+async def test_a_device_that_a_pod_may_have_got_is_recorded_and_the_kubelet_is_asked_soon(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next process may serve the other API, and the kubelet may not answer then.
 
     A kubelet that is asked too soon does not list the pod yet.
     """
-    release, server = await node.begin(OLD), server_of(OLD)
-    others = DeviceRecords(str(node.directory), "", "")
+    monkeypatch.setattr(allocations, "ALLOCATIONS_INTERVAL", 10 * PATIENCE)
+    inventory = SimpleNamespace(snapshot=SimpleNamespace(revision=1), superseded=lambda _: asyncio.Event())
+    server: Any = SimpleNamespace(inventory=inventory, pods_changed=asyncio.Event(), driver=None, resource_name=OLD)
+    release, others = await node.begin(OLD), DeviceRecords(str(node.directory), "", "")
     async with background_task(release.watch.run([server])):
         await until(lambda: len(release.specs_removed) == 1)
         assert not any(each.record.by_plugin for each in others.others())
+        monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", 0.0)
         node.pods.problem = "the kubelet does not answer"
         server.pods_changed.set()
         await until(lambda: any(each.record.by_plugin for each in others.others()))
+        await until(lambda: len(release.specs_removed) == 2)
+        assert not server.pods_changed.is_set()
     node.pods.problem = ""
-    for pause, is_used in ((allocations.ALLOCATED_PAUSE, True), (0.0, False)):
+    for pause, is_used in ((10 * PATIENCE, True), (0.0, False)):
         monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", pause)
         assert await release.watch.ask()
         assert any(each.record.by_plugin for each in others.others()) is is_used

@@ -76,27 +76,23 @@ def others(backend: Served, *ids: str) -> list[str]:
 # -- shared devices
 
 
-def test_container_gets_all_devices_that_match_a_pattern(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """In natural order, each once, at the host's path; one that has another path in the container, there as well."""
+def test_container_gets_all_devices_that_match_a_pattern(
+    device_directory: DeviceDirectory, dri: Dri, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In natural order, each once, at the host's path; one that has another path in the container, there as well.
+
+    None gets one whose name is no text, as a phone with CAP_MKNOD can make it in a devtmpfs: with its path, no answer
+    to the kubelet could be encoded.
+    """
     dri.add(9, 10)
+    strange = os.path.join(os.fsencode(dri.directory), b"renderD\xff")
+    os.symlink(os.path.realpath(dri.path(9)), strange)
     shared = (SharedDevice(path=dri.path(10)), dri.pattern, f"{dri.path(9)}:/dev/gpu")
     backend = phones(device_directory, 1, shared_devices=shared)
     backend.scan()
     paths = [(path, path) for path in (dri.path(10), dri.path(9))] + [(dri.path(9), "/dev/gpu")]
     nodes = [DeviceNode(host_path, path) for host_path, path in paths]
     assert backend.allocate(["aosp_binder0"]).devices[1:] == nodes
-
-
-def test_device_whose_name_is_no_text_is_passed_to_no_container(
-    device_directory: DeviceDirectory, dri: Dri, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A phone with CAP_MKNOD can make one in a devtmpfs; with its path, no answer to the kubelet could be encoded."""
-    dri.add(1)
-    strange = os.path.join(os.fsencode(dri.directory), b"renderD\xff")
-    os.symlink(os.path.realpath(dri.path(1)), strange)
-    backend = phones(device_directory, 1, shared_devices=(dri.pattern,))
-    backend.scan()
-    assert others(backend, "aosp_binder0") == [dri.path(1)]
     (warning,) = [vars(record) for record in caplog.records if "not passed to containers" in record.msg]
     assert warning["path"] == ascii(os.fsdecode(strange))
 
@@ -133,9 +129,12 @@ def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDi
 
     A container with several devices gets the spread device of each.
     """
-    dri.add(128, 129, 130)
     backend = phones(device_directory, 6, spread_devices=(dri.pattern,))
-    backend.scan()
+    assert set(backend.scan().values()) == {"requirement-missing"}
+    assert backend.found.devices[0].detail == f"requirement-missing: {dri.pattern}"
+    assert backend.found.by_spread_device == {}
+    dri.add(128, 129, 130)
+    assert set(backend.scan().values()) == {""}
     assert others(backend, *names([1, 2, 4])) == [dri.path(129), dri.path(130)]
     assert backend.found.by_spread_device == {dri.path(128 + n): names([n, n + 3]) for n in range(3)}
     dri.remove(129)
@@ -155,15 +154,6 @@ def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDi
     dri.add(129)
     assert set(backend.scan().values()) == {""}
     assert others(backend, "aosp_binder1") == [dri.path(129)], "another one is known now"
-
-
-def test_devices_are_unhealthy_while_no_spread_device_is_known(device_directory: DeviceDirectory, dri: Dri) -> None:
-    backend = phones(device_directory, 2, spread_devices=(dri.pattern,))
-    assert set(backend.scan().values()) == {"requirement-missing"}
-    assert backend.found.devices[0].detail == f"requirement-missing: {dri.pattern}"
-    assert backend.found.by_spread_device == {}
-    dri.add(128)
-    assert set(backend.scan().values()) == {""}
 
 
 def test_devices_beyond_the_limit_of_their_spread_device_are_unhealthy(
@@ -384,22 +374,16 @@ def test_container_gets_a_slice_of_its_own(device_directory: DeviceDirectory, dr
     assert others(backend, "aosp_binder1") == [dri.path(2), dri.path(3)]
 
 
-def test_claim_gets_a_slice_of_its_own(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """The claim of a device whose slice is not whole is not prepared."""
-    dri.add(*range(12))
-    backend = claimed(device_directory, 3, slice_devices=(SliceDevices(path=dri.pattern, count=6),))
-    (edits,) = backend.prepare(["aosp_binder1"])
-    assert [node.container_path for node in edits.devices] == ["/dev/aosp_binder1", *map(dri.path, range(6, 12))]
-    with pytest.raises(UnhealthyDeviceError, match=f"missing: {dri.path(12)}, .*{dri.path(15)} and 2 more"):
-        backend.prepare(["aosp_binder2"])
-
-
 def test_claim_gets_no_device_of_the_slice_of_another_one(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """Neither by its path, nor by another one that leads to the same device."""
+    """Neither by its path, nor by another one that leads to the same device. One without its whole slice has none."""
     dri.add(0)
     dri.add(1, device="/dev/zero")
     slices = (SliceDevices(path=dri.pattern, count=1),)
-    backend = claimed(device_directory, 2, slice_devices=slices)
+    backend = claimed(device_directory, 3, slice_devices=slices)
+    (edits,) = backend.prepare(["aosp_binder1"])
+    assert [node.container_path for node in edits.devices] == ["/dev/aosp_binder1", dri.path(1)]
+    with pytest.raises(UnhealthyDeviceError, match=f"missing: {dri.path(2)}"):
+        backend.prepare(["aosp_binder2"])
     alias = dri.directory / "alias"
     alias.symlink_to("/dev/zero")
     for path in (dri.path(1), str(alias)):
