@@ -291,17 +291,11 @@ class Provisioner:
                 assert self._process.poll() is None
                 time.sleep(0.01)
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End the process, and return its exit code."""
+    def stop(self, number: signal.Signals | None = signal.SIGTERM) -> int:
+        """End the process, or wait for its end; return its exit code."""
         assert self._process is not None
-        self._process.send_signal(number)
-        self._process.wait()
-        code, self._process = self._process.returncode, None
-        return code
-
-    def wait(self) -> int:
-        """Wait for the end of the process, and return its exit code."""
-        assert self._process is not None
+        if number is not None:
+            self._process.send_signal(number)
         code, self._process = self._process.wait(PATIENCE), None
         return code
 
@@ -514,7 +508,7 @@ def test_a_second_provisioner_ends_and_leaves_the_socket_to_the_first(
     provisioner.start()
     second = Provisioner(provisioner.directory, tmp_path)
     second.start()
-    assert second.wait() == 1
+    assert second.stop(None) == 1
     message = f"another process serves as provisioner on {provisioner.socket}: a host needs one"
     assert message in capfd.readouterr().err
     assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]

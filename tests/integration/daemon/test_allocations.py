@@ -536,29 +536,20 @@ async def test_a_device_that_a_pod_may_have_got_is_recorded_and_the_kubelet_is_a
 PHONE = "aosp.io/phone"
 
 
-async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(short_directory: Path) -> None:
-    (short_directory / "dev").mkdir()
-    (short_directory / "dev" / "a").touch()
-    devices = ListedDevices(
-        PHONE, lambda: [str(short_directory / "dev" / "a")], directories=[str(short_directory / "dev")]
-    )
-    async with ApiServer() as server, Kubelet(short_directory / "k") as kubelet:
-        node = DraNode(short_directory, server)
-        socket = str(short_directory / "pods.sock")
-        async with (
-            node.kubelet,
-            PodResourcesServer(kubelet, socket),
-            node.running(DirectoryBackend(short_directory / "phones", count=3)) as driver,
-        ):
-            pod_resources = PodResources(socket, [PHONE])
-            yielding = asyncio.create_task(yield_to_device_plugins([driver], pod_resources, interval=0.01))
-            async with run(DevicePlugin(devices, kubelet_dir=kubelet.directory)):
-                await listed(kubelet, 1, PHONE)
-                await server.wait_for(lambda _: node.slices and not node.devices)
-                assert "a device plugin offers 1 devices of aosp.io/phone on this node" in unready(driver)
-            await server.wait_for(lambda _: len(node.devices) == 3)
-            yielding.cancel()
-            pod_resources.close()
+async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(
+    short_directory: Path, kubelet: Kubelet, pod_resources: PodResourcesServer, api_server: ApiServer
+) -> None:
+    devices = ListedDevices(PHONE, lambda: ["/dev/null"], directories=())
+    node = DraNode(short_directory, api_server)
+    client = PodResources(pod_resources.path, [PHONE])
+    async with node.kubelet, node.running(DirectoryBackend(short_directory / "phones", count=3)) as driver:
+        with contextlib.closing(client):
+            async with background_task(yield_to_device_plugins([driver], client, interval=0.01)):
+                async with run(DevicePlugin(devices, kubelet_dir=kubelet.directory)):
+                    await listed(kubelet, 1, PHONE)
+                    await api_server.wait_for(lambda _: node.slices and not node.devices)
+                    assert "a device plugin offers 1 devices of aosp.io/phone on this node" in unready(driver)
+                await api_server.wait_for(lambda _: len(node.devices) == 3)
 
 
 async def test_devices_stay_published_while_the_kubelet_does_not_answer() -> None:
