@@ -227,7 +227,10 @@ PAIRS = [["card1", "renderD130"], ["card2", "renderD128"], ["card3", "renderD129
 def test_container_gets_card_and_render_node_of_one_gpu(
     device_directory: DeviceDirectory, gpus: Gpus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By their hardware in sysfs. The card of a BMC has no render node, and no container gets it."""
+    """By their hardware in sysfs. The card of a BMC has no render node, and no container gets it.
+
+    A GPU that is lost, wholly or in part, concerns its devices only. After a restart or SIGHUP the others are spread.
+    """
     caplog.set_level(logging.INFO)
     backend = phones(device_directory, 6, spread_devices=gpus.items())
     assert set(backend.scan().values()) == {""}
@@ -235,17 +238,10 @@ def test_container_gets_card_and_render_node_of_one_gpu(
     assert backend.found.by_spread_device[f"{gpus.directory}/card2"] == names([1, 4])
     (record,) = [record for record in caplog.records if record.message == "spread devices changed"]
     assert vars(record)["unused"] == f"{gpus.directory}/card0"
-
-
-def test_lost_gpu_concerns_its_devices_only(device_directory: DeviceDirectory, gpus: Gpus) -> None:
-    """Wholly or in part. After a restart or SIGHUP the others are spread."""
-    backend = phones(device_directory, 6, spread_devices=gpus.items())
-    backend.scan()
-    gpus.remove("renderD128")
     lost = dict.fromkeys(names([1, 4]), "requirement-missing")
-    assert backend.scan() == {**dict.fromkeys(names(range(6)), ""), **lost}
-    gpus.remove("card2")
-    assert backend.scan() == {**dict.fromkeys(names(range(6)), ""), **lost}
+    for part in ("renderD128", "card2"):
+        gpus.remove(part)
+        assert backend.scan() == {**dict.fromkeys(names(range(6)), ""), **lost}
     assert backend.found.devices[1].detail.endswith(f"{gpus.directory}/card2, {gpus.directory}/renderD128")
     assert gpus.of(backend, 0, 2, 3, 5) == PAIRS[::2] * 2
     backend.reset()
