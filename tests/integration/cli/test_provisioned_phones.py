@@ -339,9 +339,10 @@ def backend(provisioner: Provisioner) -> Served:
     return served(provisioner.directory, ProvisionedBy.PROVISIONER)
 
 
-def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_old_one(
-    directory: Mounts, backend: Served
+def test_no_container_starts_without_a_fresh_binderfs(
+    directory: Mounts, provisioner: Provisioner, backend: Served
 ) -> None:
+    """The tenant before keeps the old one. The next process takes over the socket of the one that was killed."""
     before = file_systems(directory.path)
     left_behind = os.open(directory.path / "phone1" / "binder", os.O_PATH)
     try:
@@ -354,6 +355,16 @@ def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_
     assert after == before, "another phone was replaced"
     rescan(backend)
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+    assert provisioner.stop(signal.SIGKILL) == -signal.SIGKILL
+    with pytest.raises(BackendError, match=r"could not be recreated: the provisioner at .* does not answer: "):
+        backend.pre_start(["phone1"])
+    backend.scan()
+    assert reasons(backend)["phone1"].startswith("not-recreated")
+    before = file_systems(directory.path)
+    provisioner.start()
+    rescan(backend)
+    assert reasons(backend)["phone1"] == ""
+    assert file_systems(directory.path)["phone1"] != before["phone1"]
 
 
 def test_phones_are_mounted_as_soon_as_the_provisioner_can(directory: Mounts, provisioner: Provisioner) -> None:
@@ -371,25 +382,6 @@ def test_phones_are_mounted_as_soon_as_the_provisioner_can(directory: Mounts, pr
     obstacle.unlink()
     rescan(backend)
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
-
-
-def test_no_container_starts_without_a_fresh_binderfs(
-    directory: Mounts, provisioner: Provisioner, backend: Served
-) -> None:
-    """While the provisioner is away, and until the phone has been replaced after that.
-
-    The next process takes over the socket of the one that was killed.
-    """
-    assert provisioner.stop(signal.SIGKILL) == -signal.SIGKILL
-    with pytest.raises(BackendError, match=r"could not be recreated: the provisioner at .* does not answer: "):
-        backend.pre_start(["phone1"])
-    backend.scan()
-    assert reasons(backend)["phone1"].startswith("not-recreated")
-    before = file_systems(directory.path)
-    provisioner.start()
-    rescan(backend)
-    assert reasons(backend)["phone1"] == ""
-    assert file_systems(directory.path)["phone1"] != before["phone1"]
 
 
 @pytest.mark.usefixtures("backend")
