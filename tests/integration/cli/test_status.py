@@ -58,26 +58,18 @@ def url_of(node: ServedNode) -> str:
 
 
 async def test_status_and_metrics_have_allocations_problems_and_log(node: ServedNode) -> None:
-    node.devices.remove(2)
-    await listed(node.kubelet, 2)
+    """With --check, which does not combine with other ways of printing, the exit code is 3 if there are problems."""
+    assert await run("--url", url_of(node), "--check") == (0, "", "")
+    node.devices.remove(1, 2)
+    await listed(node.kubelet, 1)
     await answered(node.port, "/metrics", f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0')
     report = await asyncio.to_thread(status.fetch, url_of(node))
     assert (report.allocations.known, report.resources[0].counts.allocated) == (True, 2)
     assert [problem.kind for problem in report.problems] == ["missing"]
     record = next(each for each in report.log if each.message == "devices changed")
-    assert record.fields["changed"] == "aosp_binder2:missing"
+    assert record.fields["changed"] == "aosp_binder1:missing,aosp_binder2:missing"
     assert report.problems[0].since is not None
     assert record.time >= report.problems[0].since - 1
-
-
-# aosp-plugin status
-
-
-async def test_check_exits_with_3_if_there_are_problems(node: ServedNode) -> None:
-    """It does not combine with the other ways of printing."""
-    assert await run("--url", url_of(node), "--check") == (0, "", "")
-    node.devices.remove(1, 2)
-    await listed(node.kubelet, 1)
     code, out, err = await run("--url", url_of(node), "--check")
     assert (code, err) == (3, "")
     assert re.sub(r"\d+s", "0s", out) == (
@@ -86,6 +78,9 @@ async def test_check_exits_with_3_if_there_are_problems(node: ServedNode) -> Non
     assert (await run("--url", url_of(node), "--check", "--resource", "x.io/y"))[0] == 2
     assert (await run("--url", url_of(node), "--check", "--json"))[0] == 2
     assert (await run("--check", "--url", "http://127.0.0.1:1"))[0] == 1
+
+
+# aosp-plugin status
 
 
 async def test_an_unreachable_plugin_is_one_line() -> None:

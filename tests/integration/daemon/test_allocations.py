@@ -460,35 +460,29 @@ async def test_device_that_pods_have_is_former_when_it_is_not_listed_any_more(no
     assert not release.backend.backend.is_former("aosp_binder9")
 
 
-async def test_release_stands_in_for_a_renamed_resource_and_for_none_with_other_devices(node: Node) -> None:
-    """The other one may be in an update, and its plugin returns."""
+async def test_release_stands_in_for_a_renamed_resource_until_no_pod_has_its_devices(node: Node) -> None:
+    """Then its CDI specs go. Not for one with other devices, or that another plugin serves, as in a rolling update."""
     others = node.directory / "others"
     others.mkdir()
     (others / "aosp_binder0").touch()
     await node.end(await node.begin(OLD, device_dir=str(others)), OLD)
     node.pods.devices = TENANT
     new = await node.begin(NEW)
-    assert await new.watch.ask()
-    await new.watch.follow_up()
-    assert new.stands_in_for == set()
-    await node.end(await node.begin(OLD), OLD)
-    assert await new.watch.ask()
-    await new.watch.follow_up()
-    assert new.stands_in_for == {OLD}
 
-
-async def test_specs_of_a_former_resource_go_when_no_pod_has_its_devices(node: Node) -> None:
-    """Not while another plugin serves it, such as another version in a rolling update."""
-    old = await node.begin(OLD)
-    new = await node.begin(NEW)
-    assert await new.watch.ask()
-    await new.watch.follow_up()
-    await node.end(old, OLD)
-    for devices, new.can_remove_specs in ((TENANT, True), ({}, False), ({}, True), ({}, True)):
+    async def followed(devices: Mapping[str, Collection[str]]) -> Collection[str]:
         node.pods.devices = devices
         assert await new.watch.ask()
         await new.watch.follow_up()
-    assert new.specs_removed == [{NEW}, {NEW}, {OLD, NEW}, {OLD, NEW}, {NEW}]
+        return new.stands_in_for
+
+    assert await followed(TENANT) == set()
+    old = await node.begin(OLD)
+    assert await followed({}) == set()
+    await node.end(old, OLD)
+    assert await followed(TENANT) == {OLD}
+    for new.can_remove_specs in (False, True, True):
+        assert await followed({}) == set()
+    assert new.specs_removed == [{NEW}, {NEW}, {NEW}, {OLD, NEW}, {OLD, NEW}, {NEW}]
 
 
 async def test_only_specs_of_the_predecessor_go_where_the_kubelet_cannot_be_asked(node: Node) -> None:

@@ -31,8 +31,9 @@ async def driver(node: DraNode, backend: DirectoryBackend) -> AsyncIterator[DraD
 
 @pytest.mark.parametrize("kubelet_version", KubeletVersion)
 async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
-    node: DraNode, driver: DraDriver, backend: DirectoryBackend
+    node: DraNode, driver: DraDriver, backend: DirectoryBackend, kubelet_version: KubeletVersion
 ) -> None:
+    """It is told when the device turns unhealthy, and the device gets a taint."""
     assert node.devices == ["phone0", "phone1", "phone2", "phone3"]
     claim = node.create_claim("a", ["phone2"])
     pod = DraPod("game", (claim,))
@@ -40,6 +41,12 @@ async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
     assert node.kubelet.cdi_devices(pod) == (f"{DRIVER}/claim={claim.uid}-phone2",)
     assert backend.mounted == {"phone2"}
     assert driver.driver.claims == 1
+    backend.reasons["phone2"] = "missing"
+    driver.rescan()
+    (device,) = node.kubelet.devices(pod)
+    if kubelet_version.watches_health:
+        await node.kubelet.wait_for(lambda k: k.health(DRIVER, device.pool, device.device).health == "Unhealthy")
+    await node.server.wait_for(lambda _: node.has_taints)
     await node.kubelet.unprepare(pod)
     assert (backend.mounted, node.specs) == (set(), [])
 
@@ -112,20 +119,6 @@ async def test_devices_are_kept_current_while_the_kubelet_is_away(node: DraNode,
         await node.kubelet.start()
         await node.ready(driver)
         await until(lambda: node.devices == published)
-
-
-async def test_a_device_that_turns_unhealthy_gets_a_taint_and_its_pod_is_informed(
-    node: DraNode, driver: DraDriver, backend: DirectoryBackend
-) -> None:
-    pod = DraPod("game", (node.create_claim("a", ["phone1"]),))
-    await node.kubelet.prepare(pod)
-    backend.reasons["phone1"] = "missing"
-    driver.rescan()
-    device = node.kubelet.devices(pod)[0]
-    await node.kubelet.wait_for(
-        lambda kubelet: kubelet.health(DRIVER, device.pool, device.device).health == "Unhealthy"
-    )
-    await node.server.wait_for(lambda _: node.has_taints)
 
 
 async def test_while_devices_are_withheld_only_prepared_claims_are_prepared(
