@@ -308,6 +308,7 @@ def test_paths_of_the_host_have_no_links(devices: DeviceDirectory, tmp_path: Pat
 
 
 def test_devices_are_recreated_when_the_claim_is_over(devices: DeviceDirectory, recreations: Recreations) -> None:
+    """One that cannot be is not prepared until it is; its pod ends nevertheless."""
     backend = backend_of(devices, recreate=Recreate.ON_START)
     assert not backend.backend.pre_start_required
     backend.prepare(["aosp_binder1", "aosp_binder2"], [])
@@ -319,26 +320,16 @@ def test_devices_are_recreated_when_the_claim_is_over(devices: DeviceDirectory, 
     backend.scan()
     assert backend.is_prepared(["aosp_binder1"]), "although its inode is not that of the scan before"
     backend.prepare(["aosp_binder3"], [])
-    backend.unprepare(["aosp_binder3"])
-    assert recreations.recreated == ["aosp_binder1", "aosp_binder2", "aosp_binder3"]
-
-
-def test_device_that_cannot_be_recreated_is_not_prepared_until_it_is(
-    devices: DeviceDirectory, recreations: Recreations
-) -> None:
-    """The pod ends nevertheless: its device does not wait for the recreation."""
-    backend = backend_of(devices, recreate=Recreate.ON_START)
-    backend.prepare(["aosp_binder1"], [])
     recreations.failure = DevicesExhaustedError("max= is reached")
-    backend.unprepare(["aosp_binder1"])
-    assert backend.scan()["aosp_binder1"] == "not-recreated"
+    backend.unprepare(["aosp_binder3"])
+    assert backend.scan()["aosp_binder3"] == "not-recreated"
     with pytest.raises(UnhealthyDeviceError, match="not-recreated"):
-        backend.prepare(["aosp_binder1"], [])
+        backend.prepare(["aosp_binder3"], [])
     recreations.failure = None
     backend.update_host()
-    assert recreations.recreated == ["aosp_binder1"]
-    assert backend.scan()["aosp_binder1"] == ""
-    backend.prepare(["aosp_binder1"], [])
+    assert recreations.recreated == ["aosp_binder1", "aosp_binder2", "aosp_binder3"]
+    assert backend.scan()["aosp_binder3"] == ""
+    backend.prepare(["aosp_binder3"], [])
 
 
 @pytest.mark.parametrize("device_id", ["phone7", "binder", "aosp_binder1a"])

@@ -93,10 +93,17 @@ async def published(loop: ScanLoop, *expected: str) -> None:
     await until(lambda: ids(loop) == set(expected))
 
 
-async def test_changes_and_triggers_cause_scans(backend: RecordingBackend) -> None:
+async def test_changes_and_triggers_cause_scans(backend: RecordingBackend, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the devices that have changed; of the first list, only those that are unhealthy."""
+    caplog.set_level("INFO")
+    (backend.directory / "first").touch()
     async with scanning(backend) as loop:
+        (backend.directory / "first").unlink()
+        await published(loop)
         (backend.directory / "a").touch()
         await published(loop, "a")
+        records = [record.__dict__ for record in caplog.records if record.message == "devices changed"]
+        assert [record["changed"] for record in records] == ["", "first:removed", "a:new"]
         (backend.directory / "a").unlink()
         await published(loop)
         backend.scanned.clear()
@@ -216,18 +223,3 @@ async def test_rest_after_a_scan_ends_with_the_loop(backend: RecordingBackend, m
     async with scanning(backend) as loop:
         loop.trigger()
         await backend.next_scan()
-
-
-async def test_the_log_names_the_devices_that_have_changed(
-    backend: RecordingBackend, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of the first list, only those that are unhealthy."""
-    caplog.set_level("INFO")
-    (backend.directory / "a").touch()
-    async with scanning(backend) as loop:
-        loop.trigger()
-        await published(loop, "a")
-        (backend.directory / "b").touch()
-        await published(loop, "a", "b")
-    records = [record.__dict__ for record in caplog.records if record.message == "devices changed"]
-    assert [record["changed"] for record in records] == ["", "b:new"]

@@ -55,17 +55,6 @@ async def test_number_of_slices_stays_while_they_are_computed(
         assert set(seen) == {2}
 
 
-async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> None:
-    async with publishing(server) as running:
-        await server.wait_for(lambda s: s.open_watches)
-        lists = server.count("list", "resourceslices")
-        running.publisher.check()
-        await server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
-        assert not running.slices()
-        assert not running.publisher.confirmed
-        assert causes(running.publisher) == "the API server has not confirmed all ResourceSlices yet"
-
-
 async def test_at_rest_nothing_is_written_whatever_reason_there_is_to_look(server: ApiServer) -> None:
     """Of a change, only the slice of the device is. At the end, all stay."""
     async with publishing(server, phones(70, phone1="missing")) as running:
@@ -168,7 +157,16 @@ async def test_other_fields_that_the_server_drops_are_done_without() -> None:
 async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_they_are_published_again(
     server: ApiServer,
 ) -> None:
-    async with publishing(server, phones(70)) as running:
+    """Nothing is published before the first scan."""
+    async with publishing(server) as running:
+        await server.wait_for(lambda s: s.open_watches)
+        lists = server.count("list", "resourceslices")
+        running.publisher.check()
+        await server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
+        assert not running.slices()
+        assert not running.publisher.confirmed
+        assert causes(running.publisher) == "the API server has not confirmed all ResourceSlices yet"
+        await running.published(phones(70))
         running.publisher.withhold("the device plugin offers them on this node")
         await running.shown([])
         await server.wait_for(lambda _: len(running.slices()) == 1)

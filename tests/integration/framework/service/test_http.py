@@ -118,12 +118,27 @@ async def test_route_runs_in_the_event_loop_or_is_503(monkeypatch: pytest.Monkey
     [
         *(("GET", path, 404, "not found\n") for path in ("/healthz/", "/metrics", "/../healthz")),
         *((method, "/", 405, "only GET and HEAD are supported\n") for method in ("POST", "PUT", "OPTIONS", "BREW")),
+        ("GET", "/", 200, "hello"),
+        ("GET", "/healthz", 200, "ok\n"),
     ],
 )
-def test_unknown_path_is_404_and_other_method_is_405(port: int, method: str, path: str, status: int, text: str) -> None:
+def test_every_answer_has_its_status_and_security_headers(
+    port: int, method: str, path: str, status: int, text: str
+) -> None:
+    """A browser loads nothing from other hosts, shows the page in no frame, and gives it to no other origin."""
     response = get(port, path, method)
+    headers = response.headers
     assert (response.status, response.text) == (status, text)
-    assert response.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
+    assert headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
+    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+    assert policy.pop("default-src") == "'none'"
+    assert policy.pop("frame-ancestors") == policy.pop("form-action") == policy.pop("base-uri") == "'none'"
+    assert policy == dict.fromkeys(("script-src", "style-src", "img-src", "connect-src"), "'self'")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert headers["Cache-Control"] == "no-cache"
+    assert not [name for name in headers if name.startswith("Access-Control")]
 
 
 @pytest.mark.parametrize(
@@ -141,21 +156,6 @@ def test_invalid_request_is_rejected_without_repeating_it(port: int, request_: b
 
 
 # -- headers
-
-
-@pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/other", "GET"), ("/", "POST"), ("/healthz", "GET")])
-def test_every_answer_has_security_headers(port: int, path: str, method: str) -> None:
-    """A browser loads nothing from other hosts, shows the page in no frame, and gives it to no other origin."""
-    headers = get(port, path, method).headers
-    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
-    assert policy.pop("default-src") == "'none'"
-    assert policy.pop("frame-ancestors") == policy.pop("form-action") == policy.pop("base-uri") == "'none'"
-    assert policy == dict.fromkeys(("script-src", "style-src", "img-src", "connect-src"), "'self'")
-    assert headers["X-Content-Type-Options"] == "nosniff"
-    assert headers["Referrer-Policy"] == "no-referrer"
-    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
-    assert headers["Cache-Control"] == "no-cache"
-    assert not [name for name in headers if name.startswith("Access-Control")]
 
 
 def test_unknown_host_name_is_421(port: int) -> None:
