@@ -196,12 +196,10 @@ async def test_an_error_is_a_short_line_that_does_not_control_the_terminal(answe
 
 
 async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that stops."""
     monkeypatch.setattr(status, "MAX_ANSWER", 1 << 20)
     async with stranger(itertools.chain(http(b""), itertools.repeat(b"x" * 65536))) as url:
         assert await run("--url", url) == (1, "", f"aosp-plugin: the answer from {url} is longer than 1 MiB\n")
-
-
-async def test_an_answer_that_stops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "TIMEOUT", 0.3)
     async with stranger(itertools.chain(http(b"{"), http(b"}")), pause=1.0) as url:
         code, _, err = await run("--url", url)
