@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 import grpc
+import psutil
 import pytest
 
 from aosp_plugin.framework import DevicePlugin, ListedDevices
@@ -22,7 +24,7 @@ from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import Refuse
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
-from tests.support import IN_LIFE, RESOURCE, connected, listed, names, run, until
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, Serve, connected, listed, names, run, until
 
 PREPARE, UNPREPARE = (f"/{CLAIM_SERVICES[0]}/Node{name}Resources" for name in ("Prepare", "Unprepare"))
 CLAIMS = {"prepared": "phone0", "free": "phone1"}
@@ -157,3 +159,19 @@ async def test_request_for_a_claim_leaves_nothing_when_it_fails(
                         node.server.faults.add(Refuse(), verb="get", resource="resourceclaims", times=1)
                     assert await outcome(channel, method, data) == code
                 backend.fail = set()  # rounds of repairs would go on to raise errors
+
+
+async def test_giant_requests_do_not_grow_the_process(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
+    """Each is refused, and would take a megabyte if something kept it."""
+    async with Serve(device_directory, kubelet.directory) as serve:
+        await listed(kubelet, 0)
+        log = asyncio.create_task(serve.finish())
+        process = psutil.Process(serve.process.pid)
+        async with connected(kubelet) as channel:
+            data, before = allocate("x" * 1_000_000), process.memory_info().rss
+            for _ in range(320):
+                assert await outcome(channel, "/v1beta1.DevicePlugin/Allocate", data) == "NOT_FOUND"
+            grown = process.memory_info().rss - before
+        serve.process.terminate()
+        assert await log == 0
+    assert grown < 20_000_000

@@ -224,6 +224,19 @@ def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+async def test_an_update_that_meets_a_foreign_change_is_repeated(server: ApiServer) -> None:
+    async with publishing(server, phones(1)) as running:
+        hang = server.faults.add(Hang(), verb="update")
+        running.inventory.publish(Found(phones(2)))
+        await server.wait_for(lambda _: hang.hits)
+        running.edit(0, lambda found: found["metadata"].update(labels={"a": "b"}))
+        hang.remove()
+        await running.shown(["phone0", "phone1"])
+        assert [record.code for record in server.log if record.verb == "update"] == [409, 200]
+        assert server.objects.get(slice_path(0))["metadata"]["labels"] == {"a": "b"}
+        await until(lambda: not reported(running.publisher))
+
+
 # Refusals
 
 
