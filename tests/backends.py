@@ -16,6 +16,7 @@ from aosp_plugin.config.values import Api
 from aosp_plugin.framework.backend import ClaimParameters, ContainerEdits
 from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.inventory import Inventory
+from tests.support import Clock
 
 CDI_DIRECTORY = Config().cdi_dir
 
@@ -117,6 +118,20 @@ def phones_backend(
     """Return a backend with phones in a directory, which has not scanned yet; CDI specs are beside it."""
     resource = Resource.of(phones=Phones(count=count, directory=str(directory)), **{"shared_devices": (), **keys})
     return Served(_backend(Host(), resource, cdi_dir=str(directory.parent / "cdi"), clock=clock))
+
+
+def started_phones(directory: Path, count: int = 3, clock: Clock | None = None, **keys: Any) -> Served:
+    """Return the backend of a process after its first host updates."""
+    backend = phones_backend(directory, count, clock=clock or Clock(), **keys)
+    for _ in range(2):
+        backend.settle()
+    return backend
+
+
+def file_systems(directory: Path) -> dict[str, int]:
+    """Return when a device of each phone with a mount was created, which tells its binderfs from a later one."""
+    devices = {path.name: path / "binder" for path in directory.iterdir()}
+    return {phone: device.stat().st_ctime_ns for phone, device in devices.items() if device.exists()}
 
 
 def _backend(host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float]) -> BinderBackend:

@@ -25,10 +25,8 @@ from aosp_plugin.framework.metrics import Metrics, Repaired, Result
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings
 from aosp_plugin.framework.worker import Worker
-from tests.support import counted
+from tests.support import PATIENCE, counted
 
-PATIENCE = 30.0
-"""Seconds after which a test gives up waiting."""
 DRIVER, NODE = "phone.aosp.io", "node-1"
 TIMINGS = Timings(claim_conflict=20.0, claim_poll=0.02, claim_gone=0.1, claim_verify=0.5)
 """The timings of the product, with short pauses."""

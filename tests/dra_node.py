@@ -45,6 +45,11 @@ class DraNode:
         return [device["name"] for each in self.slices for device in each["spec"].get("devices", ())]
 
     @property
+    def has_taints(self) -> bool:
+        """Whether a published device has a taint."""
+        return any(device.get("taints") for each in self.slices for device in each["spec"].get("devices", ()))
+
+    @property
     def specs(self) -> list[str]:
         """The names of the CDI specs."""
         return sorted(path.name for path in self.directory.joinpath("cdi").glob("*.json"))

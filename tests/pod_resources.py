@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 
 
@@ -40,3 +41,12 @@ async def answering(path: str, answer: Callable[[Any], Awaitable[Any]]) -> Async
         yield answers
     finally:
         await server.stop(None)
+
+
+def response(*containers: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
+    """Return a response with a pod for each tuple of namespace, pod, container, resource and device IDs."""
+    result = pb.ListPodResourcesResponse()
+    for namespace, name, container, resource, ids in containers:
+        pod = result.pod_resources.add(name=name, namespace=namespace)
+        pod.containers.add(name=container).devices.add(resource_name=resource, device_ids=ids)
+    return result

@@ -1,11 +1,13 @@
 """A node on which ``aosp-plugin serve`` runs with the configuration that a test writes, by default in its process."""
 
+import contextlib
 import json
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubelet_standin import Kubelet
-from tests.support import DeviceDirectory, Serve, ServeHere
+from kubelet_standin import Container, Kubelet, Pod, PodResources
+from tests.support import DeviceDirectory, Serve, ServeHere, listed
 
 
 class ServedNode:
@@ -48,3 +50,27 @@ class ServedNode:
     def process(self, **options: Any) -> Serve:
         """Return the plugin as a process of its own. ``options`` are those of ``Serve``."""
         return Serve(self.devices, str(self.kubelet.directory), f"--config={self.file}", usual_flags=False, **options)
+
+    @contextlib.asynccontextmanager
+    async def offering(self, resource: str, count: int, **keys: Any) -> AsyncIterator[ServeHere]:
+        """Serve a resource inside the context, from when the kubelet has ``count`` allocatable devices of it."""
+        async with self.serve(resource_name=resource, **keys) as serve:
+            await listed(self.kubelet, count, resource)
+            yield serve
+
+    async def start_pod(self, name: str, resource: str, count: int = 1) -> Pod:
+        """Admit a pod and start its container."""
+        pod = Pod(name, [Container("android", {resource: count})])
+        await self.kubelet.admit(pod)
+        await self.kubelet.start_container(pod, "android")
+        return pod
+
+
+@contextlib.asynccontextmanager
+async def node_with_pods(
+    directory: Path, namespaces: Mapping[str, str] | None = None, **arguments: Any
+) -> AsyncIterator[ServedNode]:
+    """Run a kubelet and its API for the devices of pods, whose namespaces are by their names."""
+    socket = f"{directory}/pods.sock"
+    async with Kubelet(directory / "k") as kubelet, PodResources(kubelet, socket, namespaces or {}):
+        yield ServedNode(directory, kubelet, pod_resources_socket=socket, **arguments)

@@ -319,6 +319,12 @@ def sockets(kubelet_dir: str) -> list[str]:
     return [name for name in os.listdir(kubelet_dir) if re.fullmatch(r"[^.].*-[0-9]+-[0-9]+\.sock", name)]
 
 
+def usual_arguments(devices: DeviceDirectory, kubelet_dir: str) -> tuple[str, ...]:
+    """Return the usual flags of ``aosp-plugin serve``."""
+    directories = ("--device-dir", str(devices.directory), "--kubelet-dir", kubelet_dir)
+    return (*directories, "--verify", "file", "--listen", "")
+
+
 class Serve:
     """``aosp-plugin serve`` as a process."""
 
@@ -337,18 +343,7 @@ class Serve:
         ``stderr`` is a file descriptor for standard error, by default that of ``logged``. ``program`` is how the
         command is called.
         """
-        usual = [
-            "--device-dir",
-            str(devices.directory),
-            "--kubelet-dir",
-            kubelet_dir,
-            "--verify",
-            "file",
-            "--listen",
-            "",
-        ]
-        usual = usual if usual_flags else []
-        self._arguments = [*usual, *flags]
+        self._arguments = [*(usual_arguments(devices, kubelet_dir) if usual_flags else ()), *flags]
         self._command = [*program, "serve", *self._arguments]
         self._environment = environment or {}
         self._stderr = stderr

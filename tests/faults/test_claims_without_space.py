@@ -8,8 +8,8 @@ import pytest
 from aosp_plugin.framework.conditions import CLAIMS_FAILING
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import PluginError
-from tests.claims import PATIENCE, Node, make_node, reference
-from tests.support import causes, mounted_tmpfs, reported
+from tests.claims import Node, make_node, reference
+from tests.support import PATIENCE, causes, mounted_tmpfs, reported
 
 
 def fill(directory: Path) -> None:

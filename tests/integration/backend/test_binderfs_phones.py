@@ -10,16 +10,17 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.catalog import UNLINKED
 from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.backend.phones import SURPLUS_INTERVAL
-from aosp_plugin.binder.devices.health import Verify
+from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import Resource
-from aosp_plugin.config.values import Recreate
+from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.backend import ContainerEdits, DeviceList
+from aosp_plugin.framework.backend import DeviceList
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import Container, Kubelet, Pod
-from tests.backends import Served, phones_backend
+from tests.backends import Served, phones_backend, started_phones
 from tests.support import IN_LIFE, Clock, causes, listed, run, until
 from tests.tmpfs_binderfs import Mounts
 
@@ -27,22 +28,10 @@ RESOURCE = "aosp.io/phone"
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
-def backend_of(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
-    """Return a backend that has not scanned yet."""
-    return phones_backend(directory.path, count, clock=clock or Clock(), **keys)
-
-
 def running(directory: Mounts, count: int, kubelet: Kubelet) -> contextlib.AbstractAsyncContextManager[DevicePlugin]:
     """Run a plugin with phones."""
-    backend = backend_of(directory, count).backend
+    backend = phones_backend(directory.path, count).backend
     return run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=Runtime(timings=IN_LIFE)))
-
-
-def started(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> Served:
-    """Return a backend after its first host update and the scan that follows."""
-    backend = backend_of(directory, count, clock, **keys)
-    backend.settle()
-    return backend
 
 
 def answer_later(backend: Served, clock: Clock, *allocated: str) -> None:
@@ -52,29 +41,33 @@ def answer_later(backend: Served, clock: Clock, *allocated: str) -> None:
     backend.update_host()
 
 
-def mounts_of(edits: ContainerEdits) -> dict[str, str]:
-    assert all(mount.read_only for mount in edits.mounts)
-    return {mount.container_path: mount.host_path for mount in edits.mounts}
-
-
-def test_container_gets_its_phone_at_the_paths_of_android_and_nothing_of_others(directory: Mounts) -> None:
-    backend = started(directory, 2)
+@pytest.mark.parametrize("api", Api)
+def test_container_gets_its_phone_at_the_paths_of_android_and_nothing_of_others(directory: Mounts, api: Api) -> None:
+    """A claim gets a binderfs of its own, and nothing else is mounted."""
+    backend = started_phones(directory.path, 2, api=api)
+    edits = backend.prepare(["phone1"])[0] if api is Api.DRA else backend.allocate(["phone1"])
     phone = f"{directory.path}/phone1"
-    edits = backend.allocate(["phone1"])
-    assert edits.environment["BINDER_VISIBLE_DEVICES"] == "binder,hwbinder,vndbinder"
+    assert directory.mounted() == {"phone1": 1, **({} if api is Api.DRA else {"phone0": 1})}
+    assert sorted(binderfs.device_names(phone)) == sorted(TRIPLE)
+    assert edits.environment == {
+        "BINDER_VISIBLE_DEVICES": "binder,hwbinder,vndbinder",
+        "PATH": "/system/bin:/system/xbin",
+    }
     nodes = [(node.host_path, node.container_path, node.permissions) for node in edits.devices]
     assert nodes == [(f"{phone}/{name}", f"{phone}/{name}", "rw") for name in TRIPLE]
-    assert mounts_of(edits) == {
+    assert all(mount.read_only for mount in edits.mounts)
+    assert {mount.container_path: mount.host_path for mount in edits.mounts} == {
         **{f"{phone}/{name}": f"{phone}/{name}" for name in TRIPLE},
         **{f"/dev/{name}": f"{phone}/{name}" for name in TRIPLE},
         "/dev/binderfs": phone,
         "/dev/binderfs/binder-control": "/dev/null",
     }
+    assert set(backend.scan().values()) == {""}
 
 
 def test_backend_reports_binder_devices_without_a_link(directory: Mounts) -> None:
     directory.number_devices()
-    backend = started(directory, 2)
+    backend = started_phones(directory.path, 2)
     backend.update_host()
     assert directory.linked() == directory.expected_links("phone0", "phone1")
     assert not causes(backend.backend, UNLINKED)
@@ -104,12 +97,6 @@ def test_found_device_is_linked_to_its_file_in_the_binderfs(directory: Mounts) -
     (directory.path / "binderfs/in_binderfs").unlink()
     backend.update_host(backend.scan())
     assert directory.linked() == {}
-
-
-async def test_kubelet_gets_mounted_phones_with_the_first_list(directory: Mounts, kubelet: Kubelet) -> None:
-    async with running(directory, 2, kubelet):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
-        assert kubelet.resource(RESOURCE).allocatable == 2
 
 
 async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kubelet(
@@ -152,28 +139,10 @@ async def test_no_container_gets_the_binderfs_of_another_pod_although_the_kubele
         os.close(held)
 
 
-def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: Mounts, clock: Clock) -> None:
-    """It may be a binderfs with the devices of a phone, and with the logs of all tenants."""
-    backend = started(directory, 2, clock)
-    directory.unmount("phone0")
-    directory.mount_tmpfs_with("phone0", *TRIPLE)
-    for _ in range(3):
-        backend.scan()
-        with pytest.raises(BackendError, match="phone0: another file system is mounted in place of"):
-            backend.update_host()
-        assert backend.scan() == {"phone0": "foreign-mount", "phone1": ""}
-        clock.now += 1000.0
-    with pytest.raises(UnhealthyDeviceError, match="foreign-mount"):
-        backend.allocate(["phone0"])
-    directory.unmount("phone0")
-    backend.scan_and_update()
-    assert backend.scan() == {"phone0": "", "phone1": ""}
-
-
 def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock) -> None:
     """First no pod may get them. Then the kubelet is asked which are allocated."""
-    started(directory, 4)
-    backend = started(directory, 1, clock)
+    started_phones(directory.path, 4)
+    backend = started_phones(directory.path, 1, clock)
     surplus = {"phone0": "", "phone1": "surplus", "phone2": "surplus", "phone3": "surplus"}
     assert backend.scan() == surplus
     backend.update_host()
@@ -186,6 +155,10 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock)
     backend.tell(allocated=None)
     backend.update_host()
     assert backend.scan() == surplus, "the kubelet does not say which are free"
+    backend.tell(held={"phone3": HealthProblem(Reason.IN_USE_BY_OTHER_RESOURCE, "a pod has it by another name")})
+    answer_later(backend, clock, "phone2")
+    assert backend.scan() == {"phone0": "", "phone2": "surplus", "phone3": "in-use-by-other-resource"}
+    backend.tell(held={})
     answer_later(backend, clock, "phone2")
     assert backend.scan() == {"phone0": "", "phone2": "surplus"}
     assert directory.mounted() == {"phone0": 1, "phone2": 1}
@@ -195,11 +168,24 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock)
     assert os.listdir(directory.path) == ["phone0"]
 
 
+def test_surplus_phone_stays_in_the_cdi_spec_until_no_pod_has_a_replica(directory: Mounts, clock: Clock) -> None:
+    """The container of the pod that has it may be restarted, and refers to it by its CDI name."""
+    keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2, "device_list": (DeviceList.CDI_CRI,)}
+    started_phones(directory.path, 2, **keys)
+    backend = started_phones(directory.path, 1, clock, **keys)
+    for allocated, expected in ((("phone1::1",), True), ((), False)):
+        answer_later(backend, clock, *allocated)
+        backend.scan_and_update()
+        (spec,) = (directory.path.parent / "cdi").iterdir()
+        assert (f"{directory.path}/phone1/binder" in spec.read_text(encoding="utf-8")) is expected
+        assert directory.mounted() == dict.fromkeys(["phone0", *(["phone1"] if expected else [])], 1)
+
+
 def test_removed_phone_whose_recreation_has_failed_is_not_mounted_again(
     directory: Mounts, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started(directory, 2)
-    backend = started(directory, 1, clock)
+    started_phones(directory.path, 2)
+    backend = started_phones(directory.path, 1, clock)
     with monkeypatch.context() as patch:
         directory.refuse_all(patch)
         with pytest.raises(BackendError, match="could not be recreated"):
@@ -209,40 +195,17 @@ def test_removed_phone_whose_recreation_has_failed_is_not_mounted_again(
     assert directory.mounted() == {"phone0": 1}
 
 
-def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Mounts, clock: Clock) -> None:
-    """The container of the pod that has it may be restarted, and refers to it by its CDI name."""
-    started(directory, 2, device_list=(DeviceList.CDI_CRI,))
-    backend = started(directory, 1, clock, device_list=(DeviceList.CDI_CRI,))
-
-    def in_spec() -> bool:
-        backend.update_host()
-        backend.scan_and_update()
-        (spec,) = (directory.path.parent / "cdi").iterdir()
-        return f"{directory.path}/phone1/binder" in spec.read_text(encoding="utf-8")
-
-    assert in_spec()
-    backend.pre_start(["phone1"])
-    assert in_spec()
-    clock.now += SURPLUS_INTERVAL + 1
-    backend.tell(allocated=Allocated(frozenset(), clock.now))
-    assert not in_spec()
-
-
-def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts, clock: Clock) -> None:
-    keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2}
-    started(directory, 3, **keys)
-    backend = started(directory, 1, clock, **keys)
-    answer_later(backend, clock, "phone1::1")
-    assert directory.mounted() == {"phone0": 1, "phone1": 1}
-
-
-def test_surplus_phone_that_was_covered_for_a_while_is_as_before(directory: Mounts) -> None:
-    started(directory, 2)
+def test_surplus_phone_that_was_covered_for_a_while_is_as_before(directory: Mounts, clock: Clock) -> None:
+    """Meanwhile it is foreign: a binderfs with the devices of a phone may have the logs of all tenants."""
+    started_phones(directory.path, 2)
     directory.mount_tmpfs_with("phone1", *TRIPLE)
-    backend = backend_of(directory, 1)
-    backend.scan()
-    with pytest.raises(BackendError, match="phone1: another file system is mounted"):
-        backend.update_host()
+    backend = phones_backend(directory.path, 1, clock=clock)
+    for _ in range(3):
+        backend.scan()
+        with pytest.raises(BackendError, match="phone1: another file system is mounted in place of"):
+            backend.update_host()
+        assert backend.scan() == {"phone0": "", "phone1": "foreign-mount"}
+        clock.now += 1000.0
     directory.unmount("phone1")
     backend.scan_and_update()
     backend.scan()

@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,15 @@ import pytest
 
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.backend.found_devices import Allocated
+from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import BinderfsError, DevicesExhaustedError
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Isolation, Recreate
-from aosp_plugin.framework.backend import ClaimParameters, ContainerEdits
+from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
-from tests.backends import Served, binder_backend, phones_backend
+from tests.backends import Served, binder_backend, file_systems, phones_backend, started_phones
 from tests.recreations import Recreations
 from tests.support import Clock, DeviceDirectory
 from tests.tmpfs_binderfs import Mounts
@@ -25,19 +27,11 @@ TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
 def started(directory: Mounts, count: int = 3, clock: Clock | None = None, **keys: Any) -> Served:
-    """Return a backend after its first host update and the scan that follows."""
-    backend = phones_backend(directory.path, count, clock=clock or Clock(), **{"api": Api.DRA, **keys})
-    backend.settle()
-    return backend
+    return started_phones(directory.path, count, clock, **{"api": Api.DRA, **keys})
 
 
 def parameters(source: Any = "claim", **content: Any) -> list[ClaimParameters]:
     return [ClaimParameters(source, {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", **content})]
-
-
-def mounts_of(edits: ContainerEdits) -> dict[str, str]:
-    assert all(mount.read_only for mount in edits.mounts)
-    return {mount.container_path: mount.host_path for mount in edits.mounts}
 
 
 def test_a_phone_of_no_claim_is_removed_when_no_pod_has_it(directory: Mounts) -> None:
@@ -75,26 +69,6 @@ def test_a_phone_that_the_device_plugin_has_replaced_is_not_released(directory: 
     assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
 
 
-def test_claim_gets_a_binderfs_of_its_own_and_nothing_else_is_mounted(directory: Mounts) -> None:
-    backend = started(directory)
-    (edits,) = backend.prepare(["phone1"], [])
-    phone = f"{directory.path}/phone1"
-    assert directory.mounted() == {"phone1": 1}
-    assert sorted(binderfs.device_names(phone)) == sorted(TRIPLE)
-    assert [node.host_path for node in edits.devices] == [f"{phone}/{name}" for name in TRIPLE]
-    assert mounts_of(edits) == {
-        **{f"{phone}/{name}": f"{phone}/{name}" for name in TRIPLE},
-        **{f"/dev/{name}": f"{phone}/{name}" for name in TRIPLE},
-        "/dev/binderfs": phone,
-        "/dev/binderfs/binder-control": "/dev/null",
-    }
-    assert edits.environment == {
-        "BINDER_VISIBLE_DEVICES": "binder,hwbinder,vndbinder",
-        "PATH": "/system/bin:/system/xbin",
-    }
-    assert backend.scan() == dict.fromkeys(["phone0", "phone1", "phone2"], "")
-
-
 def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) -> None:
     backend = started(directory)
     assert not backend.is_prepared(["phone0"])
@@ -112,30 +86,23 @@ def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) 
 
 
 def test_mounts_of_a_killed_process_are_known(directory: Mounts) -> None:
-    killed = started(directory, 4)
-    for phone in ("phone0", "phone1", "phone3"):
-        killed.prepare([phone], [])
-    backend = started(directory, 3)  # the count was lowered meanwhile
-    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone3": 1}
-    backend.prepare(["phone1"], [])
-    backend.unprepare(["phone0", "phone3"])
+    """The count was lowered meanwhile: claims keep the phones beyond it, which are not offered."""
+    killed = started(directory, 5)
+    edits = {phone: killed.prepare([phone], []) for phone in ("phone0", "phone1", "phone3", "phone4")}
+    backend = started(directory, 3)
+    assert directory.mounted() == dict.fromkeys(edits, 1)
+    for phone in ("phone1", "phone4"):
+        assert backend.prepare([phone], []) == edits[phone]
+    assert backend.scan() == {**dict.fromkeys(["phone0", "phone1", "phone2"], ""), "phone4": "surplus"}
+    backend.unprepare(["phone0", "phone3", "phone4"])
     assert os.listdir(directory.path) == ["phone1"]
     assert backend.scan() == dict.fromkeys(["phone0", "phone1", "phone2"], "")
 
 
-def test_claim_keeps_a_phone_beyond_the_count_which_is_not_offered(directory: Mounts) -> None:
-    edits = started(directory, 3).prepare(["phone2"], [])
-    backend = started(directory, 1)
-    assert backend.prepare(["phone2"], []) == edits
-    assert backend.scan() == {"phone0": "", "phone2": "surplus"}
-    backend.unprepare(["phone2"])
-    assert backend.scan() == {"phone0": ""}
+def test_phone_that_cannot_be_mounted_is_not_prepared(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are unhealthy while the kernel has no binderfs. A request has one phone, as two would have the same paths."""
 
-
-def test_phones_are_unhealthy_while_the_kernel_has_no_binderfs(
-    directory: Mounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_directory: str) -> None:
+    def refuse(*_arguments: object) -> None:
         raise BinderfsError("this kernel has no binderfs")
 
     with monkeypatch.context() as patch:
@@ -146,26 +113,17 @@ def test_phones_are_unhealthy_while_the_kernel_has_no_binderfs(
         with pytest.raises(BackendError, match="this kernel has no binderfs"):
             backend.update_host()
         with pytest.raises(UnhealthyDeviceError, match="this kernel has no binderfs"):
-            backend.prepare(["phone0"], [])
-    backend.scan()
-    assert all(device.healthy for device in backend.found.devices)
+            backend.prepare(["phone0"])
+    assert set(backend.scan().values()) == {""}
     backend.update_host()
-
-
-def test_phone_whose_binderfs_cannot_be_mounted_is_not_prepared(
-    directory: Mounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = started(directory)
     with monkeypatch.context() as patch:
-
-        def fail(*_arguments: object) -> None:
-            raise BinderfsError("no minor")
-
-        patch.setattr(binderfs, "attach", fail)
-        with pytest.raises(UnhealthyDeviceError, match="'phone0' could not be mounted: no minor"):
-            backend.prepare(["phone0"], [])
-    assert directory.mounted() == {}
-    backend.prepare(["phone0"], [])
+        patch.setattr(binderfs, "attach", refuse)
+        with pytest.raises(UnhealthyDeviceError, match="'phone0' could not be mounted: this kernel"):
+            backend.prepare(["phone0"])
+    with pytest.raises(InvalidRequestError, match=r"^a container can have one phone, not 2 \(phone0, phone1\)"):
+        backend.prepare(["phone0", "phone1"])
+    assert os.listdir(directory.path) == []  # nothing is left of them
+    backend.prepare(["phone0"])
 
 
 def test_shared_and_spread_devices_come_with_the_phone(directory: Mounts) -> None:
@@ -176,21 +134,13 @@ def test_shared_and_spread_devices_come_with_the_phone(directory: Mounts) -> Non
     assert backend.attributes("phone2")["spreadDevice"] == "full"
 
 
-def test_a_request_has_one_phone(directory: Mounts) -> None:
-    """Two would have the same paths in a container."""
-    backend = started(directory)
-    with pytest.raises(InvalidRequestError, match=r"^a container can have one phone, not 2 \(phone0, phone1\)"):
-        backend.prepare(["phone0", "phone1"], [])
-    assert os.listdir(directory.path) == []  # nothing is left of it
-
-
 def test_parameters_change_what_the_container_gets(directory: Mounts) -> None:
     backend = started(directory, isolation=Isolation.STRICT)
     given = parameters("class", allowedDevices=["/dev/*"], environment={"A": "1", "B": "1"}, containerPaths=["/dev/x"])
     given += parameters(environment={"B": "2"}, devices=["/dev/fuse"] if os.path.exists("/dev/fuse") else [])
     (edits,) = backend.prepare(["phone0"], given)
     phone = f"{directory.path}/phone0"
-    assert [path for path in mounts_of(edits) if not path.startswith(phone)] == ["/dev/x"]
+    assert [mount.container_path for mount in edits.mounts if not mount.container_path.startswith(phone)] == ["/dev/x"]
     assert {**edits.environment, "A": "1", "B": "2"} == edits.environment
     assert os.path.exists("/dev/fuse") == ("/dev/fuse" in [node.container_path for node in edits.devices])
 
@@ -208,6 +158,115 @@ def test_devices_of_parameters_must_be_devices_of_the_node(directory: Mounts) ->
     ):
         backend.prepare(["phone0"], parameters("class", devices=["/dev/none"]))
     assert directory.mounted() == {"phone1": 1}
+
+
+# -- a node that moves between the two APIs: pods keep their devices, and no other pod gets them
+
+
+UNANSWERED = "the kubelet has not answered yet which pods have it"
+HELD = {"phone1": HealthProblem(Reason.IN_USE_BY_OTHER_API, "in-use-by-other-api")}
+
+
+def test_claims_get_no_phone_that_a_pod_has_through_the_device_plugin(directory: Mounts) -> None:
+    started(directory, api=Api.DEVICE_PLUGIN)
+    before = file_systems(directory.path)
+    backend = started(directory)
+    held = {f"phone{number}": "in-use-by-other-api" for number in range(3)}
+    assert backend.scan() == held, "the kubelet has not said which are free"
+    backend.unprepare(["phone0"])
+    backend.update_host()
+    with pytest.raises(UnhealthyDeviceError, match=f"in-use-by-other-api: {UNANSWERED}"):
+        backend.prepare(["phone0"], [])
+    assert file_systems(directory.path) == before
+    backend.tell(held=HELD, asked=math.inf)
+    assert backend.scan() == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
+    backend.tell(held=HELD, asked=math.inf, allocated=Allocated(frozenset({"phone2"}), time.monotonic()))
+    backend.update_host()
+    assert file_systems(directory.path) == {phone: before[phone] for phone in ("phone1", "phone2")}
+    with pytest.raises(UnhealthyDeviceError, match="'phone1' is unhealthy: in-use-by-other-api"):
+        backend.prepare(["phone1"], [])
+    backend.tell(held={}, asked=math.inf)
+    assert set(backend.scan().values()) == {""}
+    backend.unprepare(["phone1", "phone2"])
+    assert directory.mounted() == {}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_free_phone_of_the_device_plugin_is_replaced_for_a_claim_that_is_new(
+    directory: Mounts, *, is_new: bool
+) -> None:
+    """Not for one that is restored: its container may have started with what the device plugin has mounted."""
+    started(directory, api=Api.DEVICE_PLUGIN)
+    before = file_systems(directory.path)
+    backend = started(directory)
+    backend.tell(held={}, asked=math.inf)
+    if is_new:
+        backend.unprepare(["phone0"])
+    backend.prepare(["phone0"], [])
+    after = file_systems(directory.path)
+    assert {phone for phone in before if after[phone] != before[phone]} == ({"phone0"} if is_new else set())
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+
+
+@pytest.mark.parametrize("recreate", list(Recreate))
+def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mounts) -> None:
+    claims = started(directory)
+    for phone in ("phone0", "phone1"):
+        claims.prepare([phone], [])
+    before = file_systems(directory.path)
+    backend = started(directory, api=Api.DEVICE_PLUGIN, recreate=recreate)
+    assert backend.scan() == {"phone0": "in-use-by-other-api", "phone1": "in-use-by-other-api", "phone2": ""}
+    assert backend.found.devices[0].detail == f"in-use-by-other-api: {UNANSWERED}"
+    backend.tell(held=HELD, asked=math.inf)
+    backend.scan_and_update()
+    after = file_systems(directory.path)
+    assert (after["phone1"], after["phone0"] == before["phone0"]) == (before["phone1"], False)
+    assert backend.scan() == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
+    with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
+        backend.allocate(["phone1"])
+    backend.tell(held={}, asked=math.inf)
+    backend.scan_and_update()
+    assert set(backend.scan().values()) == {""}
+    assert file_systems(directory.path)["phone1"] != before["phone1"]
+
+
+def test_a_phone_that_a_claim_has_got_since_the_kubelet_was_asked_is_held(directory: Mounts) -> None:
+    """By the other process of an update. The next answer tells that the claim has it, or that it is free."""
+    backend = started(directory, api=Api.DEVICE_PLUGIN)
+    backend.tell(held={}, asked=time.monotonic())
+    claims = started(directory)
+    claims.tell(held={}, asked=math.inf)
+    claims.unprepare(["phone0"])
+    claims.prepare(["phone0"], [])
+    before = file_systems(directory.path)
+    for _ in range(2):
+        backend.settle()
+        assert file_systems(directory.path) == before
+        assert backend.scan() == {"phone0": "in-use-by-other-api", "phone1": "", "phone2": ""}
+    backend.tell(held={}, asked=time.monotonic())
+    backend.scan_and_update()
+    assert file_systems(directory.path)["phone0"] != before["phone0"]
+
+
+def test_a_phone_that_another_claim_has_got_since_the_kubelet_was_asked_is_held(directory: Mounts) -> None:
+    """The kernel gives its mount the st_dev of the one before, unless another process mounts something meanwhile."""
+    claims = started(directory)
+    claims.tell(held={}, asked=math.inf)
+    claims.prepare(["phone0"], [])
+    while True:
+        backend = started(directory, api=Api.DEVICE_PLUGIN)
+        former = os.stat(directory.path / "phone0").st_dev
+        claims.unprepare(["phone0"])
+        asked = time.monotonic()
+        claims.prepare(["phone0"], [])
+        if os.stat(directory.path / "phone0").st_dev == former:
+            break
+    before = file_systems(directory.path)
+    backend.tell(held={}, asked=asked)
+    for _ in range(2):
+        backend.scan_and_update()
+    assert file_systems(directory.path)["phone0"] == before["phone0"]
+    assert backend.scan()["phone0"] == "in-use-by-other-api"
 
 
 # -- found devices, which are plain files, so that their recreation is faked
@@ -234,12 +293,8 @@ def test_each_device_of_a_request_brings_its_own_part(devices: DeviceDirectory) 
     assert [mount.container_path for mount in (*first.mounts, *second.mounts)] == ["/dev/x", "/dev/y"]
     assert first.environment["BINDER_VISIBLE_DEVICES"] == "aosp_binder2,aosp_binder3"
     assert not second.environment
-
-
-def test_parameters_replace_the_container_paths(devices: DeviceDirectory) -> None:
-    backend = backend_of(devices, sets=NumberedSets(size=3), container_paths=("/dev/x", "/dev/y", "/dev/z"))
-    (edits,) = backend.prepare(["aosp_binder3"], parameters(containerPaths=["/dev/a", "/dev/b"]))
-    assert [mount.container_path for mount in edits.mounts] == ["/dev/a", "/dev/b"]
+    (edits,) = backend.prepare(["aosp_binder3"], parameters(containerPaths=["/dev/a"]))
+    assert [mount.container_path for mount in edits.mounts] == ["/dev/a"]
 
 
 def test_paths_of_the_host_have_no_links(devices: DeviceDirectory, tmp_path: Path) -> None:
@@ -253,6 +308,7 @@ def test_paths_of_the_host_have_no_links(devices: DeviceDirectory, tmp_path: Pat
 
 
 def test_devices_are_recreated_when_the_claim_is_over(devices: DeviceDirectory, recreations: Recreations) -> None:
+    """One that cannot be is not prepared until it is; its pod ends nevertheless."""
     backend = backend_of(devices, recreate=Recreate.ON_START)
     assert not backend.backend.pre_start_required
     backend.prepare(["aosp_binder1", "aosp_binder2"], [])
@@ -260,37 +316,20 @@ def test_devices_are_recreated_when_the_claim_is_over(devices: DeviceDirectory, 
     assert recreations.recreated == []
     backend.unprepare(["aosp_binder1", "aosp_binder2", "unknown"])
     assert recreations.recreated == ["aosp_binder1", "aosp_binder2"]
-    backend.prepare(["aosp_binder3"], [])
-    backend.unprepare(["aosp_binder3"])
-    assert recreations.recreated == ["aosp_binder1", "aosp_binder2", "aosp_binder3"]
-
-
-def test_device_that_cannot_be_recreated_is_not_prepared_until_it_is(
-    devices: DeviceDirectory, recreations: Recreations
-) -> None:
-    """The pod ends nevertheless: its device does not wait for the recreation."""
-    backend = backend_of(devices, recreate=Recreate.ON_START)
-    backend.prepare(["aosp_binder1"], [])
-    recreations.failure = DevicesExhaustedError("max= is reached")
-    backend.unprepare(["aosp_binder1"])
-    assert backend.scan()["aosp_binder1"] == "not-recreated"
-    with pytest.raises(UnhealthyDeviceError, match="not-recreated"):
-        backend.prepare(["aosp_binder1"], [])
-    recreations.failure = None
-    backend.update_host()
-    assert recreations.recreated == ["aosp_binder1"]
-    assert backend.scan()["aosp_binder1"] == ""
-    backend.prepare(["aosp_binder1"], [])
-
-
-@pytest.mark.usefixtures("recreations")
-def test_recreated_device_stays_prepared_when_a_scan_finds_it(devices: DeviceDirectory) -> None:
-    """Its inode is not that of the scan before the preparation. Otherwise each claim would be reported as lost."""
-    backend = backend_of(devices, recreate=Recreate.ON_START)
-    backend.unprepare(["aosp_binder1"])
     backend.prepare(["aosp_binder1"], [])
     backend.scan()
-    assert backend.is_prepared(["aosp_binder1"])
+    assert backend.is_prepared(["aosp_binder1"]), "although its inode is not that of the scan before"
+    backend.prepare(["aosp_binder3"], [])
+    recreations.failure = DevicesExhaustedError("max= is reached")
+    backend.unprepare(["aosp_binder3"])
+    assert backend.scan()["aosp_binder3"] == "not-recreated"
+    with pytest.raises(UnhealthyDeviceError, match="not-recreated"):
+        backend.prepare(["aosp_binder3"], [])
+    recreations.failure = None
+    backend.update_host()
+    assert recreations.recreated == ["aosp_binder1", "aosp_binder2", "aosp_binder3"]
+    assert backend.scan()["aosp_binder3"] == ""
+    backend.prepare(["aosp_binder3"], [])
 
 
 @pytest.mark.parametrize("device_id", ["phone7", "binder", "aosp_binder1a"])

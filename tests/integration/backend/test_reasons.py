@@ -1,6 +1,5 @@
 """Who may use a device, for each reason for which it is unhealthy; a tmpfs, really mounted, stands in for binderfs."""
 
-import contextlib
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,8 +11,8 @@ from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.devices.sets import DeviceSet
 from aosp_plugin.config.values import Api
 from aosp_plugin.framework.backend import DeviceList
-from aosp_plugin.framework.errors import AllocationError, BackendError
-from tests.backends import Served, phones_backend
+from aosp_plugin.framework.errors import AllocationError
+from tests.backends import Served, started_phones
 from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 
@@ -62,13 +61,8 @@ EXPECTED = {
 
 
 def started(directory: Mounts, api: Api = Api.DEVICE_PLUGIN, count: int = 1, clock: Clock | None = None) -> Served:
-    """Return a backend after its first host update and the scan that follows."""
     keys: dict[str, Any] = {} if api is Api.DRA else {"device_list": (DeviceList.CDI_CRI,)}
-    backend = phones_backend(directory.path, count, clock=clock or Clock(), api=api, **keys)
-    backend.settle()
-    with contextlib.suppress(BackendError):
-        backend.update_host()
-    return backend
+    return started_phones(directory.path, count, clock, api=api, **keys)
 
 
 def give(reason: Reason, patch: pytest.MonkeyPatch) -> None:

@@ -52,15 +52,6 @@ def recreating(devices: DeviceDirectory, *device_list: DeviceList) -> Served:
     )
 
 
-def test_pre_start_recreates_the_devices_of_the_container(recreations: Recreations, backend: Served) -> None:
-    """It is idempotent. The mode allows all users of an Android container."""
-    backend.scan()
-    for _ in range(2):
-        backend.pre_start(["aosp_binder1"])
-    assert recreations.recreated == ["aosp_binder1"] * 2
-    assert backend.scan() == {"aosp_binder0": "", "aosp_binder1": ""}
-
-
 def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     recreations: Recreations, backend: Served
 ) -> None:
@@ -141,17 +132,6 @@ async def serving(backend: Served, kubelet: Kubelet, pre_start: float = IN_LIFE.
         yield pod
 
 
-async def test_pod_is_told_the_cause_although_the_failed_recreation_is_published_before(
-    recreations: Recreations, backend: Served, kubelet: Kubelet
-) -> None:
-    """The failure of the recreation that follows Allocate is published, too."""
-    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
-    async with serving(backend, kubelet) as pod:
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
-        with pytest.raises(AdmissionError, match="max= is reached"):
-            await kubelet.start_container(pod, "main")
-
-
 # -- what the event of a pod says, and the runbook explains
 
 
@@ -202,8 +182,13 @@ async def in_use(node: Node) -> str:
 
 
 async def not_recreated(node: Node) -> str:
+    """Let two starts fail: the kubelet knows of the first failure when it asks again, and is told the cause."""
     node.recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
-    return await node.answer()
+    await node.answer()
+    await node.kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+    message = await node.answer()
+    assert "max= is reached" in message
+    return message
 
 
 async def not_in_spec(node: Node) -> str:

@@ -22,8 +22,6 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.backend.found_devices import Allocated
-from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.sets import phone_id
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
@@ -34,9 +32,9 @@ from aosp_plugin.cli.main import main
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.claim_records import BOOT_ID_FILE, ClaimRecord, DeviceRecord, RecordStore, RequestRecord
-from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError
+from aosp_plugin.framework.errors import BackendError
 from kubelet_standin import Container, Kubelet, Pod, PodResources
-from tests.backends import Served, phones_backend
+from tests.backends import Served, file_systems, phones_backend
 from tests.full_pipe import FullPipe
 from tests.support import PATIENCE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
@@ -80,17 +78,7 @@ def reasons(backend: Served) -> dict[str, str]:
     return {device.id: device.detail for device in backend.found.devices}
 
 
-def test_the_command_mounts_the_phones_once(directory: Mounts, command: Command) -> None:
-    code, log = command()
-    assert (code, json.loads(log)["message"], json.loads(log)["added"]) == (0, "provisioned", 3)
-    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
-    before = [os.stat(directory.path / phone).st_dev for phone in directory.mounted()]
-    code, log = command()
-    assert (code, json.loads(log)["ordered"], json.loads(log)["added"]) == (0, 3, 0)
-    assert [os.stat(directory.path / phone).st_dev for phone in directory.mounted()] == before
-
-
-def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
+def test_the_command_mounts_each_phone_once_and_says_which_one_it_cannot_mount(
     directory: Mounts, command: Command
 ) -> None:
     """One phone must not keep the plugin of the node from starting."""
@@ -101,29 +89,15 @@ def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
     assert code == 0
     assert (warning["level"], warning["device"]) == ("warning", "phone1")
     assert "another file system is mounted in place of the phone's binderfs: unmount it" in warning["error"]
-    assert summary["added"] == 2
+    assert (summary["message"], summary["added"]) == ("provisioned", 2)
     assert reasons(served(directory.path, ProvisionedBy.COMMAND))["phone1"].startswith("foreign-mount")
-
-
-def test_the_command_fails_on_a_kernel_without_binderfs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binderfs, "BINDERFS", "no-such-file-system")
-    code, log = command()
-    assert code == 1
-    assert log.startswith("aosp-plugin: aosp.io/phone: cannot mount a binderfs on")
-    assert "modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS" in log
-
-
-def test_the_command_fails_without_the_right_to_mount_only_if_something_is_missing(
-    directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command()
-    fill = phone_mount.fill
-    directory.refuse_all(monkeypatch)
-    monkeypatch.setattr(phone_mount, "fill", fill)
-    assert command()[0] == 0
-    code, log = command(count=4)
-    assert code == 1
-    assert "cannot mount" in log
+    directory.unmount("phone1")
+    before = file_systems(directory.path)
+    for added in (1, 0):
+        code, log = command()
+        assert (code, json.loads(log)["ordered"], json.loads(log)["added"]) == (0, 3, added)
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+    assert file_systems(directory.path).items() >= before.items()
 
 
 @pytest.mark.parametrize("keys", [{"phones": None}, {"api": "dra"}], ids=["found devices", "claims"])
@@ -142,9 +116,16 @@ def test_the_command_refuses_a_directory_that_leads_below_dev(directory: Mounts,
     assert "every device below /dev" in log
 
 
-def test_the_plugin_serves_the_phones_without_a_right(
+def test_the_plugin_serves_the_phones_of_the_command_without_a_right(
     directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Phones that are not mounted are listed with the remedy."""
+    remedy = "not-provisioned: no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision"
+    with monkeypatch.context() as patch:
+        directory.refuse_all(patch)
+        backend = served(directory.path, ProvisionedBy.COMMAND)
+        assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
+        assert all(reason.startswith(remedy) for reason in reasons(backend).values())
     command()
     directory.refuse_all(monkeypatch)
     backend = served(directory.path, ProvisionedBy.COMMAND)
@@ -155,16 +136,21 @@ def test_the_plugin_serves_the_phones_without_a_right(
     assert f"{directory.path}/phone1/hwbinder" in paths
 
 
-def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
-    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+def test_the_command_fails_if_something_is_missing_that_it_cannot_mount(
+    directory: Mounts, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(binderfs, "BINDERFS", "no-such-file-system")
+        code, log = command()
+    assert (code, log.startswith("aosp-plugin: aosp.io/phone: cannot mount a binderfs on")) == (1, True)
+    assert "modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS" in log
+    command()
+    fill = phone_mount.fill
     directory.refuse_all(monkeypatch)
-    backend = served(directory.path, ProvisionedBy.COMMAND)
-    remedy = "not-provisioned: no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision"
-    assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
-    assert all(reason.startswith(remedy) for reason in reasons(backend).values())
-    with pytest.raises(UnhealthyDeviceError, match="not-provisioned: no binderfs is mounted for it"):
-        backend.allocate(["phone1"])
+    monkeypatch.setattr(phone_mount, "fill", fill)
+    assert command()[0] == 0
+    code, log = command(count=4)
+    assert (code, "cannot mount" in log) == (1, True)
 
 
 # -- removal by the command
@@ -305,17 +291,11 @@ class Provisioner:
                 assert self._process.poll() is None
                 time.sleep(0.01)
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End the process, and return its exit code."""
+    def stop(self, number: signal.Signals | None = signal.SIGTERM) -> int:
+        """End the process, or wait for its end; return its exit code."""
         assert self._process is not None
-        self._process.send_signal(number)
-        self._process.wait()
-        code, self._process = self._process.returncode, None
-        return code
-
-    def wait(self) -> int:
-        """Wait for the end of the process, and return its exit code."""
-        assert self._process is not None
+        if number is not None:
+            self._process.send_signal(number)
         code, self._process = self._process.wait(PATIENCE), None
         return code
 
@@ -340,6 +320,9 @@ class Provisioner:
         return self.ask({"directory": where, "operation": operation, "phones": [*phones], "limit": 10})
 
 
+NO_PHONE = "x" * 200
+
+
 @pytest.fixture
 def provisioner(directory: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioner]:
     """Yield the privileged process, which is not started. This process has no right to mount anything."""
@@ -356,26 +339,32 @@ def backend(provisioner: Provisioner) -> Served:
     return served(provisioner.directory, ProvisionedBy.PROVISIONER)
 
 
-def numbers(directory: Mounts) -> dict[str, int]:
-    """Return which file system each phone has."""
-    return {phone: os.stat(directory.path / phone).st_dev for phone in directory.mounted()}
-
-
-def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_old_one(
-    directory: Mounts, backend: Served
+def test_no_container_starts_without_a_fresh_binderfs(
+    directory: Mounts, provisioner: Provisioner, backend: Served
 ) -> None:
-    before = numbers(directory)
+    """The tenant before keeps the old one. The next process takes over the socket of the one that was killed."""
+    before = file_systems(directory.path)
     left_behind = os.open(directory.path / "phone1" / "binder", os.O_PATH)
     try:
         backend.pre_start(["phone1"])
-        assert os.fstat(left_behind).st_dev == before["phone1"]
+        assert os.fstat(left_behind).st_ctime_ns == before["phone1"]
     finally:
         os.close(left_behind)
-    after = numbers(directory)
+    after = file_systems(directory.path)
     assert after.pop("phone1") != before.pop("phone1")
     assert after == before, "another phone was replaced"
     rescan(backend)
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+    assert provisioner.stop(signal.SIGKILL) == -signal.SIGKILL
+    with pytest.raises(BackendError, match=r"could not be recreated: the provisioner at .* does not answer: "):
+        backend.pre_start(["phone1"])
+    backend.scan()
+    assert reasons(backend)["phone1"].startswith("not-recreated")
+    before = file_systems(directory.path)
+    provisioner.start()
+    rescan(backend)
+    assert reasons(backend)["phone1"] == ""
+    assert file_systems(directory.path)["phone1"] != before["phone1"]
 
 
 def test_phones_are_mounted_as_soon_as_the_provisioner_can(directory: Mounts, provisioner: Provisioner) -> None:
@@ -395,52 +384,16 @@ def test_phones_are_mounted_as_soon_as_the_provisioner_can(directory: Mounts, pr
     assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
 
 
-def test_no_container_starts_without_a_fresh_binderfs(
-    directory: Mounts, provisioner: Provisioner, backend: Served
-) -> None:
-    """While the provisioner is away, and until the phone has been replaced after that.
-
-    The next process takes over the socket of the one that was killed.
-    """
-    assert provisioner.stop(signal.SIGKILL) == -signal.SIGKILL
-    with pytest.raises(BackendError, match=r"could not be recreated: the provisioner at .* does not answer: "):
-        backend.pre_start(["phone1"])
-    backend.scan()
-    assert reasons(backend)["phone1"].startswith("not-recreated")
-    before = numbers(directory)
-    provisioner.start()
-    rescan(backend)
-    assert reasons(backend)["phone1"] == ""
-    assert numbers(directory)["phone1"] != before["phone1"]
-
-
-@pytest.mark.usefixtures("backend")
-def test_surplus_phones_are_replaced_for_their_pod_and_removed_when_they_are_free(
-    directory: Mounts, provisioner: Provisioner
-) -> None:
-    """The container of the pod starts again after the count was lowered."""
-    provisioner.stop()
-    provisioner.start(count=1)
-    clock = Clock()
-    backend = served(provisioner.directory, ProvisionedBy.PROVISIONER, count=1, clock=clock)
-    before = numbers(directory)
-    backend.pre_start(["phone2"])
-    assert numbers(directory)["phone2"] != before["phone2"]
-    backend.tell(allocated=Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL + 1))
-    rescan(backend)
-    assert directory.mounted().keys() == {"phone0", "phone2"}
-
-
-NO_PHONE = "x" * 200
-
-
 @pytest.mark.usefixtures("backend")
 def test_the_provisioner_refuses_what_is_not_its_own(
     directory: Mounts, provisioner: Provisioner, tmp_path: Path
 ) -> None:
-    """It removes no phone of its configuration. A request with a name that is no phone is refused as a whole."""
+    """It removes no phone of its configuration. A request with a name that is no phone is refused as a whole.
+
+    One that is beyond a lowered count is replaced for its pod, whose container starts again, and may be removed.
+    """
     (tmp_path / "other").mkdir()
-    before = numbers(directory)
+    before = file_systems(directory.path)
     for operation, phones, error in (
         ("provision", ["phone3"], ""),
         ("replace", ["phone3"], ""),
@@ -456,23 +409,33 @@ def test_the_provisioner_refuses_what_is_not_its_own(
         answer = provisioner.request(operation, *phones)
         assert (answer["error"], answer["changed"]) == (error, [])
         assert error or answer["phone_errors"]
-        assert numbers(directory) == before
+        assert file_systems(directory.path) == before
     assert "no phones in /etc" in provisioner.request("replace", "phone1", directory="/etc")["error"]
-    assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1", "phone2"}
+    provisioner.stop()
+    provisioner.start(count=1)
+    for operation, changed in (("provision", []), ("replace", ["phone2"])):
+        assert provisioner.request(operation, "phone2")["changed"] == changed
+    assert file_systems(directory.path)["phone2"] != before["phone2"]
+    assert provisioner.request("remove", "phone2")["changed"] == ["phone2"]
+    assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1"}
     assert (tmp_path / "other").is_dir()
 
 
 def test_the_provisioner_survives_requests_that_make_no_sense(
     provisioner: Provisioner, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each is a short line of its log."""
-    provisioner.start()
+    """Each is a short line of its log. It answers also while nobody reads that, and a signal ends it orderly."""
     strange = (b"\xff" * 1_000_000, b"[" * 100_000, b"1" * 3_000_000)
-    for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', *strange):
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no endless request
-            assert provisioner.ask(request) is None
-    assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
-    provisioner.stop()
+    with FullPipe() as pipe:
+        for stderr in (None, pipe.writer):
+            provisioner.start(stderr=stderr)
+            for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', *strange):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no endless request
+                    assert provisioner.ask(request) is None
+            assert set(reasons(served(provisioner.directory, ProvisionedBy.PROVISIONER)).values()) == {""}
+            if stderr is not None:
+                pipe.read_until("request of the plugin failed")
+            assert provisioner.stop() == 0
     assert max(map(len, capfd.readouterr().err.splitlines())) < 500
 
 
@@ -533,28 +496,13 @@ def test_the_provisioner_waits_for_no_request(provisioner: Provisioner) -> None:
 def test_a_second_provisioner_ends_and_leaves_the_socket_to_the_first(
     provisioner: Provisioner, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Only root can connect. The directory of the socket is created on a host that has none."""
     provisioner.start()
     second = Provisioner(provisioner.directory, tmp_path)
     second.start()
-    assert second.wait() == 1
+    assert second.stop(None) == 1
     message = f"another process serves as provisioner on {provisioner.socket}: a host needs one"
     assert message in capfd.readouterr().err
     assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
-
-
-def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisioner: Provisioner) -> None:
-    """The directory of the socket is created on a host that has none."""
-    provisioner.start()
     assert stat.S_IMODE(os.stat(provisioner.socket).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(provisioner.socket.parent).st_mode) == 0o700
-    assert provisioner.stop() == 0
-
-
-def test_the_provisioner_answers_while_nobody_reads_its_log(directory: Mounts, provisioner: Provisioner) -> None:
-    with FullPipe() as pipe:
-        provisioner.start(stderr=pipe.writer)
-        assert provisioner.ask(b"nonsense\n") is None
-        assert provisioner.request("provision", "phone0")["changed"] == ["phone0"]
-        assert directory.mounted() == {"phone0": 1}
-        pipe.read_until("request of the plugin failed")
-        assert provisioner.stop() == 0

@@ -24,8 +24,7 @@ from aosp_plugin.report.document import (
     ResourceReport,
     State,
 )
-from kubelet_standin import Container, Kubelet, Pod, PodResources
-from tests.served_node import ServedNode
+from tests.served_node import ServedNode, node_with_pods
 from tests.support import (
     RESOURCE,
     answered,
@@ -34,20 +33,16 @@ from tests.support import (
     run_command,
 )
 
-PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
-
 
 @pytest.fixture
 async def node(short_directory: Path) -> AsyncIterator[ServedNode]:
     """Yield a node on which the plugin serves three binder devices, and a pod has two of them."""
-    pods = f"{short_directory}/pods.sock"
-    async with Kubelet(short_directory / "k") as kubelet, PodResources(kubelet, pods, {"phone-1": "games"}):
-        node = ServedNode(short_directory, kubelet, port=free_port(), pod_resources_socket=pods)
+    async with node_with_pods(short_directory, {"phone-1": "games"}, port=free_port()) as node:
         node.devices.add(0, 1, 2)
         async with node.serve():
-            await listed(kubelet, 3)
+            await listed(node.kubelet, 3)
             await answered(node.port, "/readyz", "ok: ")
-            await kubelet.admit(PHONE)
+            await node.start_pod("phone-1", RESOURCE, 2)
             # A kubelet that is busy is asked again in 10 s.
             await answered(node.port, "/status", '"allocations":{"known":true')
             yield node
@@ -63,26 +58,18 @@ def url_of(node: ServedNode) -> str:
 
 
 async def test_status_and_metrics_have_allocations_problems_and_log(node: ServedNode) -> None:
-    node.devices.remove(2)
-    await listed(node.kubelet, 2)
+    """With --check, which does not combine with other ways of printing, the exit code is 3 if there are problems."""
+    assert await run("--url", url_of(node), "--check") == (0, "", "")
+    node.devices.remove(1, 2)
+    await listed(node.kubelet, 1)
     await answered(node.port, "/metrics", f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0')
     report = await asyncio.to_thread(status.fetch, url_of(node))
     assert (report.allocations.known, report.resources[0].counts.allocated) == (True, 2)
     assert [problem.kind for problem in report.problems] == ["missing"]
     record = next(each for each in report.log if each.message == "devices changed")
-    assert record.fields["changed"] == "aosp_binder2:missing"
+    assert record.fields["changed"] == "aosp_binder1:missing,aosp_binder2:missing"
     assert report.problems[0].since is not None
     assert record.time >= report.problems[0].since - 1
-
-
-# aosp-plugin status
-
-
-async def test_check_exits_with_3_if_there_are_problems(node: ServedNode) -> None:
-    """It does not combine with the other ways of printing."""
-    assert await run("--url", url_of(node), "--check") == (0, "", "")
-    node.devices.remove(1, 2)
-    await listed(node.kubelet, 1)
     code, out, err = await run("--url", url_of(node), "--check")
     assert (code, err) == (3, "")
     assert re.sub(r"\d+s", "0s", out) == (
@@ -91,6 +78,9 @@ async def test_check_exits_with_3_if_there_are_problems(node: ServedNode) -> Non
     assert (await run("--url", url_of(node), "--check", "--resource", "x.io/y"))[0] == 2
     assert (await run("--url", url_of(node), "--check", "--json"))[0] == 2
     assert (await run("--check", "--url", "http://127.0.0.1:1"))[0] == 1
+
+
+# aosp-plugin status
 
 
 async def test_an_unreachable_plugin_is_one_line() -> None:
@@ -206,12 +196,10 @@ async def test_an_error_is_a_short_line_that_does_not_control_the_terminal(answe
 
 
 async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that stops."""
     monkeypatch.setattr(status, "MAX_ANSWER", 1 << 20)
     async with stranger(itertools.chain(http(b""), itertools.repeat(b"x" * 65536))) as url:
         assert await run("--url", url) == (1, "", f"aosp-plugin: the answer from {url} is longer than 1 MiB\n")
-
-
-async def test_an_answer_that_stops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "TIMEOUT", 0.3)
     async with stranger(itertools.chain(http(b"{"), http(b"}")), pause=1.0) as url:
         code, _, err = await run("--url", url)

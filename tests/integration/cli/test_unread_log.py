@@ -56,17 +56,6 @@ async def test_plugin_works_while_nobody_reads_its_log(device_directory: DeviceD
             assert " INFO stopped " in await asyncio.to_thread(pipe.read_until, " INFO stopped ")
 
 
-async def test_sigterm_ends_a_plugin_whose_log_nobody_reads(
-    device_directory: DeviceDirectory, kubelet: Kubelet
-) -> None:
-    device_directory.add(0)
-    with FullPipe() as pipe:
-        async with Serve(device_directory, kubelet.directory, stderr=pipe.writer) as serve:
-            await listed(kubelet, 1)
-            serve.signal(signal.SIGTERM)
-            assert await serve.finish() == 0
-
-
 @pytest.mark.parametrize(
     ("command", "configuration", "code"),
     [

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import itertools
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +36,7 @@ from kubelet_standin.apiserver import ApiServer
 from tests.backends import Served
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
-from tests.support import PATIENCE, listed, run, unready, until
+from tests.support import PATIENCE, listed, names, run, unready, until
 
 OLD, NEW = "aosp.io/binder", "example.com/binder"
 TENANT = {OLD: {"aosp_binder0"}}
@@ -163,6 +162,44 @@ def claimed(node: Node, driver: str, device_id: str, *files: str) -> Content:
     return Content("boot", "/var/run/cdi", tuple(str(node.devices / file) for file in files), claim)
 
 
+@pytest.mark.parametrize(
+    ("former", "name", "present", "unknown", "known"),
+    [
+        pytest.param({}, NEW, {}, set(), {1, 2, 3}, id="renamed"),
+        pytest.param({}, OLD, {"api": Api.DRA}, set(), {1, 2, 3}, id="the other API"),
+        pytest.param({"sets": NumberedSets(size=2)}, OLD, {}, {0, 2}, {0, 2, 3}, id="an ID that meant two files"),
+    ],
+)
+async def test_what_a_former_release_may_have_given_is_held_until_the_kubelet_answers(
+    node: Node, former: dict[str, Any], name: str, present: dict[str, Any], unknown: set[int], known: set[int]
+) -> None:
+    """Also after another restart, and a device whose file was missing at the start. Free ones are offered at once."""
+    node.add(2, 3)
+    old = await node.begin(OLD, **former)
+    node.pods.devices = TENANT
+    await old.watch.ask()
+    await node.end(old, OLD)
+    node.pods.problem = "the kubelet does not answer"
+    for _ in range(2):
+        (node.devices / "aosp_binder3").unlink()
+        release = await node.begin(name, **present)
+        assert not await release.watch.ask()
+        node.add(3)
+        assert release.offered() == {*names(unknown)}
+        await node.end(release, name)
+    release = await node.begin(name, **present)
+    for node.pods.problem, node.pods.devices, expected in (("", TENANT, known), ("", {}, range(4))):
+        assert await release.watch.ask()
+        assert release.offered() == {*names(expected)}
+    await node.end(release, name)
+    # A kubelet that lists no pod is not believed: on a node without other pods, no answer would free them.
+    for node.pods.problem, node.pods.are_known in (("no answer", True), ("", False)) if name == OLD else ():
+        release = await node.begin(name, **present)
+        await release.watch.ask()
+        assert release.offered() == {*names(range(4))}
+        await node.end(release, name)
+
+
 @pytest.mark.parametrize("problem", ["", "no answer"])
 async def test_release_that_ends_leaves_what_it_gave_since_the_last_answer(node: Node, problem: str) -> None:
     old = await node.begin(OLD)
@@ -235,14 +272,6 @@ async def test_a_device_that_a_pod_has_by_another_name_is_held_from_the_scan_tha
     assert new.offered() == {"aosp_binder0", "aosp_binder1"}
 
 
-async def test_a_device_of_a_claim_is_held_from_the_scan_that_finds_it(node: Node) -> None:
-    node.claims = Others([claimed(node, "former.example.com", "phone0", "aosp_binder2")], ())
-    release = await node.begin(OLD)
-    assert await release.watch.ask()
-    node.add(2)
-    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
-
-
 @pytest.mark.parametrize("problem", ["", "no answer"])
 async def test_a_driver_prepares_a_device_that_its_former_claim_has_recreated(node: Node, problem: str) -> None:
     """The driver has read that the claim has ended. What the daemon read before says nothing of the new file."""
@@ -288,16 +317,19 @@ async def test_the_first_scan_of_a_phone_without_a_binderfs_finds_that_a_pod_has
 
 
 async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_the_record_is_gone(node: Node) -> None:
-    node.claims = Others([claimed(node, "phone.example.com", "phone0", "aosp_binder0")], ())
+    """From the scan that finds it."""
+    node.claims = Others([claimed(node, "phone.example.com", "phone0", "aosp_binder0", "aosp_binder2")], ())
     node.pods.problem = "no answer"
     release = await node.begin(OLD)
     assert release.offered() == {"aosp_binder1"}
     (held,) = (device for device in release.backend.found.devices if not device.healthy)
     assert held.detail == "in-use-by-other-api: claim games/tenant (UID uid-1) of phone.example.com has it"
+    node.add(2)
+    assert release.offered() == {"aosp_binder1"}
     node.claims = Others((), ())
     node.pods.problem = ""
     assert await release.watch.ask()
-    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+    assert release.offered() == {"aosp_binder0", "aosp_binder1", "aosp_binder2"}
 
 
 async def test_a_driver_does_not_offer_what_claims_of_other_drivers_have(node: Node) -> None:
@@ -358,17 +390,8 @@ async def test_devices_whose_record_cannot_be_written_are_withheld(node: Node, f
         assert release.rescans == [*rescans, OLD]
         assert release.offered() == {"aosp_binder0", "aosp_binder1"}
     assert release.backend.found.devices[2].detail == "not-recorded: Read-only file system"
-
-
-async def test_recorded_devices_are_offered_after_a_restart_with_a_full_disk(
-    node: Node, full_disk: Callable[[], None]
-) -> None:
-    """The file has them, although it cannot be updated."""
-    await node.end(await node.begin(OLD), OLD)
-    full_disk()
-    node.add(2)
-    release = await node.begin(OLD)
-    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
+    await node.end(release, OLD)
+    assert (await node.begin(OLD)).offered() == {"aosp_binder0", "aosp_binder1"}, "the file has them"
 
 
 async def test_devices_of_a_former_resource_stay_held_when_a_record_cannot_be_written(
@@ -388,137 +411,37 @@ async def test_devices_of_a_former_resource_stay_held_when_a_record_cannot_be_wr
     assert new.offered() == set()
 
 
-async def test_allocated_devices_are_reported_while_the_kubelet_knows_its_pods(node: Node) -> None:
-    release = await node.begin(OLD)
-    started = time.monotonic()
-    for node.pods.devices, node.pods.problem, node.pods.are_known, expected in (
-        (TENANT, "", True, {"aosp_binder0"}),
-        (TENANT, "no answer", True, None),
-        ({}, "", False, None),
-        ({}, "", True, set()),
-    ):
-        assert await release.watch.ask() is (expected is not None)
-        allocated = release.told.allocated
-        assert (None if allocated is None else allocated.ids) == expected
-        assert allocated is None or started <= allocated.asked <= time.monotonic()
-
-
-async def test_driver_offers_no_device_of_the_former_plugin_until_the_kubelet_answers(node: Node) -> None:
-    """Its pods may have each of them, also after another restart, and one whose file was missing at the start.
-
-    When none has one, a restart offers all at once.
-    """
-    plugin = await node.begin(OLD)
-    node.pods.devices = {OLD: ["aosp_binder0"]}
-    await plugin.watch.ask()
-    await node.end(plugin, OLD)
-    node.pods.problem = "the kubelet does not answer"
-    for _ in range(2):
-        (node.devices / "aosp_binder1").unlink()
-        driver = await node.begin(OLD, api=Api.DRA)
-        await driver.watch.ask()
-        node.add(1)
-        assert driver.offered() == set()
-        await node.end(driver, OLD)
-    driver = await node.begin(OLD, api=Api.DRA)
-    node.pods.problem = ""
-    await driver.watch.ask()
-    assert driver.offered() == {"aosp_binder1"}
-    node.pods.devices = {}
-    await driver.watch.ask()
-    assert driver.offered() == {"aosp_binder0", "aosp_binder1"}
-    await node.end(driver, OLD)
-    node.pods.problem = "the kubelet does not answer"
-    driver = await node.begin(OLD, api=Api.DRA)
-    assert driver.offered() == {"aosp_binder0", "aosp_binder1"}
-
-
-async def test_driver_on_a_drained_node_offers_all_devices_at_once(node: Node) -> None:
-    """A kubelet that lists no pod is not believed: on a node without other pods, no answer would free them."""
-    plugin = await node.begin(OLD)
-    for node.pods.devices in ({OLD: ["aosp_binder0"]}, {}):
-        await plugin.watch.ask()
-    await node.end(plugin, OLD)
-    node.pods.are_known = False
-    driver = await node.begin(OLD, api=Api.DRA)
-    await driver.watch.ask()
-    assert driver.offered() == {"aosp_binder0", "aosp_binder1"}
-
-
-@pytest.mark.parametrize(("api", "held"), [(Api.DRA, {"aosp_binder0"}), (Api.DEVICE_PLUGIN, {"aosp_binder1"})])
-async def test_devices_that_pods_have_through_the_other_api_are_held(node: Node, api: Api, held: set[str]) -> None:
+@pytest.mark.parametrize(("api", "held"), [(Api.DRA, "aosp_binder0"), (Api.DEVICE_PLUGIN, "aosp_binder1")])
+async def test_devices_that_pods_have_through_the_other_api_are_held(node: Node, api: Api, held: str) -> None:
     """A kubelet that does not answer, or may not know its pods yet, frees no device. Replicas are one device."""
     release, started = await node.begin(OLD, api=api), time.monotonic()
     release.rescans.clear()
-    for are_used, node.pods.problem, node.pods.are_known, expected in (
-        (False, "no answer", True, (set(), False)),
-        (True, "", True, (held, True)),
-        (False, "no answer", True, (held, True)),
-        (True, "", False, (held, True)),
-        (False, "", True, (set(), True)),
+    used = {"aosp_binder0::1", "aosp_binder1"}
+    for are_used, node.pods.problem, node.pods.are_known, expected, is_asked, allocated in (
+        (False, "no answer", True, set(), False, None),
+        (True, "", True, {held}, True, used),
+        (False, "no answer", True, {held}, True, None),
+        (True, "", False, {held}, True, None),
+        (False, "", True, set(), True, set()),
     ):
         node.pods.devices = {OLD: {"aosp_binder0::1"}} if are_used else {}
         node.pods.claimed = {OLD: {"aosp_binder1"}} if are_used else {}
-        await release.watch.ask()
-        assert ({*release.told.held}, release.told.asked >= started) == expected
+        assert await release.watch.ask() is (allocated is not None)
+        assert ({*release.told.held}, release.told.asked >= started) == (expected, is_asked)
+        known = release.told.allocated
+        assert (None if known is None else known.ids) == allocated
+        assert known is None or started <= known.asked <= time.monotonic()
     assert release.rescans == [OLD, OLD]
 
 
-async def test_no_device_is_held_where_the_kubelet_cannot_be_asked(node: Node) -> None:
-    node.pods.enabled = False
-    node.pods.problem = "disabled"
-    release, started = await node.begin(OLD), time.monotonic()
-    assert await release.watch.ask()
-    assert (release.told.held, release.told.asked >= started) == ({}, True)
-
-
-async def test_device_that_an_id_meant_before_is_held_until_the_kubelet_answers(node: Node) -> None:
-    """The pod has two files: its ID meant a set of two."""
-    node.add(2, 3)
-    await node.end(await node.begin(OLD, sets=NumberedSets(size=2)), OLD)
-    node.pods.devices = TENANT
-    node.pods.problem = "no answer"
-    release = await node.begin(OLD)
-    assert not await release.watch.ask()
-    assert release.offered() == {"aosp_binder0", "aosp_binder2"}
-    node.pods.problem = ""
-    assert await release.watch.ask()
-    assert release.offered() == {"aosp_binder0", "aosp_binder2", "aosp_binder3"}
-
-
-async def test_file_of_a_pod_is_held_when_its_link_leads_elsewhere(node: Node, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    link = node.devices / "aosp_binder2"
-    link.symlink_to(tmp_path / "file")
-    release = await node.begin(OLD)
-    assert await release.watch.ask()
-    node.pods.devices = {OLD: {"aosp_binder2"}}
-    link.unlink()
-    link.symlink_to(node.directory / "other")
-    (node.directory / "other").touch()
-    (node.devices / "aosp_binder3").symlink_to(tmp_path / "file")
-    assert "aosp_binder3" not in release.offered()
-    assert await release.watch.ask()
-    assert "aosp_binder3" not in release.offered()
-
-
-async def test_removed_records_are_written_again(node: Node) -> None:
-    old = await node.begin(OLD)
-    assert await old.watch.ask()
-    await asyncio.to_thread(shutil.rmtree, node.directory / DIRECTORY)
-    await old.watch.ask()
-    node.pods.devices = TENANT
-    await node.end(old, OLD)
-    new = await node.begin(NEW)
-    assert await new.watch.ask()
-    assert new.offered() == {"aosp_binder1"}
-
-
-async def test_former_devices_stay_held_where_the_kubelet_cannot_be_asked(node: Node) -> None:
+async def test_only_former_devices_are_held_where_the_kubelet_cannot_be_asked(node: Node) -> None:
     """The reason says what to do."""
-    await node.end(await node.begin(OLD), OLD)
     node.pods.enabled = False
     node.pods.problem = "disabled"
+    old, started = await node.begin(OLD), time.monotonic()
+    assert await old.watch.ask()
+    assert (old.told.held, old.told.asked >= started) == ({}, True)
+    await node.end(old, OLD)
     new = await node.begin(NEW)
     assert await new.watch.ask()
     assert new.offered() == set()
@@ -537,35 +460,29 @@ async def test_device_that_pods_have_is_former_when_it_is_not_listed_any_more(no
     assert not release.backend.backend.is_former("aosp_binder9")
 
 
-async def test_release_stands_in_for_a_renamed_resource_and_for_none_with_other_devices(node: Node) -> None:
-    """The other one may be in an update, and its plugin returns."""
+async def test_release_stands_in_for_a_renamed_resource_until_no_pod_has_its_devices(node: Node) -> None:
+    """Then its CDI specs go. Not for one with other devices, or that another plugin serves, as in a rolling update."""
     others = node.directory / "others"
     others.mkdir()
     (others / "aosp_binder0").touch()
     await node.end(await node.begin(OLD, device_dir=str(others)), OLD)
     node.pods.devices = TENANT
     new = await node.begin(NEW)
-    assert await new.watch.ask()
-    await new.watch.follow_up()
-    assert new.stands_in_for == set()
-    await node.end(await node.begin(OLD), OLD)
-    assert await new.watch.ask()
-    await new.watch.follow_up()
-    assert new.stands_in_for == {OLD}
 
-
-async def test_specs_of_a_former_resource_go_when_no_pod_has_its_devices(node: Node) -> None:
-    """Not while another plugin serves it, such as another version in a rolling update."""
-    old = await node.begin(OLD)
-    new = await node.begin(NEW)
-    assert await new.watch.ask()
-    await new.watch.follow_up()
-    await node.end(old, OLD)
-    for devices, new.can_remove_specs in ((TENANT, True), ({}, False), ({}, True), ({}, True)):
+    async def followed(devices: Mapping[str, Collection[str]]) -> Collection[str]:
         node.pods.devices = devices
         assert await new.watch.ask()
         await new.watch.follow_up()
-    assert new.specs_removed == [{NEW}, {NEW}, {OLD, NEW}, {OLD, NEW}, {NEW}]
+        return new.stands_in_for
+
+    assert await followed(TENANT) == set()
+    old = await node.begin(OLD)
+    assert await followed({}) == set()
+    await node.end(old, OLD)
+    assert await followed(TENANT) == {OLD}
+    for new.can_remove_specs in (False, True, True):
+        assert await followed({}) == set()
+    assert new.specs_removed == [{NEW}, {NEW}, {NEW}, {OLD, NEW}, {OLD, NEW}, {NEW}]
 
 
 async def test_only_specs_of_the_predecessor_go_where_the_kubelet_cannot_be_asked(node: Node) -> None:
@@ -580,41 +497,28 @@ async def test_only_specs_of_the_predecessor_go_where_the_kubelet_cannot_be_aske
     assert new.specs_removed == [{NEW}, {OLD, NEW}, {OLD, NEW}]
 
 
-async def test_kubelet_is_asked_soon_after_a_pod_may_have_got_a_device(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(allocations, "ALLOCATIONS_INTERVAL", 10 * PATIENCE)
-    monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", 0.0)
-    release = await node.begin(OLD)
-    inventory = SimpleNamespace(snapshot=SimpleNamespace(revision=1), superseded=lambda _: asyncio.Event())
-    pods_changed = asyncio.Event()
-    server: Any = SimpleNamespace(inventory=inventory, pods_changed=pods_changed, driver=None, resource_name=OLD)
-    async with background_task(release.watch.run([server])):
-        await until(lambda: len(release.specs_removed) == 1)
-        server.pods_changed.set()
-        await until(lambda: len(release.specs_removed) == 2)
-        assert not server.pods_changed.is_set()
-
-
-async def test_a_device_that_a_pod_may_have_got_is_recorded_before_the_kubelet_is_asked(
+async def test_a_device_that_a_pod_may_have_got_is_recorded_and_the_kubelet_is_asked_soon(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next process may serve the other API, and the kubelet may not answer then.
 
     A kubelet that is asked too soon does not list the pod yet.
     """
-    release, changed = await node.begin(OLD), asyncio.Event()
+    monkeypatch.setattr(allocations, "ALLOCATIONS_INTERVAL", 10 * PATIENCE)
     inventory = SimpleNamespace(snapshot=SimpleNamespace(revision=1), superseded=lambda _: asyncio.Event())
-    server: Any = SimpleNamespace(inventory=inventory, pods_changed=changed, driver=None, resource_name=OLD)
-    others = DeviceRecords(str(node.directory), "", "")
+    server: Any = SimpleNamespace(inventory=inventory, pods_changed=asyncio.Event(), driver=None, resource_name=OLD)
+    release, others = await node.begin(OLD), DeviceRecords(str(node.directory), "", "")
     async with background_task(release.watch.run([server])):
         await until(lambda: len(release.specs_removed) == 1)
         assert not any(each.record.by_plugin for each in others.others())
+        monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", 0.0)
         node.pods.problem = "the kubelet does not answer"
-        changed.set()
+        server.pods_changed.set()
         await until(lambda: any(each.record.by_plugin for each in others.others()))
+        await until(lambda: len(release.specs_removed) == 2)
+        assert not server.pods_changed.is_set()
     node.pods.problem = ""
-    for pause, is_used in ((allocations.ALLOCATED_PAUSE, True), (0.0, False)):
+    for pause, is_used in ((10 * PATIENCE, True), (0.0, False)):
         monkeypatch.setattr(allocations, "ALLOCATED_PAUSE", pause)
         assert await release.watch.ask()
         assert any(each.record.by_plugin for each in others.others()) is is_used
@@ -626,29 +530,20 @@ async def test_a_device_that_a_pod_may_have_got_is_recorded_before_the_kubelet_i
 PHONE = "aosp.io/phone"
 
 
-async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(short_directory: Path) -> None:
-    (short_directory / "dev").mkdir()
-    (short_directory / "dev" / "a").touch()
-    devices = ListedDevices(
-        PHONE, lambda: [str(short_directory / "dev" / "a")], directories=[str(short_directory / "dev")]
-    )
-    async with ApiServer() as server, Kubelet(short_directory / "k") as kubelet:
-        node = DraNode(short_directory, server)
-        socket = str(short_directory / "pods.sock")
-        async with (
-            node.kubelet,
-            PodResourcesServer(kubelet, socket),
-            node.running(DirectoryBackend(short_directory / "phones", count=3)) as driver,
-        ):
-            pod_resources = PodResources(socket, [PHONE])
-            yielding = asyncio.create_task(yield_to_device_plugins([driver], pod_resources, interval=0.01))
-            async with run(DevicePlugin(devices, kubelet_dir=kubelet.directory)):
-                await listed(kubelet, 1, PHONE)
-                await server.wait_for(lambda _: node.slices and not node.devices)
-                assert "a device plugin offers 1 devices of aosp.io/phone on this node" in unready(driver)
-            await server.wait_for(lambda _: len(node.devices) == 3)
-            yielding.cancel()
-            pod_resources.close()
+async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(
+    short_directory: Path, kubelet: Kubelet, pod_resources: PodResourcesServer, api_server: ApiServer
+) -> None:
+    devices = ListedDevices(PHONE, lambda: ["/dev/null"], directories=())
+    node = DraNode(short_directory, api_server)
+    client = PodResources(pod_resources.path, [PHONE])
+    async with node.kubelet, node.running(DirectoryBackend(short_directory / "phones", count=3)) as driver:
+        with contextlib.closing(client):
+            async with background_task(yield_to_device_plugins([driver], client, interval=0.01)):
+                async with run(DevicePlugin(devices, kubelet_dir=kubelet.directory)):
+                    await listed(kubelet, 1, PHONE)
+                    await api_server.wait_for(lambda _: node.slices and not node.devices)
+                    assert "a device plugin offers 1 devices of aosp.io/phone on this node" in unready(driver)
+                await api_server.wait_for(lambda _: len(node.devices) == 3)
 
 
 async def test_devices_stay_published_while_the_kubelet_does_not_answer() -> None:

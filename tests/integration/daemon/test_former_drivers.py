@@ -105,8 +105,12 @@ def reason(driver: DraDriver, phone: str) -> str:
 async def test_a_phone_of_a_former_driver_stays_until_its_pod_ends_by_the_former_name(
     node: DraNode, directory: Mounts, pod: DraPod
 ) -> None:
+    """If another process serves the former name, that is left to it: two releases have the same phones."""
     before, specs = os.stat(directory.path / "phone1").st_dev, node.specs
     async with renamed(node, directory) as (driver, reported):
+        with other_process(LISTEN, str(node.directory / "plugins_registry" / f"{DRIVER}-1-2.sock")):
+            await until(lambda: pod.claims[0].uid in reason(driver, "phone1"))
+            assert not reported()
         await until(lambda: reported() == unserved(1))
         await until(
             lambda: f"claim default/claim-a (UID {pod.claims[0].uid}) of {DRIVER} has it" in reason(driver, "phone1")
@@ -124,49 +128,20 @@ async def test_a_phone_of_a_former_driver_stays_until_its_pod_ends_by_the_former
     assert directory.mounted() == {}
 
 
-async def test_a_pod_keeps_its_phone_when_its_resource_has_got_the_device_plugin_api(
+async def test_claims_of_a_resource_that_has_got_the_device_plugin_api_are_reported(
     node: DraNode, directory: Mounts, pod: DraPod
 ) -> None:
+    """Also if their record is damaged, and where records are not mounted, as by the manifest of a device plugin."""
     before = os.stat(directory.path / "phone1").st_dev
     plugin = resource(directory.path, FORMER, Api.DEVICE_PLUGIN)
     present = Served(create_backend(Host(), plugin, cdi_dir=str(node.directory / "cdi")))
-    present.scan()
-    async with following(config(node, plugin), lambda: present.found) as reported:
-        await until(lambda: reported() == unserved(1))
-        present.update_host()
+    present.settle()
+    (record,) = node.directory.glob(f"plugins/{DRIVER}/claim_*.json")
+    content = record.read_bytes()
+    for kubelet, text in (("", content), ("", b""), ("hidden", content)):
+        record.write_bytes(text)
+        async with following(config(node, plugin, kubelet), lambda: present.found) as reported:
+            await until(lambda: reported() == unserved(1))
     assert os.stat(directory.path / "phone1").st_dev == before
     async with node.running(backend(node, directory.path)):
         await node.kubelet.unprepare(pod)
-
-
-@pytest.mark.usefixtures("pod")
-async def test_claims_are_reported_where_their_records_are_not_mounted(node: DraNode, directory: Mounts) -> None:
-    """The manifest of a device plugin mounts no directory of drivers."""
-    plugin = resource(directory.path, FORMER, Api.DEVICE_PLUGIN)
-    present = Served(create_backend(Host(), plugin, cdi_dir=str(node.directory / "cdi")))
-    present.scan_and_update()
-    present.scan()
-    async with following(config(node, plugin, "hidden"), lambda: present.found) as reported:
-        await until(lambda: reported() == unserved(1))
-
-
-@pytest.mark.usefixtures("pod")
-async def test_a_damaged_record_of_a_former_driver_is_reported(node: DraNode, directory: Mounts) -> None:
-    (record,) = node.directory.glob(f"plugins/{DRIVER}/claim_*.json")
-    record.write_text("")
-    async with following(config(node, resource(directory.path, PRESENT)), FoundDevices) as reported:
-        await until(lambda: reported() == unserved(1))
-    assert directory.mounted() == {"phone1": 1}
-
-
-async def test_a_former_name_that_another_process_serves_is_left_to_it(
-    node: DraNode, directory: Mounts, pod: DraPod
-) -> None:
-    """Two releases have the same phones: neither unmounts those of the other one."""
-    path = str(node.directory / "plugins_registry" / f"{DRIVER}-1-2.sock")
-    async with renamed(node, directory) as (driver, reported):
-        with other_process(LISTEN, path):
-            await until(lambda: pod.claims[0].uid in reason(driver, "phone1"))
-            assert not reported()
-            assert directory.mounted() == {"phone1": 1}
-        await until(lambda: reported() == unserved(1))

@@ -1,94 +1,56 @@
 """A device has one tenant, whatever the configurations of plugins on the node call it."""
 
-import contextlib
-import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aosp_plugin.daemon.device_records import DIRECTORY
-from aosp_plugin.framework.cdi import spec_path
-from kubelet_standin import Container, Kubelet, Pod, PodResources
-from tests.served_node import ServedNode
-from tests.support import ServeHere, listed, until
+from kubelet_standin import Pod
+from tests.backends import file_systems
+from tests.served_node import ServedNode, node_with_pods
+from tests.support import listed, until
 from tests.tmpfs_binderfs import Mounts
 
 OLD, NEW = "aosp.io/binder", "example.com/binder"
 
 
-class Node(ServedNode):
-    """A node with four binder devices or phones."""
-
-    @contextlib.asynccontextmanager
-    async def serving(self, resource: str, count: int, **keys: Any) -> AsyncIterator[ServeHere]:
-        """Serve a resource inside the context, from when the kubelet has ``count`` allocatable devices of it."""
-        async with self.serve(resource_name=resource, **keys) as serve:
-            await listed(self.kubelet, count, resource)
-            yield serve
-
-    async def start(self, name: str, resource: str, count: int = 1) -> Pod:
-        """Admit a pod and start its container."""
-        pod = Pod(name, [Container("android", {resource: count})])
-        await self.kubelet.admit(pod)
-        await self.kubelet.start_container(pod, "android")
-        return pod
-
-    def of(self, pod: Pod, resource: str) -> set[str]:
-        """Return the devices of a pod."""
-        return {device for device, (name, _) in self.kubelet.allocated(resource).items() if name == pod.name}
-
-
-@contextlib.asynccontextmanager
-async def running(directory: Path, **keys: Any) -> AsyncIterator[Node]:
-    """Run a kubelet and its API for the devices of pods."""
-    pods = f"{directory}/pods.sock"
-    async with Kubelet(directory / "k") as kubelet, PodResources(kubelet, pods):
-        yield Node(directory, kubelet, pod_resources_socket=pods, **keys)
+def devices_of(node: ServedNode, pod: Pod, resource: str) -> set[str]:
+    return {device for device, (name, _) in node.kubelet.allocated(resource).items() if name == pod.name}
 
 
 @pytest.fixture
-async def node(short_directory: Path) -> AsyncIterator[Node]:
+async def node(short_directory: Path) -> AsyncIterator[ServedNode]:
     """Yield a node with found devices."""
-    async with running(short_directory) as node:
+    async with node_with_pods(short_directory) as node:
         node.devices.add(*range(4))
         yield node
 
 
 @pytest.fixture
-async def phones(short_directory: Path, directory: Mounts) -> AsyncIterator[Node]:
+async def phones(short_directory: Path, directory: Mounts) -> AsyncIterator[ServedNode]:
     """Yield a node with phones."""
     ordered = {"count": 4, "directory": str(directory.path)}
-    async with running(short_directory, device_dir="/dev", phones=ordered, shared_devices=[], verify="char") as node:
+    async with node_with_pods(
+        short_directory, device_dir="/dev", phones=ordered, shared_devices=[], verify="char"
+    ) as node:
         yield node
 
 
-async def test_reload_with_another_name_gives_no_device_that_a_pod_has_by_the_old_name(node: Node) -> None:
-    async with node.serving(OLD, 4) as serve:
-        old = await node.start("old", OLD)
-        node.configure(resource_name=NEW)
-        serve.signal(signal.SIGHUP)
-        await listed(node.kubelet, 3, NEW)
-        new = await node.start("new", NEW, 3)
-    assert not node.of(old, OLD) & node.of(new, NEW)
-
-
-async def test_log_names_a_device_that_a_pod_has_by_another_name_until_it_ends(node: Node) -> None:
-    async with node.serving(OLD, 4):
-        old = await node.start("old", OLD)
-    (device,) = node.of(old, OLD)
-    async with node.serving(NEW, 3) as serve:
-        await node.start("new", NEW)  # a kubelet without any pod is not believed
+async def test_log_names_a_device_that_a_pod_has_by_another_name_until_it_ends(node: ServedNode) -> None:
+    async with node.offering(OLD, 4):
+        old = await node.start_pod("old", OLD)
+    (device,) = devices_of(node, old, OLD)
+    async with node.offering(NEW, 3) as serve:
+        await node.start_pod("new", NEW)  # a kubelet without any pod is not believed
         await until(lambda: any(f"{device}:in-use-by-other-resource" in line for line in serve.log))
     await node.kubelet.finish(old)
     records = Path(node.kubelet.directory) / DIRECTORY
-    async with node.serving(NEW, 4):
+    async with node.offering(NEW, 4):
         await until(lambda: {path.name.partition("_")[0] for path in records.glob("*.json")} == {"example.com"})
 
 
-async def test_device_that_appears_in_two_resources_has_one_tenant(node: Node) -> None:
+async def test_device_that_appears_in_two_resources_has_one_tenant(node: ServedNode) -> None:
     """They have directories that a link joins."""
     (node.directory / "link").symlink_to(node.directory / "dev")
     resources = [
@@ -98,83 +60,36 @@ async def test_device_that_appears_in_two_resources_has_one_tenant(node: Node) -
     (node.devices.directory / "ab0").touch()
     async with node.serve(resources=resources) as serve:
         await listed(node.kubelet, 1, OLD)
-        await node.start("earlier", OLD)
+        await node.start_pod("earlier", OLD)
         (node.devices.directory / "ab-1-binder").touch()
         await node.kubelet.wait_for(lambda kubelet: [kubelet.resource(each).capacity for each in (OLD, NEW)] == [2, 1])
         assert sum(node.kubelet.resource(each).allocatable for each in (OLD, NEW)) == 2
         await until(lambda: any("offered-by-other-resource: this plugin offers it as" in line for line in serve.log))
 
 
-def phone_mounts(directory: Mounts) -> dict[str, int]:
-    return {phone: os.stat(directory.path / phone / "binder").st_ctime_ns for phone in directory.mounted()}
-
-
-async def test_phone_of_a_running_pod_stays_as_it_is_under_another_name(phones: Node, directory: Mounts) -> None:
+async def test_phone_of_a_running_pod_stays_as_it_is_under_another_name(phones: ServedNode, directory: Mounts) -> None:
     """Also if its container starts again, or after a restart of the kubelet, which does not ask the plugin then.
 
     A kubelet asks the plugin that gave the phone, if that asked for it: the former resource stays registered. The phone
     is replaced when its container starts again by the old name.
     """
-    async with phones.serving(OLD, 4):
-        old = await phones.start("old", OLD)
-    (phone,) = phones.of(old, OLD)
-    before = phone_mounts(directory)[phone]
-    async with phones.serving(NEW, 3):
-        new = [await phones.start(f"new-{number}", NEW) for number in range(3)]
+    async with phones.offering(OLD, 4):
+        old = await phones.start_pod("old", OLD)
+    (phone,) = devices_of(phones, old, OLD)
+    before = file_systems(directory.path)[phone]
+    async with phones.offering(NEW, 3):
+        new = [await phones.start_pod(f"new-{number}", NEW) for number in range(3)]
         await phones.kubelet.wait_for(
             lambda kubelet: kubelet.resource(OLD).connected and not kubelet.resource(OLD).capacity
         )
         await phones.kubelet.start_container(old, "android")
-        assert phone_mounts(directory)[phone] == before
+        assert file_systems(directory.path)[phone] == before
     await phones.kubelet.restart()
-    async with phones.serving(NEW, 3):
+    async with phones.offering(NEW, 3):
         await phones.kubelet.start_container(old, "android")
-        assert phone_mounts(directory)[phone] == before
+        assert file_systems(directory.path)[phone] == before
     for pod in new:
         await phones.kubelet.finish(pod)
-    async with phones.serving(OLD, 4):
+    async with phones.offering(OLD, 4):
         await phones.kubelet.start_container(old, "android")
-    assert phone_mounts(directory)[phone] != before
-
-
-async def test_phones_of_another_name_are_not_removed_by_a_lower_count(phones: Node, directory: Mounts) -> None:
-    async with phones.serving(OLD, 4):
-        for number in range(4):
-            await phones.start(f"old-{number}", OLD)
-    before = phone_mounts(directory)
-    fewer = {"count": 1, "directory": str(directory.path)}
-    async with phones.serving(NEW, 0, phones=fewer):  # which serves OLD as well when it knows the pods
-        await phones.kubelet.wait_for(lambda kubelet: kubelet.resource(OLD).connected)
-    assert phone_mounts(directory) == before
-
-
-async def test_cdi_spec_of_a_former_resource_stays_until_its_pods_have_ended(phones: Node) -> None:
-    """Their containers refer to it by CDI names when they start again."""
-    cdi = str(phones.directory / "cdi")
-    keys: dict[str, Any] = {"device_list": ["cdi-cri"], "cdi_dir": cdi}
-    spec = Path(spec_path(cdi, OLD))
-    async with phones.serving(OLD, 4, **keys):
-        old = await phones.start("old", OLD)
-        await until(spec.exists)
-    async with phones.serving(NEW, 3, **keys):
-        await phones.start("new", NEW)
-        await phones.kubelet.wait_for(lambda kubelet: kubelet.resource(OLD).connected)
-        await phones.kubelet.start_container(old, "android")
-        await until(lambda: phones.of(old, OLD).pop() in spec.read_text(encoding="utf-8"))
-    await phones.kubelet.finish(old)
-    async with phones.serving(NEW, 4, **keys):
-        await until(lambda: not spec.exists())
-
-
-async def test_container_starts_again_whose_phone_the_configuration_no_longer_has(
-    phones: Node, directory: Mounts
-) -> None:
-    """The directory was moved, and the count lowered: the phone stays as its pod got it."""
-    async with phones.serving(OLD, 4):
-        pods = [await phones.start(f"old-{number}", OLD) for number in range(4)]
-    before = phone_mounts(directory)
-    moved = {"count": 2, "directory": str(directory.path.parent / "moved")}
-    async with phones.serving(OLD, 2, phones=moved):
-        for pod in pods:
-            await phones.kubelet.start_container(pod, "android")
-    assert phone_mounts(directory) == before
+    assert file_systems(directory.path)[phone] != before

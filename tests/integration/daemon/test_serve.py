@@ -26,6 +26,7 @@ from tests.support import (
     listed,
     run_command,
     sockets,
+    usual_arguments,
 )
 
 
@@ -42,11 +43,10 @@ def write_config(tmp_path: Path) -> Callable[[str], str]:
 
 def run_serve(devices: DeviceDirectory, kubelet_dir: str, *flags: str) -> tuple[int, str]:
     """Run the command in this process, which ends with an error; return its exit code and standard error."""
-    usual = ("--device-dir", str(devices.directory), "--kubelet-dir", kubelet_dir, "--verify", "file", "--listen", "")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signal, "pthread_sigmask", lambda *_: None)
         patch.setattr(service_process, "stop_on_signals", lambda *_: None)
-        code, _, err = run_command("serve", *usual, *flags)
+        code, _, err = run_command("serve", *usual_arguments(devices, kubelet_dir), *flags)
     return code, err
 
 

@@ -3,9 +3,9 @@
 import contextlib
 import json
 import os
-import signal
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,89 +21,54 @@ from tests.served_node import ServedNode
 from tests.support import LISTEN, listed, other_process, until
 
 PHONE, SIDECAR = "aosp.io/phone", "aosp.io/sidecar"
-PREFIXES = {PHONE: "aosp_binder", SIDECAR: "sidecar_binder"}
-REMOVED = "former CDI spec removed"
 CDI, MOUNTS = ["envvar", "cdi-cri"], ["volume-mounts"]
 
 
-class Node(ServedNode):
-    """A host with a device of each resource, and an empty directory of CDI specs."""
-
-    def __init__(self, directory: Path, kubelet: Kubelet) -> None:
-        super().__init__(directory, kubelet, pod_resources_socket="")
-        for prefix in PREFIXES.values():
-            (self.devices.directory / f"{prefix}0").touch()
-        self.cdi = directory / "cdi"
-        self.cdi.mkdir()
-
-    def configure(self, **device_lists: list[str]) -> Path:
-        """Write a configuration; ``device_lists`` are by the second part of the resource name."""
-        resources = [
-            {"resource_name": f"aosp.io/{key}", "device_prefix": PREFIXES[f"aosp.io/{key}"], "device_list": strategies}
-            for key, strategies in device_lists.items()
-        ]
-        return super().configure(cdi_dir=str(self.cdi), resources=resources)
-
-    async def served(self, *resources: str) -> None:
-        """Wait until the kubelet has the device of each of these resources."""
-        for resource in resources:
-            await listed(self.kubelet, 1, resource)
-
-    async def removed(self, resource: str) -> None:
-        """Wait until the spec of a resource is removed."""
-        await until(lambda: not os.path.exists(spec_path(str(self.cdi), resource)))
-
-    def specs(self) -> dict[str, bytes]:
-        """Return the content of each spec that a runtime reads, by the kind of its devices."""
-        contents = [
-            (self.cdi / name).read_bytes() for name in os.listdir(self.cdi) if name.endswith((".json", ".yaml"))
-        ]
-        return {json.loads(content)["kind"]: content for content in contents}
+def resources(**device_lists: list[str]) -> list[dict[str, Any]]:
+    """Return resources with a device each; ``device_lists`` are by the second part of the resource name."""
+    return [
+        {"resource_name": f"aosp.io/{key}", "device_prefix": f"{key}_binder", "device_list": strategies}
+        for key, strategies in device_lists.items()
+    ]
 
 
-@pytest.fixture
-async def node(tmp_path: Path, kubelet_dir: str) -> AsyncIterator[Node]:
-    async with Kubelet(kubelet_dir) as kubelet:
-        yield Node(tmp_path, kubelet)
+async def test_spec_stays_until_its_resource_leaves_the_configuration(tmp_path: Path, kubelet: Kubelet) -> None:
+    """Containers that run have its names, also if the resource no longer uses CDI, or the plugin does not come up.
 
-
-async def test_spec_stays_when_the_plugin_ends(node: Node) -> None:
-    """Nor does a version that does not come up remove it."""
-    async with node.serve(phone=CDI):
-        await listed(node.kubelet, 1, PHONE)
-        before = node.specs()
-    assert list(before) == [PHONE]
-    assert node.specs() == before
-    async with node.serve(phone=["unknown"]) as broken:
-        assert await broken.finish() == 2
-    assert node.specs() == before
-
-
-async def test_spec_of_a_removed_resource_goes_at_the_next_start(node: Node) -> None:
-    """Those of other programs stay."""
+    Specs of other programs stay.
+    """
+    cdi = tmp_path / "cdi"
+    cdi.mkdir()
     foreign = {"nvidia.com-gpu.json": "nvidia.com/gpu", "aosp.io_foreign.json": "aosp.io/foreign"}
     for name, kind in foreign.items():
-        (node.cdi / name).write_text(json.dumps({"kind": kind}))
-    async with node.serve(phone=CDI, sidecar=CDI):
-        await node.served(PHONE, SIDECAR)
-    assert node.specs().keys() == {PHONE, SIDECAR, *foreign.values()}
-    async with node.serve(phone=CDI) as plugin:
-        await node.removed(SIDECAR)
-        await until(lambda: any(REMOVED in line and "aosp.io_sidecar" in line for line in plugin.log))
-        await node.served(PHONE)
-    assert node.specs().keys() == {PHONE, *foreign.values()}
+        (cdi / name).write_text(json.dumps({"kind": kind}))
 
+    def specs() -> dict[str, bytes]:
+        """Return the content of each spec that a runtime reads, by the kind of its devices."""
+        contents = [path.read_bytes() for path in cdi.iterdir() if path.suffix in {".json", ".yaml"}]
+        return {json.loads(content)["kind"]: content for content in contents}
 
-async def test_spec_of_a_resource_that_no_longer_uses_cdi_stays(node: Node) -> None:
-    """Containers that run have its names, until the resource leaves the configuration."""
-    async with node.serve(phone=CDI, sidecar=CDI):
-        await node.served(PHONE, SIDECAR)
-    async with node.serve(phone=MOUNTS, sidecar=MOUNTS):
-        await node.served(PHONE, SIDECAR)
-    assert node.specs().keys() == {PHONE, SIDECAR}
-    async with node.serve(phone=MOUNTS):
-        await node.removed(SIDECAR)
-    assert node.specs().keys() == {PHONE}
+    node = ServedNode(tmp_path, kubelet, pod_resources_socket="", cdi_dir=str(cdi))
+    for key in ("phone", "sidecar"):
+        (node.devices.directory / f"{key}_binder0").touch()
+    async with node.serve(resources=resources(phone=CDI, sidecar=CDI)):
+        for resource in (PHONE, SIDECAR):
+            await listed(kubelet, 1, resource)
+        before = specs()
+    assert before.keys() == {PHONE, SIDECAR, *foreign.values()}
+    assert specs() == before
+    async with node.serve(resources=resources(phone=["unknown"])) as broken:
+        assert await broken.finish() == 2
+    async with node.serve(resources=resources(phone=MOUNTS, sidecar=MOUNTS)):
+        for resource in (PHONE, SIDECAR):
+            await listed(kubelet, 1, resource)
+    assert specs() == before
+    async with node.serve(resources=resources(phone=MOUNTS)) as plugin:
+        await until(lambda: not os.path.exists(spec_path(str(cdi), SIDECAR)))
+        await until(lambda: any("former CDI spec removed" in line and "aosp.io_sidecar" in line for line in plugin.log))
+        await listed(kubelet, 1, PHONE)
+    del before[SIDECAR]
+    assert specs() == before
 
 
 # -- the same resource in another directory
@@ -148,43 +113,6 @@ def host(short_directory: Path) -> Specs:
     return Specs(short_directory)
 
 
-@pytest.mark.parametrize(
-    ("former", "present"), [("/run/cdi", "/etc/cdi"), ("/etc/cdi", "/var/run/cdi"), ("/run/cdi", "/opt/cdi")]
-)
-def test_spec_in_another_directory_of_the_runtime_goes_at_a_start(host: Specs, former: str, present: str) -> None:
-    """That in /var/run/cdi would have precedence, without an error.
-
-    It stays until the configured directory has it: a container that restarts meanwhile requires one of them.
-    """
-    host.write(former)
-    assert not host.remove(present)
-    assert host.places == {former}
-    host.write(present.removeprefix("/var"))
-    assert host.remove(present) == [spec_path(f"{host.root}{former}", PHONE)]
-    assert host.places == {present.removeprefix("/var")}
-    assert len([*host.root.glob("*/cdi/nvidia.com_gpu.json")]) == 2
-
-
-def test_the_same_directory_by_another_path_keeps_its_spec(host: Specs) -> None:
-    host.write("/run/cdi")
-    assert not host.remove("/run/cdi")
-    assert host.places == {"/run/cdi"}
-
-
-def test_spec_goes_from_a_directory_of_a_former_configuration(host: Specs) -> None:
-    host.remove("/opt/cdi")
-    host.write("/opt/cdi", "/etc/cdi")
-    assert host.remove("/etc/cdi") == [spec_path(f"{host.root}/opt/cdi", PHONE)]
-    assert host.places == {"/etc/cdi"}
-
-
-def test_specs_of_a_former_resource_go_from_all_directories(host: Specs) -> None:
-    host.write("/opt/cdi", "/run/cdi", resource_name=SIDECAR)
-    host.write("/etc/cdi")
-    host.remove("/etc/cdi", DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], PHONE))
-    assert host.places == {"/etc/cdi"}
-
-
 def test_spec_that_another_process_serves_stays_in_its_directory(host: Specs) -> None:
     """In the rolling update that changes the directory, it would be written again."""
     host.write("/run/cdi", "/etc/cdi")
@@ -195,12 +123,34 @@ def test_spec_that_another_process_serves_stays_in_its_directory(host: Specs) ->
     assert host.places == {"/etc/cdi"}
 
 
-async def test_spec_follows_the_directory_of_a_reload(node: Node) -> None:
-    async with node.serve(phone=CDI) as plugin:
-        await node.served(PHONE)
-        former, node.cdi = node.cdi, node.cdi.with_name("other-cdi")
-        node.cdi.mkdir()
-        node.configure(phone=CDI)
-        plugin.signal(signal.SIGHUP)
-        await until(lambda: os.path.exists(spec_path(str(node.cdi), PHONE)))
-        await until(lambda: not os.path.exists(spec_path(str(former), PHONE)))
+FORMER = DeviceRecord(SIDECAR, 0, {}, ["/opt/cdi"], PHONE)
+
+
+@pytest.mark.parametrize(
+    ("former", "present", "resource_name", "records"),
+    [
+        ("/run/cdi", "/etc/cdi", PHONE, ()),
+        ("/etc/cdi", "/var/run/cdi", PHONE, ()),
+        ("/run/cdi", "/opt/cdi", PHONE, ()),
+        ("/opt/cdi", "/etc/cdi", PHONE, (DeviceRecord(PHONE, 0, {}, ["/opt/cdi"], PHONE),)),
+        ("/opt/cdi", "/etc/cdi", SIDECAR, (FORMER,)),
+        ("/run/cdi", "/etc/cdi", SIDECAR, (FORMER,)),
+    ],
+)
+def test_spec_in_another_directory_goes_at_a_start(
+    host: Specs, former: str, present: str, resource_name: str, records: Sequence[DeviceRecord]
+) -> None:
+    """That in /var/run/cdi would have precedence, without an error.
+
+    One of a resource of the configuration stays until the configured directory has it, which may have another path: a
+    container that restarts meanwhile requires one of them.
+    """
+    host.write(former, resource_name=resource_name)
+    if resource_name == PHONE:
+        assert not host.remove(present, *records)
+        assert host.places == {former}
+    host.write(present.removeprefix("/var"))
+    assert host.remove(present, *records) == [spec_path(f"{host.root}{former}", resource_name)]
+    assert not host.remove(present, *records)
+    assert host.places == {present.removeprefix("/var")}
+    assert len([*host.root.glob("*/cdi/nvidia.com_gpu.json")]) == 2

@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -123,11 +122,7 @@ async def test_serial_ports_dra_example_publishes_ports_with_their_vendor(
             running("serial_ports_dra.py", devices, replacements),
         ):
             await kubelet.wait_for(lambda each: each.connected("serial.example.com"))
-            await server.wait_for(_published)
-            [device] = _published(server)
+            await server.wait_for(lambda each: each.objects.list(protocol.RESOURCE_SLICES))
+            (published,) = server.objects.list(protocol.RESOURCE_SLICES)
+            (device,) = published["spec"]["devices"]
             assert device["attributes"]["vendor"] == {"string": "0403"}
-
-
-def _published(server: ApiServer) -> list[dict[str, Any]]:
-    slices = server.objects.list(protocol.RESOURCE_SLICES)
-    return [device for each in slices for device in each["spec"].get("devices", ())]

@@ -122,16 +122,6 @@ async def test_opening_writing_and_changing_modes_are_no_changes(
     await no_change(subscription, directory, barrier=tmp_path)
 
 
-async def test_recreated_directory_is_watched_at_the_next_call(events: FileEvents, directory: Path) -> None:
-    subscription = subscribe(events, directory)
-    os.rmdir(directory)
-    await change(subscription)
-    subscription.watch([str(directory)])
-    assert subscription.interval == DEFAULT.poll
-    os.mkdir(directory)
-    await is_watched(subscription, directory)
-
-
 @pytest.mark.usefixtures("no_mount_events")
 async def test_recreated_directory_with_the_same_inode_number_is_watched(
     events: FileEvents, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,18 +140,29 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_replaced_directory_is_no_longer_watched(events: FileEvents, directory: Path, tmp_path: Path) -> None:
-    subscription = subscribe(events, directory)
-    moved = tmp_path / "moved"
-    os.rename(directory, moved)
+@pytest.mark.parametrize("is_link", [True, False])
+async def test_directory_is_watched_that_the_path_leads_to_now(
+    events: FileEvents, directory: Path, tmp_path: Path, *, is_link: bool
+) -> None:
+    path, former = (tmp_path / "link", directory) if is_link else (directory, tmp_path / "moved")
+    if is_link:
+        path.symlink_to(former)
+    subscription = subscribe(events, path)
+    (path / "a").touch()
     await change(subscription)
-    os.mkdir(directory)
-    subscription.watch([str(directory)])
+    if is_link:
+        path.unlink()
+        (tmp_path / "target").mkdir()
+        path.symlink_to("target")
+    else:
+        path.rename(former)
+        path.mkdir()
+    subscription.watch([str(path)])
     assert subscription.interval == DEFAULT.safety
     subscription.changed.clear()
-    (moved / "a").touch()
-    await no_change(subscription, directory, barrier=tmp_path)
-    (directory / "a").touch()
+    (former / "b").touch()
+    await no_change(subscription, path, barrier=tmp_path)
+    (path / "a").touch()
     await change(subscription)
 
 
@@ -193,19 +194,6 @@ async def test_directory_that_is_exchanged_while_it_is_watched(
         sys.setswitchinterval(interval)
         ended.set()
         exchanging.join()
-
-
-async def test_link_is_watched_at_its_current_target(events: FileEvents, directory: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(directory)
-    subscription = subscribe(events, link)
-    (directory / "a").touch()
-    await change(subscription)
-    link.unlink()
-    link.symlink_to(target)
-    await is_watched(subscription, link)
 
 
 async def test_close_ends_files_and_changes(directory: Path) -> None:
@@ -259,13 +247,19 @@ async def test_subscriptions_share_one_instance(events: FileEvents, tmp_path: Pa
 
 
 async def test_end_of_one_watch_leaves_that_of_another_subscription(events: FileEvents, directory: Path) -> None:
-    """The kernel has one watch of a directory."""
-    first, second = subscribe(events, directory), subscribe(events, directory)
+    """The kernel has one watch of a directory, whose removal is a change for all."""
+    first, second, third = (subscribe(events, directory) for _ in range(3))
     first.watch([])
     (directory / "a").touch()
-    await change(second)
+    for subscription in (second, third):
+        await change(subscription)
     assert not first.changed.is_set()
-    second.watch([])
+    (directory / "a").unlink()
+    os.rmdir(directory)
+    for subscription in (second, third):
+        await change(subscription)
+        subscription.watch([str(directory)])
+        assert subscription.interval == DEFAULT.poll
 
 
 async def test_watch_that_another_thread_ends_at_the_same_time_is_made_again(
@@ -281,18 +275,6 @@ async def test_watch_that_another_thread_ends_at_the_same_time_is_made_again(
         (directory / str(number)).touch()
         await change(second)
         first, second = second, events.subscribe()
-
-
-async def test_removal_of_a_directory_is_a_change_for_all_its_subscriptions(
-    events: FileEvents, directory: Path
-) -> None:
-    first, second = subscribe(events, directory), subscribe(events, directory)
-    os.rmdir(directory)
-    await change(first)
-    await change(second)
-    for subscription in (first, second):
-        subscription.watch([str(directory)])
-        assert subscription.interval == DEFAULT.poll
 
 
 # -- mounts

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.binder.devices.health import Reason, Verify
@@ -30,6 +29,7 @@ from tests.support import (
     RESOURCE,
     DeviceDirectory,
     connected,
+    counted,
     listed,
     ready,
     run,
@@ -50,37 +50,11 @@ pytestmark = pytest.mark.usefixtures("no_mount_events")
 SCAN_FAILED, SCAN_RECOVERED = "device scan failed, retrying", "device scan recovered"
 
 
-class Observed(NamedTuple):
-    """A running plugin and its metrics."""
-
-    plugin: DevicePlugin
-    metrics: Metrics
-
-    def value(self, name: str, **labels: str) -> float:
-        """Return the value of a series of the resource, without the common prefix of its name."""
-        return series(self.metrics)[f"aosp_plugin_{name}", frozenset({"resource": RESOURCE, **labels}.items())]
-
-    def values(self, name: str, label: str) -> dict[str, float]:
-        """Return the values of a metric that are not 0, by a label."""
-        return {
-            dict(labels)[label]: value
-            for (series_name, labels), value in series(self.metrics).items()
-            if series_name == f"aosp_plugin_{name}" and value
-        }
-
-    def polling(self) -> float:
-        """Return the value of the metric without labels."""
-        return series(self.metrics)["aosp_plugin_polling", frozenset()]
-
-
-def series(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return the value of each series by name and labels, as Prometheus reads it."""
-    _, text = metrics.exposition()
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-    }
+def nonzero(metrics: Metrics, name: str, label: str) -> dict[str, float]:
+    """Return the values of a metric that are not 0, by a label."""
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    found = {each.labels[label]: each.value for each in samples if each.name == f"device_plugin_{name}"}
+    return {value: number for value, number in found.items() if number}
 
 
 @pytest.fixture
@@ -112,16 +86,16 @@ def binder(devices: DeviceDirectory) -> BinderBackend:
 @contextlib.asynccontextmanager
 async def registered(
     backend: Backend[Any], kubelet: Kubelet, count: int, timings: Timings = IN_LIFE
-) -> AsyncIterator[Observed]:
+) -> AsyncIterator[tuple[DevicePlugin, Metrics]]:
     """Run a plugin with metrics, from when the kubelet has ``count`` devices of it."""
     files = FileEvents(timings)
-    metrics = Metrics("aosp_plugin", reasons=tuple(Reason), polling=lambda: files.polling)
+    metrics = Metrics(reasons=tuple(Reason), polling=lambda: files.polling)
     runtime = Runtime(metrics, files=files, timings=timings)
     with contextlib.closing(files):
         async with run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=runtime)) as plugin:
             await listed(kubelet, count)
             await ready(plugin)
-            yield Observed(plugin, metrics)
+            yield plugin, metrics
 
 
 @contextlib.asynccontextmanager
@@ -138,23 +112,28 @@ async def test_metrics_of_a_registered_plugin(device_directory: DeviceDirectory,
     """The first list is not an update. After the end, the plugin is not registered."""
     device_directory.add(0, 1, 2)
     once = IN_LIFE._replace(retry=3600.0)
-    async with registered(binder(device_directory), kubelet, 3, timings=once) as observer:
-        assert observer.values("devices", "health") == {"healthy": 3}
-        assert observer.values("scans_total", "result") == {"ok": 1}
-        assert observer.value("scan_duration_seconds_count") == 1
-        assert observer.value("scan_duration_seconds_sum") > 0
-        assert observer.values("registrations_total", "result") == {"ok": 1}
-        assert observer.value("registered") == 1
-        assert observer.value("streams_open") == 1
-        assert observer.value("messages_sent_total") == 1
-        assert observer.value("message_bytes") == kubelet.resource(RESOURCE).last_message_size
-        assert observer.value("update_latency_seconds_count") == 0
-        assert observer.value("kubelet_restarts_total") == 0
-        assert observer.values("allocations_total", "code") == {}
-        assert observer.polling() == 0
-    assert observer.value("registered") == 0
-    assert observer.value("streams_open") == 0
-    assert observer.values("registrations_total", "result") == {"ok": 1}
+    async with registered(binder(device_directory), kubelet, 3, timings=once) as (_, metrics):
+        for name, label, values in (
+            ("devices", "health", {"healthy": 3}),
+            ("scans_total", "result", {"ok": 1}),
+            ("registrations_total", "result", {"ok": 1}),
+            ("allocations_total", "code", {}),
+        ):
+            assert nonzero(metrics, name, label) == values
+        for name, value in {
+            "scan_duration_seconds_count": 1,
+            "registered": 1,
+            "streams_open": 1,
+            "messages_sent_total": 1,
+            "message_bytes": kubelet.resource(RESOURCE).last_message_size,
+            "update_latency_seconds_count": 0,
+            "kubelet_restarts_total": 0,
+            "polling": 0,
+        }.items():
+            assert counted(metrics, name) == value
+        assert counted(metrics, "scan_duration_seconds_sum") > 0
+    assert counted(metrics, "registered") == counted(metrics, "streams_open") == 0
+    assert nonzero(metrics, "registrations_total", "result") == {"ok": 1}
 
 
 # -- requests
@@ -178,7 +157,7 @@ async def test_refused_requests_are_counted_and_logged(
 ) -> None:
     """Whether a device is unknown, or closed to its own pod: the container does not start, which an alert tells."""
     device_directory.add(0, 1)
-    async with registered(binder(device_directory), kubelet, 2) as observer, stub(kubelet) as plugin:
+    async with registered(binder(device_directory), kubelet, 2) as (_, metrics), stub(kubelet) as plugin:
         device_directory.remove(1)
         await listed(kubelet, 1)
         await call(plugin, rpc, "aosp_binder0")
@@ -187,13 +166,13 @@ async def test_refused_requests_are_counted_and_logged(
             with pytest.raises(grpc.aio.AioRpcError):
                 await call(plugin, rpc, *ids)
         codes = ("NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT")
-        assert observer.values(METRICS[rpc], "code") == dict.fromkeys(("OK", *codes), 1)
+        assert nonzero(metrics, METRICS[rpc], "code") == dict.fromkeys(("OK", *codes), 1)
         devices = ("aosp_binder9", "aosp_binder0,aosp_binder1", "")
         refused = [("warning", "request refused", rpc, *each) for each in zip(codes, devices, strict=True)]
         assert taken(log, "rpc", "code", "device") == refused
         durations = 4 if rpc == "Allocate" else 0
-        assert observer.value("allocation_duration_seconds_count") == durations
-        assert (observer.value("allocation_duration_seconds_sum") > 0) == bool(durations)
+        assert counted(metrics, "allocation_duration_seconds_count") == durations
+        assert (counted(metrics, "allocation_duration_seconds_sum") > 0) == bool(durations)
 
 
 class FailingDevices(ListedDevices):
@@ -247,14 +226,14 @@ async def test_failing_requests_are_counted_and_logged(
     """
     # pytest-xdist cannot send a captured line whose text is not UTF-8.
     monkeypatch.setattr(logging.getLogger("grpc._cython.cygrpc"), "propagate", False)
-    async with registered(FailingDevices(error), kubelet, 1) as observer:
+    async with registered(FailingDevices(error), kubelet, 1) as (_, metrics):
         log.clear()
         async with stub(kubelet) as plugin:
-            for rpc, metric in METRICS.items():
+            for rpc, name in METRICS.items():
                 with pytest.raises(grpc.aio.AioRpcError, match=r"no room|StopIteration") as raised:
                     await call(plugin, rpc, "a")
                 assert raised.value.code() is code
-                assert observer.values(metric, "code") == {code.name: 1}
+                assert nonzero(metrics, name, "code") == {code.name: 1}
         event = "request failed" if level == "error" else "request refused"
         logged = [(level, event, rpc, code.name, "a") for rpc in METRICS] if level else []
         assert taken(log, "rpc", "code", "device") == logged
@@ -281,27 +260,27 @@ async def test_failing_scan_makes_the_plugin_unhealthy(
 
     (directory / "a").touch()
     backend = ListedDevices(RESOURCE, list_devices, directories=[str(directory)])
-    async with registered(backend, kubelet, 1, IN_LIFE._replace(retry=3600.0)) as observer:
+    async with registered(backend, kubelet, 1, IN_LIFE._replace(retry=3600.0)) as (plugin, metrics):
         log.clear()
 
         async def scans(failed: int) -> None:
-            await until(lambda: observer.value("scans_total", result="failed") == failed)
+            await until(lambda: counted(metrics, "scans_total", result="failed") == failed)
 
         errors.append(OSError(5, "gone"))
         (directory / "b").touch()
         await scans(1)
-        observer.plugin.rescan()
+        plugin.rescan()
         await scans(2)
-        assert unready(observer.plugin) == f"{SCAN_FAILED.partition(',')[0]}: [Errno 5] gone"
-        assert observer.values("devices", "health") == {"healthy": 1}
+        assert unready(plugin) == f"{SCAN_FAILED.partition(',')[0]}: [Errno 5] gone"
+        assert nonzero(metrics, "devices", "health") == {"healthy": 1}
         errors.clear()
-        observer.plugin.rescan()
+        plugin.rescan()
         await listed(kubelet, 2)
-        await ready(observer.plugin)
-        assert observer.value("update_latency_seconds_count") == 1
-        assert observer.values("scans_total", "result") == {"ok": 2, "failed": 2}
+        await ready(plugin)
+        assert counted(metrics, "update_latency_seconds_count") == 1
+        assert nonzero(metrics, "scans_total", "result") == {"ok": 2, "failed": 2}
         events = [entry for entry in taken(log, "error") if "device scan" in entry[1]]
         assert events == [("error", SCAN_FAILED, "[Errno 5] gone"), ("info", SCAN_RECOVERED)]
-        observer.plugin.rescan()
-        await until(lambda: observer.value("scans_total", result="ok") == 3)
-        assert observer.value("update_latency_seconds_count") == 1
+        plugin.rescan()
+        await until(lambda: counted(metrics, "scans_total", result="ok") == 3)
+        assert counted(metrics, "update_latency_seconds_count") == 1

@@ -93,10 +93,17 @@ async def published(loop: ScanLoop, *expected: str) -> None:
     await until(lambda: ids(loop) == set(expected))
 
 
-async def test_changes_and_triggers_cause_scans(backend: RecordingBackend) -> None:
+async def test_changes_and_triggers_cause_scans(backend: RecordingBackend, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the devices that have changed; of the first list, only those that are unhealthy."""
+    caplog.set_level("INFO")
+    (backend.directory / "first").touch()
     async with scanning(backend) as loop:
+        (backend.directory / "first").unlink()
+        await published(loop)
         (backend.directory / "a").touch()
         await published(loop, "a")
+        records = [record.__dict__ for record in caplog.records if record.message == "devices changed"]
+        assert [record["changed"] for record in records] == ["", "first:removed", "a:new"]
         (backend.directory / "a").unlink()
         await published(loop)
         backend.scanned.clear()
@@ -152,12 +159,6 @@ async def test_scan_that_finds_a_directory_is_followed_by_another(backend: Recor
         await backend.next_scan()
 
 
-async def test_first_scan_is_followed_by_another(backend: RecordingBackend) -> None:
-    """It finds which directories to watch, and something may have changed in them since."""
-    async with scanning(backend, Timings(safety=NEVER, retry=0.05)):
-        await backend.next_scan()
-
-
 async def test_update_of_the_host_that_has_changed_devices_is_followed_by_a_scan(backend: RecordingBackend) -> None:
     changes = [True, False]
     async with scanning(backend) as loop:
@@ -200,11 +201,14 @@ async def test_another_call_that_hangs_is_reported_until_it_ends(backend: Record
         await until(lambda: not reported(loop))
 
 
-async def test_scan_is_repeated_without_a_change(backend: RecordingBackend) -> None:
-    """For changes that the kernel does not report."""
-    async with scanning(backend, Timings(safety=0.05)):
-        await backend.next_scan()
-        await backend.next_scan()
+@pytest.mark.parametrize(
+    ("timings", "scans"), [(Timings(safety=0.05), 2), (Timings(safety=NEVER, retry=0.05), 1)], ids=["again", "once"]
+)
+async def test_scan_is_repeated_without_a_change(backend: RecordingBackend, timings: Timings, scans: int) -> None:
+    """For changes that the kernel does not report, and those before the first scan has found what to watch."""
+    async with scanning(backend, timings):
+        for _ in range(scans):
+            await backend.next_scan()
 
 
 async def test_changes_without_end_do_not_put_off_the_scan(backend: RecordingBackend) -> None:
@@ -219,18 +223,3 @@ async def test_rest_after_a_scan_ends_with_the_loop(backend: RecordingBackend, m
     async with scanning(backend) as loop:
         loop.trigger()
         await backend.next_scan()
-
-
-async def test_the_log_names_the_devices_that_have_changed(
-    backend: RecordingBackend, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of the first list, only those that are unhealthy."""
-    caplog.set_level("INFO")
-    (backend.directory / "a").touch()
-    async with scanning(backend) as loop:
-        loop.trigger()
-        await published(loop, "a")
-        (backend.directory / "b").touch()
-        await published(loop, "a", "b")
-    records = [record.__dict__ for record in caplog.records if record.message == "devices changed"]
-    assert [record["changed"] for record in records] == ["", "b:new"]

@@ -84,43 +84,12 @@ async def test_a_kubelet_directory_that_hangs_is_no_lost_registration(registered
     await access
 
 
-async def test_a_kubelet_directory_that_hangs_from_the_start_is_reported(
-    kubelet_dir: str, devices: DeviceDirectory
-) -> None:
-    plugin = make_plugin(devices, kubelet_dir, timings=HANGS_SOON)
-    released = threading.Event()
-    access = asyncio.create_task(plugin.registration._monitor.run("read", partial(released.wait, PATIENCE)))
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
-        await until(lambda: "kubelet directory has been hanging for" in unready(plugin))
-        released.set()
-        await listed(kubelet, 1)
-        await until(lambda: not unready(plugin))
-        await access
-
-
 # -- DRA drivers
 
 
 @pytest.fixture
 def backend(short_directory: Path) -> DirectoryBackend:
     return DirectoryBackend(short_directory / "phones", count=4)
-
-
-async def test_a_driver_without_a_kubelet_misses_no_slices(node: DraNode, backend: DirectoryBackend) -> None:
-    """None are wanted before the registration."""
-    await node.kubelet.stop()
-    driver = node.driver(backend)
-    async with node.begun(driver):
-        await until(lambda: driver.inventory.snapshot.healthy == 4)
-        assert problems_of(driver) == [("error", "not-registered")]
-
-
-async def test_slices_that_the_api_server_refuses_are_missing(node: DraNode, backend: DirectoryBackend) -> None:
-    node.server.faults.add(Refuse(403), verb="create", resource="resourceslices")
-    driver = node.driver(backend)
-    async with node.begun(driver):
-        await until(lambda: "403" in unready(driver))
-        assert problems_of(driver) == [("error", "slices-missing")]
 
 
 async def test_an_api_server_that_does_not_answer_leaves_a_driver_ready(
@@ -157,12 +126,6 @@ async def test_slices_are_not_confirmed_after_a_start_of_the_kubelet_until_they_
         await until(lambda: ("error", "slices-missing") in problems_of(driver))
         node.server.faults.clear()
         await node.ready(driver)
-
-
-async def test_devices_that_a_device_plugin_offers_are_withheld(node: DraNode, backend: DirectoryBackend) -> None:
-    async with node.running(backend) as driver:
-        driver.withhold("a device plugin offers 4 devices of aosp.io/phone on this node")
-        await until(lambda: problems_of(driver) == [("error", "withheld")])
 
 
 async def test_claims_that_cannot_be_recorded_are_no_outdated_device_list(

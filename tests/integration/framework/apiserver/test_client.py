@@ -52,13 +52,6 @@ async def test_a_watch_from_a_version_that_is_too_old_is_gone(api_server: ApiSer
         await anext(client.watch(SLICES, resource_version="1"))
 
 
-async def test_a_watch_that_the_server_does_not_end_is_broken(api_server: ApiServer) -> None:
-    async with client_of(api_server, limits=ApiLimits(watch=(0.0, 0.0), grace=0.2)) as client:
-        api_server.faults.silence_watches()
-        with pytest.raises(ApiUnavailableError, match="the server did not answer in time"):
-            await anext(client.watch(SLICES, resource_version="1"))
-
-
 async def test_a_throttled_request_has_the_pause(api_server: ApiServer, client: ApiClient) -> None:
     api_server.faults.add(Throttle(7.0), times=1)
     with pytest.raises(ApiError, match="429 Too Many Requests") as info:
@@ -114,6 +107,12 @@ async def test_an_answer_that_is_not_the_apis_is_unavailable(
     assert len(text) < 1000
 
 
+async def test_an_event_without_end_is_given_up(api_server: ApiServer, client: ApiClient) -> None:
+    api_server.faults.add(Garbage(bytes(5 << 20)))
+    with pytest.raises(ApiUnavailableError, match=r"LineTooLong|Chunk too big"):
+        await anext(client.watch(SLICES, resource_version="1"))
+
+
 @pytest.mark.parametrize("status", [200, 500])
 async def test_an_answer_without_end_is_given_up(api_server: ApiServer, client: ApiClient, status: int) -> None:
     api_server.faults.add(
@@ -125,20 +124,18 @@ async def test_an_answer_without_end_is_given_up(api_server: ApiServer, client: 
     assert len(str(info.value)) < 1000
 
 
-async def test_an_event_without_end_is_given_up(api_server: ApiServer, client: ApiClient) -> None:
-    api_server.faults.add(Garbage(bytes(5 << 20)))
-    with pytest.raises(ApiUnavailableError, match=r"LineTooLong|Chunk too big"):
-        await anext(client.watch(SLICES, resource_version="1"))
-
-
 async def test_a_request_that_hangs_has_a_deadline(api_server: ApiServer) -> None:
+    """So has a watch that the server does not end when it should."""
     api_server.faults.add(Hang())
     async with client_of(api_server, limits=ApiLimits(request=0.1)) as client:
-        with pytest.raises(ApiUnavailableError, match="did not answer in time"):
-            await client.list(SLICES)
+        for request in (client.list(SLICES), anext(client.watch(SLICES, resource_version="1"))):
+            with pytest.raises(ApiUnavailableError, match="did not answer in time"):
+                await request
+    api_server.faults.clear()
+    api_server.faults.silence_watches()
+    async with client_of(api_server, limits=ApiLimits(watch=(0.0, 0.0), grace=0.2)) as client:
         with pytest.raises(ApiUnavailableError, match="did not answer in time"):
             await anext(client.watch(SLICES, resource_version="1"))
-    api_server.faults.clear()
 
 
 async def test_each_request_is_observed(api_server: ApiServer) -> None:

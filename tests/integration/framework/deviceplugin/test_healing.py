@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -33,7 +32,6 @@ from tests.support import (
     run,
     running,
     sockets,
-    until,
 )
 
 if TYPE_CHECKING:
@@ -64,11 +62,6 @@ async def replace_socket(kubelet: Kubelet) -> None:
         os.rename(path + ".new", path)
 
 
-def has_registered(kubelet: Kubelet, count: int) -> bool:
-    """Return whether the plugin has registered so many times."""
-    return len(kubelet.registrations) == count
-
-
 async def drop_streams(kubelet: Kubelet) -> None:
     """End the stream; the kubelet never opens another one."""
     await kubelet.drop_streams()
@@ -79,25 +72,34 @@ def plugin_socket(kubelet: Kubelet) -> str:
     return os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
 
 
-@pytest.mark.parametrize("damage", [restart, remove_socket, replace_socket, drop_streams])
+@pytest.mark.parametrize(
+    ("damage", "kubelet_version"),
+    [
+        *((damage, KubeletVersion.V1_37) for damage in (restart, remove_socket, replace_socket, drop_streams)),
+        (remove_socket, KubeletVersion.V1_36),
+    ],
+)
 async def test_plugin_registers_again_over_a_new_socket(
-    device_directory: DeviceDirectory,
-    kubelet_dir: str,
-    damage: Callable[[Kubelet], Awaitable[None]],
+    device_directory: DeviceDirectory, kubelet: Kubelet, damage: Callable[[Kubelet], Awaitable[None]]
 ) -> None:
-    """All devices return, and the old server no longer answers."""
+    """All devices return, and the old server no longer answers.
+
+    It stops first: kubelets before 1.37 confuse two plugins of the same resource, and must never see both.
+    """
     device_directory.add(*range(5))
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
+    async with running(device_directory, kubelet.directory):
         await listed(kubelet, 5)
-        path = plugin_socket(kubelet)
-        async with grpc.aio.insecure_channel(f"unix:{path}") as old:
-            await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
-            await damage(kubelet)
-            await kubelet.wait_for(lambda k: plugin_socket(k) != path)
-            await listed(kubelet, 5)
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+        for _ in range(3):
+            path = plugin_socket(kubelet)
+            async with grpc.aio.insecure_channel(f"unix:{path}") as old:
                 await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
-            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+                await damage(kubelet)
+                await kubelet.wait_for(lambda k, path=path: plugin_socket(k) != path)  # type: ignore[misc]
+                await listed(kubelet, 5)
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
+                assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert kubelet.resource(RESOURCE).streams == 1
 
 
 @pytest.mark.parametrize(
@@ -126,20 +128,19 @@ async def test_failed_registration_is_retried(
         await listed(kubelet, 1)
 
 
-async def test_kubelet_restart_ends_the_pause(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_kubelet_restart_ends_the_pause(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
     """The plugin registers at once, however long the pause after failures is."""
     device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.refuse_register = "not today"
-        async with running(device_directory, kubelet_dir, timings=LONG_PAUSES):
-            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-            kubelet.faults.refuse_register = None
-            await kubelet.restart()
-            await listed(kubelet, 1)
+    kubelet.faults.refuse_register = "not today"
+    async with running(device_directory, kubelet.directory, timings=LONG_PAUSES):
+        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+        kubelet.faults.refuse_register = None
+        await kubelet.restart()
+        await listed(kubelet, 1)
 
 
 async def test_lost_registration_that_was_stable_is_renewed_at_once(
-    device_directory: DeviceDirectory, kubelet_dir: str
+    device_directory: DeviceDirectory, kubelet: Kubelet
 ) -> None:
     """Otherwise each loss in the life of a process would take longer to repair than the one before."""
 
@@ -151,43 +152,27 @@ async def test_lost_registration_that_was_stable_is_renewed_at_once(
 
     device_directory.add(0)
     clock = LaterClock()
-    plugin = make_plugin(device_directory, kubelet_dir, timings=LONG_PAUSES, clock=clock)
-    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+    plugin = make_plugin(device_directory, kubelet.directory, timings=LONG_PAUSES, clock=clock)
+    async with run(plugin):
         for count in range(1, 5):
-            await until(partial(has_registered, kubelet, count))
+            await kubelet.wait_for(lambda k, count=count: len(k.registrations) == count)  # type: ignore[misc]
             await listed(kubelet, 1)
             await ready(plugin)
             clock.later += STABLE
             await drop_streams(kubelet)
 
 
-async def test_missing_kubelet_socket_ends_no_registration(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_missing_kubelet_socket_ends_no_registration(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
     """The stream shows that the kubelet is there."""
     device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet.directory) as plugin:
         await listed(kubelet, 1)
         await ready(plugin)
         endpoint = plugin.registration.registered_endpoint
-        os.unlink(f"{kubelet_dir}/kubelet.sock")
+        os.unlink(f"{kubelet.directory}/kubelet.sock")
         device_directory.add(1)
         await listed(kubelet, 2)
         assert (plugin.registration.registered_endpoint, kubelet.resource(RESOURCE).streams_opened) == (endpoint, 1)
-
-
-async def test_old_server_stops_before_the_new_one_registers(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """Kubelets before 1.37 confuse two plugins of the same resource, and must never see both."""
-    device_directory.add(0, 1)
-    async with Kubelet(kubelet_dir, version=KubeletVersion.V1_36) as kubelet, running(device_directory, kubelet_dir):
-        await listed(kubelet, 2)
-        for _ in range(5):
-            count = len(kubelet.registrations)
-            os.unlink(plugin_socket(kubelet))
-            await kubelet.wait_for(lambda k, count=count: len(k.registrations) > count)  # type: ignore[misc]
-            await listed(kubelet, 2)
-        assert kubelet.resource(RESOURCE).streams == 1
-        assert len(kubelet.registrations) == 6
 
 
 class SlowStart(ListedDevices):
@@ -276,15 +261,15 @@ def refuse_thread(_thread: threading.Thread) -> None:
 
 
 async def test_plugin_that_may_start_no_thread_registers_again(
-    device_directory: DeviceDirectory, kubelet_dir: str
+    device_directory: DeviceDirectory, kubelet: Kubelet
 ) -> None:
     """For example because of ``pids.max``."""
     device_directory.add(1, 2)
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
+    async with running(device_directory, kubelet.directory):
         await listed(kubelet, 2)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse_thread)
             await kubelet.restart()
             await listed(kubelet, 2)
-        assert len(sockets(kubelet_dir)) == 1
+        assert len(sockets(kubelet.directory)) == 1
         assert list(kubelet.resource(RESOURCE).devices) == ["aosp_binder1", "aosp_binder2"]

@@ -139,14 +139,6 @@ async def test_lost_devices_are_published_again(kubelet: Kubelet, socket: str, v
         assert view.plugin.confirmation.allocatable == 3
 
 
-async def test_one_answer_with_fewer_devices_changes_nothing(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
-    answers = Answers(*[0, 3] * 5, 3)
-    async with answering(socket, answers), viewed() as view:
-        await listed(kubelet, 3)
-        await view.until(lambda: answers.requests >= 12)
-        assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)
-
-
 async def test_kubelet_that_lacks_devices_is_asked_again_soon(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
     """A loss is repaired after the second answer, which does not wait for the next interval.
 
@@ -169,15 +161,13 @@ async def test_kubelet_without_the_api_is_not_compared(socket: str, viewed: View
 
 
 async def test_client_counts_each_device_once(socket: str) -> None:
+    problem = (await PodResources("", [RESOURCE]).allocatable()).problem
+    assert problem == "disabled (pod_resources_socket is empty)"
     with contextlib.closing(PodResources(socket, [RESOURCE, "example.com/absent"])) as client:
         async with answering(socket, Answers(3)):
             assert await client.allocatable() == Allocatable(
                 devices={RESOURCE: {"d0", "d1", "d2"}, "example.com/absent": set()}
             )
-
-
-async def test_empty_path_disables_the_query() -> None:
-    assert (await PodResources("", [RESOURCE]).allocatable()).problem == "disabled (pod_resources_socket is empty)"
 
 
 async def test_plugin_that_is_overridden_is_ready(

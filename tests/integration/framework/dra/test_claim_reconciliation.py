@@ -6,22 +6,22 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
-from aosp_plugin.framework.backend import ClaimParameters, ContainerEdits, Found
+from aosp_plugin.framework.backend import ContainerEdits
 from aosp_plugin.framework.conditions import CLAIMS_FAILING, CLAIMS_NOT_REPAIRED, CLAIMS_UNSERVED
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
 from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.metrics import Repaired
 from aosp_plugin.framework.timing import Timings
-from tests.claims import PATIENCE, TIMINGS, DirectoryBackend, Node, make_node, reference, refusal
-from tests.support import causes, reported, until
+from tests.claims import TIMINGS, DirectoryBackend, Node, make_node, reference, refusal
+from tests.support import PATIENCE, causes, reported, until
 
 FAST = TIMINGS._replace(claim_round=0.05, claim_ask=0.05, hang=0.5, recheck=0.05)
 """Frequent rounds."""
@@ -204,27 +204,6 @@ async def test_a_repair_for_a_claim_that_waits_is_repeated_if_it_fails(node: Nod
 # -- after the end of a process
 
 
-@pytest.mark.parametrize("damage", ["directory deleted", "empty", "truncated"])
-async def test_specs_that_are_lost_without_a_driver_are_written_again_by_the_next_one(node: Node, damage: str) -> None:
-    """They are in a tmpfs that other programs clean, and no kubelet asks again before a reboot."""
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-        await prepare(node, claims, "b", "phone2", "phone3")
-        before = dict(claims.prepared)
-    use(node, "phone1", "phone2", "phone3")
-    contents = {uid: node.spec(uid).read_bytes() for uid in ("a", "b")}
-    if damage == "directory deleted":
-        shutil.rmtree(node.cdi)
-    else:
-        for uid, content in contents.items():
-            node.spec(uid).write_bytes(b"" if damage == "empty" else content[:-9])
-    async with node.claims() as claims:
-        await claims.repair()
-        assert dict(claims.prepared) == before
-    assert {uid: node.spec(uid).read_bytes() for uid in ("a", "b")} == contents
-    assert in_use(node) == {"phone1", "phone2", "phone3"}
-
-
 async def test_the_device_and_the_spec_of_a_claim_whose_record_is_lost_stay(ended: Node) -> None:
     """No other claim can have the device: the scheduler has given it to this one."""
     shutil.rmtree(ended.state)
@@ -249,29 +228,43 @@ async def test_specs_follow_the_configured_directory(ended: Node) -> None:
         assert (moved.specs, ended.backend.mounted) == (set(), set())
 
 
-class NamedDevices(DirectoryBackend):
-    """Devices with CDI names of another program, for which the driver writes no spec."""
-
-    def prepare(
-        self, _found: Found, ids: Sequence[str], _parameters: Sequence[ClaimParameters]
-    ) -> Sequence[ContainerEdits]:
-        """Return the CDI name of each device."""
-        return [ContainerEdits(cdi_devices=[f"example.com/phone={device_id}"]) for device_id in ids]
-
-    def is_prepared(self, _found: Found, _ids: Sequence[str]) -> bool:
-        """Return True."""
-        return True
-
-
-async def test_a_claim_without_a_spec_follows_the_configured_directory(node: Node) -> None:
-    node = node._replace(backend=NamedDevices(node.backend.directory))
+async def test_a_claim_without_a_spec_follows_the_configured_directory(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its device has a CDI name of another program."""
+    edits = ContainerEdits(cdi_devices=["example.com/phone=phone1"])
+    monkeypatch.setattr(node.backend, "prepare", lambda *_: [edits])
     node.cdi.mkdir()
     async with node.claims() as claims:
         await prepare(node, claims, "a", "phone1")
-    moved = node._replace(cdi_name="etc-cdi")
-    async with moved.claims() as claims:
+    async with node._replace(cdi_name="etc-cdi").claims() as claims:
         await claims.repair()
         assert not causes(claims, CLAIMS_NOT_REPAIRED)
+
+
+async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(ended: Node) -> None:
+    """Such as on a full disk."""
+    moved = ended._replace(cdi_name="etc-cdi")
+    moved.cdi.touch()  # no directory
+    async with moved.claims() as claims:
+        await claims.repair()
+        assert ended.specs == {"a"}
+        moved.cdi.unlink()
+        await claims.unprepare(reference("a"), PATIENCE)
+        assert (ended.specs, ended.backend.mounted) == (set(), set())
+
+
+async def test_a_former_directory_that_is_not_accessible_is_reported_once(
+    ended: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended.cdi.rename(ended.root / "hidden")
+    moved = ended._replace(cdi_name="etc-cdi")
+    async with moved.claims() as claims:
+        for _ in range(2):
+            await claims.repair()
+    (warning,) = [record for record in caplog.records if "former CDI directory is not accessible" in record.message]
+    assert warning.__dict__["path"] == str(ended.spec("a"))
+    assert moved.specs == {"a"}
 
 
 async def test_a_container_may_have_what_its_device_was_before_a_link_led_elsewhere(node: Node) -> None:
@@ -290,31 +283,6 @@ async def test_a_container_may_have_what_its_device_was_before_a_link_led_elsewh
             (record,) = claims.prepared.values()
             assert claims._store.content(record).places == ("/binderfs/a", "/binderfs/b", "/dev/phone1")
             assert (node.specs, moved.specs) == (set(), {"a"})
-
-
-async def test_a_spec_that_could_not_be_moved_goes_with_its_claim(ended: Node) -> None:
-    """Such as on a full disk."""
-    moved = ended._replace(cdi_name="etc-cdi")
-    moved.cdi.touch()  # no directory
-    async with moved.claims() as claims:
-        await claims.repair()
-        assert ended.specs == {"a"}
-        moved.cdi.unlink()
-        await claims.unprepare(reference("a"), PATIENCE)
-        assert (ended.specs, ended.backend.mounted) == (set(), set())
-
-
-async def test_a_former_directory_that_is_not_accessible_is_reported(
-    ended: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    ended.cdi.rename(ended.root / "hidden")
-    moved = ended._replace(cdi_name="etc-cdi")
-    async with moved.claims() as claims:
-        await claims.repair()
-        await claims.repair()
-    (warning,) = [record for record in caplog.records if "former CDI directory is not accessible" in record.message]
-    assert warning.__dict__["path"] == str(ended.spec("a"))
-    assert moved.specs == {"a"}
 
 
 async def test_a_claim_whose_devices_are_in_a_former_directory_stays_until_that_is_configured_again(
@@ -343,13 +311,14 @@ async def test_a_claim_whose_devices_are_in_a_former_directory_stays_until_that_
 
 
 async def test_a_claim_of_a_former_configuration_that_is_gone_is_released_when_that_is_back(ended: Node) -> None:
+    """Until then, it is repaired no more often than the API server is asked."""
     ended.source.remove("a")
     moved = ended._replace(backend=DirectoryBackend(ended.root / "moved"))
-    async with reconciled(moved, FAST._replace(claim_round=0.5), gone=0.0) as claims:
+    async with reconciled(moved, gone=0.0) as claims:
         await until(lambda: "a" in claims.api.ended)
         with mock.patch.object(claims._host, "repair", wraps=claims._host.repair) as repair:
-            await asyncio.sleep(1.0)
-        assert repair.call_count < 10
+            await ended.source.requested("claim-a", ended.source.requests.count("claim-a") + 3)
+        assert repair.call_count <= 4
         assert ended.specs == {"a"}
     async with reconciled(ended, gone=0.0):
         await until(lambda: not ended.records)
@@ -418,22 +387,30 @@ async def damaged(ended: Node) -> Node:
 async def test_a_damaged_record_is_restored_from_the_api_server(
     damaged: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Its device need not be listed any more: the count was lowered meanwhile."""
     damaged.spec("a").unlink()
+    damaged.backend.ids = ["phone0", "phone2"]
     async with reconciled(damaged, IMPATIENT) as claims:
         await until(lambda: set(claims.prepared) == {"a", "b"})
         await until(lambda: not causes(claims, CLAIMS_FAILING))
-        text = await refusal(claims, damaged.source.add("c", "phone1"))
-        assert "is still prepared for claim default/claim-a" in text
+        assert claims.prepared["a"].ids == ("phone1",)
+        text = await refusal(claims, damaged.source.add("c", "phone2"))
+        assert "is still prepared for claim default/claim-b" in text
     assert (damaged.specs, in_use(damaged)) == ({"a", "b"}, {"phone1", "phone2"})
     (failed, *_) = [record for record in caplog.records if record.message.startswith("claim reconciliation failed")]
     assert f"the claim record {damaged.record('a')} is damaged" in failed.__dict__["error"]
 
 
 @pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
-async def test_a_damaged_record_holds_all_devices_until_the_api_server_answers(damaged: Node, fault: str) -> None:
+async def test_nothing_is_released_without_the_api_servers_word(damaged: Node, fault: str) -> None:
+    """Neither a claim that is gone, nor one with a damaged record, which may have any device."""
+    damaged.source.remove("b")
     fail(damaged, fault)
     async with reconciled(damaged, gone=0.0) as claims:
-        await damaged.source.requested("claim-a", 4)
+        for name in ("claim-a", "claim-b"):
+            await damaged.source.requested(name, 4)
+        assert set(claims.prepared) == {"b"}
+        assert in_use(damaged) == {"phone1", "phone2"}
         await claims.unprepare(reference("b"), PATIENCE)
         await claims.repair()
         assert f"{damaged.record('a')} is damaged" in causes(claims, CLAIMS_FAILING)
@@ -462,14 +439,6 @@ async def test_a_damaged_record_of_a_claim_that_has_ended_is_removed(damaged: No
         assert damaged.specs == {"b"}
 
 
-async def test_a_damaged_record_of_a_device_that_is_not_listed_any_more_is_restored(damaged: Node) -> None:
-    """The count was lowered meanwhile."""
-    damaged.backend.ids = ["phone0"]
-    async with reconciled(damaged) as claims:
-        await until(lambda: set(claims.prepared) == {"a", "b"})
-        assert claims.prepared["a"].ids == ("phone1",)
-
-
 # -- another driver with the same devices, as after a change of the resource's name
 
 
@@ -486,29 +455,28 @@ async def prepare_renamed(node: Node, claims: Claims, uid: str, *ids: str) -> No
     await claims.prepare(claim, PATIENCE)
 
 
-async def test_a_device_of_another_drivers_claim_is_neither_released_nor_given(node: Node, renamed: Node) -> None:
+async def test_a_device_of_another_drivers_claim_is_not_given_until_that_one_has_ended(
+    node: Node, renamed: Node
+) -> None:
+    """Nor is it released."""
     async with renamed.claims(timings=IMPATIENT) as claims:
         await claims.repair()
         await prepare_renamed(renamed, claims, "b", "phone2")
         with pytest.raises(ClaimError, match="phone1 is still prepared for claim default/claim-a"):
             await prepare_renamed(renamed, claims, "c", "phone1")
         await claims.repair()
-        assert in_use(node) == {"phone1"}
-        assert (node.records, renamed.records) == ({"a"}, {"b"})
-
-
-async def test_a_device_of_another_drivers_claim_is_free_when_that_one_has_ended(node: Node, renamed: Node) -> None:
+        assert (in_use(node), node.records, renamed.records) == ({"phone1"}, {"a"}, {"b"})
     async with node.claims() as former, renamed.claims() as claims:
         await claims.repair()
+        asked = renamed.source.requests.count("claim-a")
         waiting = asyncio.create_task(prepare_renamed(renamed, claims, "c", "phone1"))
-        await renamed.source.requested("claim-a")
-        assert node.backend.mounted == {"phone1"}
+        await renamed.source.requested("claim-a", asked + 1)
         await former.unprepare(reference("a"), PATIENCE)
         await waiting
         await former.repair()
         await claims.repair()
-        assert node.backend.mounted == {"phone1"}
-        assert (node.records, renamed.records) == (set(), {"c"})
+        assert node.backend.mounted == {"phone1", "phone2"}
+        assert (node.records, renamed.records) == (set(), {"b", "c"})
 
 
 async def test_a_damaged_record_of_another_driver_holds_what_is_prepared(node: Node, renamed: Node) -> None:
@@ -549,6 +517,7 @@ async def test_a_claim_that_is_gone_is_unprepared(node: Node, change: str) -> No
         await prepare(node, claims, "b", "phone2")
         end(node, change)
         await until(lambda: set(claims.prepared) == {"b"})
+        await until(lambda: not claims.api.gone)
         assert node.backend.mounted == {"phone2"}
         await until(lambda: node.repairs("claim") > 0)
 
@@ -561,25 +530,6 @@ async def test_a_claim_with_a_device_of_another_driver_as_well_is_needed(node: N
         await claims.prepare(claim, PATIENCE)
         await node.source.requested("claim-a", node.source.requests.count("claim-a") + 4)
         assert (set(claims.prepared), node.backend.mounted) == ({"a"}, {"phone1"})
-
-
-async def test_claims_that_are_gone_are_forgotten_when_they_are_released(node: Node) -> None:
-    async with reconciled(node) as claims:
-        for uid in map(str, range(5)):
-            await prepare(node, claims, uid, f"phone{uid}")
-        node.source.objects.clear()
-        await until(lambda: not claims.prepared)
-        await until(lambda: not claims.api.gone)
-
-
-@pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
-async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fault: str) -> None:
-    async with reconciled(node, gone=0.0) as claims:
-        await prepare(node, claims, "a", "phone1")
-        node.source.remove("a")
-        fail(node, fault)
-        await node.source.requested("claim-a", len(node.source.requests) + 4)
-        assert set(claims.prepared) == {"a"}
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
@@ -597,22 +547,3 @@ async def test_a_claim_that_was_gone_stays_if_it_is_prepared_again(node: Node, *
         await claims.repair()
         assert node.specs == {"a"}
         assert node.backend.mounted == {"phone1"}
-
-
-# -- two processes
-
-
-async def test_a_process_waits_until_the_one_that_has_the_claims_has_ended(node: Node) -> None:
-    async with node.claims() as new:
-        async with node.claims() as old:
-            await prepare(node, old, "a", "phone1")
-            await new.repair()
-            text = "another process serves phone.aosp.io"
-            assert text in causes(new, CLAIMS_FAILING)
-            assert text in await refusal(new, node.source.add("b", "phone2"))
-            assert (old.is_served_elsewhere, new.is_served_elsewhere) == (False, True)
-            use(node, "phone1")
-        await new.repair()
-        assert not causes(new, CLAIMS_FAILING)
-        assert not new.is_served_elsewhere
-        assert (set(new.prepared), in_use(node)) == ({"a"}, {"phone1"})

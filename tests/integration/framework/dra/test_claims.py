@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.protocol import NotFoundError
+from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.dra.api_claims import get_claim
 from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims
@@ -20,7 +19,6 @@ from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Thr
 from kubelet_standin.apiserver.faults import Fault
 from tests.claims import (
     DRIVER,
-    PATIENCE,
     TIMINGS,
     Node,
     claim_object,
@@ -34,7 +32,7 @@ from tests.claims import (
     unprepare,
 )
 from tests.static_credentials import StaticCredentials
-from tests.support import causes, counted
+from tests.support import PATIENCE, causes, counted
 
 
 @pytest.fixture
@@ -64,65 +62,47 @@ async def test_prepare_returns_the_devices_with_their_requests_and_cdi_names(nod
     assert set(claims.prepared) == {"a"}
 
 
-async def test_the_spec_has_the_edits_of_each_device(node: Node, claims: Claims) -> None:
-    """Only root can read them, as the parameters of the claim in its record."""
-    await prepared_devices(claims, node.source.add("a", "phone1", "phone2"))
-    spec = json.loads(node.spec("a").read_text())
-    assert (spec["kind"], spec["cdiVersion"]) == (f"{DRIVER}/claim", "0.5.0")
-    by_name = {device["name"]: device["containerEdits"] for device in spec["devices"]}
-    assert by_name["a-phone2"]["env"] == ["PHONE=phone2"]
-    assert by_name["a-phone2"]["mounts"][0]["containerPath"] == "/phones/phone2"
-    assert {path.stat().st_mode & 0o777 for path in (node.spec("a"), node.record("a"))} == {0o600}
-
-
-async def test_a_second_prepare_changes_no_device_and_writes_the_spec_again(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    first = await prepared_devices(claims, claim)
-    node.spec("a").unlink()
-    (node.backend.directory / "phone1" / "in-use").touch()
-    assert await prepared_devices(claims, claim) == first
-    assert node.specs == {"a"}
-    assert (node.backend.directory / "phone1" / "in-use").exists()
-
-
-async def test_a_prepared_claim_is_answered_without_the_api_server(node: Node) -> None:
+@pytest.mark.parametrize(
+    "error", [None, ApiUnavailableError(None, "away"), NotFoundError(None, "404 page not found", status=404)], ids=str
+)
+async def test_a_second_prepare_changes_no_device_and_writes_the_spec_again(
+    node: Node, error: Exception | None
+) -> None:
+    """Also without the API server, or if a proxy answers in its place. Only it says that the claim does not exist."""
     claim = node.source.add("a", "phone1")
     async with node.claims() as claims:
         first = await prepared_devices(claims, claim)
-    node.source.down = True
+    (node.backend.directory / "phone1" / "in-use").touch()
     async with node.claims(timings=TIMINGS._replace(claim_verify=0.05)) as claims:
         await claims.repair()
+        node.source.errors = [error] * 1000 if error else []
+        node.spec("a").unlink()
         assert await prepared_devices(claims, claim) == first
-
-
-async def test_a_prepared_claim_that_does_not_exist_any_more_is_refused(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    await prepared_devices(claims, claim)
-    node.source.remove("a")
-    assert "404 NotFound" in await refusal(claims, claim)
-    assert set(claims.prepared) == {"a"}
+        assert node.specs == {"a"}
+        assert (node.backend.directory / "phone1" / "in-use").exists()
+        node.source.errors.clear()
+        node.source.remove("a")
+        assert "404 NotFound" in await refusal(claims, claim)
+        assert set(claims.prepared) == {"a"}
 
 
 async def test_unprepare_removes_everything_without_the_claim_object(node: Node, claims: Claims) -> None:
+    """If it fails, the record stays, and it can be repeated."""
     await prepared_devices(claims, node.source.add("a", "phone1"))
     node.source.remove("a")
     node.source.down = True
-    assert await unprepare(claims, "a") == {"a": ""}
-    assert nothing_left(node, claims)
-
-
-async def test_unprepare_of_an_unknown_claim_succeeds(node: Node, claims: Claims) -> None:
-    assert await unprepare(claims, "unknown", "other") == {"unknown": "", "other": ""}
-
-
-async def test_a_failed_unprepare_keeps_the_record_and_can_be_repeated(node: Node, claims: Claims) -> None:
-    await prepared_devices(claims, node.source.add("a", "phone1"))
     node.backend.fail = {"unprepare"}
     assert "unprepare fails" in (await unprepare(claims, "a"))["a"]
     assert set(claims.prepared) == {"a"}
     node.backend.fail = set()
     assert await unprepare(claims, "a") == {"a": ""}
     assert nothing_left(node, claims)
+
+
+async def test_unprepare_of_an_unknown_claim_succeeds(claims: Claims) -> None:
+    """Also if its UID could be a path, which Prepare refuses."""
+    assert "UID '../x'" in await refusal(claims, reference("../x"))
+    assert await unprepare(claims, "unknown", "../x") == {"unknown": "", "../x": ""}
 
 
 # -- what is refused
@@ -158,13 +138,6 @@ async def test_a_claim_that_cannot_be_served_is_refused(
     assert nothing_left(node, claims)
 
 
-async def test_results_of_other_drivers_are_ignored(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    results = node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"]
-    results.append({"request": "gpu", "driver": "gpu.example.com", "pool": "p", "device": "phone2"})
-    assert [device.device_name for device in await prepared_devices(claims, claim)] == ["phone1"]
-
-
 async def test_what_a_claim_asks_for_in_vain_is_no_failure_of_the_node(node: Node, claims: Claims) -> None:
     """A tenant can write such claims as often as he likes, and must not raise the alert about failures."""
     asking = node.source.add("a", "phone1")
@@ -179,11 +152,6 @@ async def test_what_a_claim_asks_for_in_vain_is_no_failure_of_the_node(node: Nod
     node.source.down = True
     await refusal(claims, node.source.add("d", "phone2"), 0.1)
     assert counted(node.metrics, "claim_prepares_total", result="failed") == 1
-
-
-async def test_a_uid_that_could_be_a_path_is_refused(node: Node, claims: Claims) -> None:
-    assert "UID '../x'" in await refusal(claims, reference("../x"))
-    assert await unprepare(claims, "../x") == {"../x": ""}
 
 
 async def test_parameters_of_the_class_come_before_those_of_the_claim(node: Node, claims: Claims) -> None:
@@ -319,36 +287,18 @@ async def test_a_prepare_before_the_first_scan_waits_for_it(node: Node) -> None:
         assert [device.device_name for device in await task] == ["phone1"]
 
 
-async def test_a_404_that_is_not_the_api_servers_does_not_end_a_prepared_claim(node: Node, claims: Claims) -> None:
-    claim = node.source.add("a", "phone1")
-    first = await prepared_devices(claims, claim)
-    node.source.errors = [NotFoundError(None, "404 page not found", status=404)]
-    assert await prepared_devices(claims, claim) == first
-
-
-@contextlib.asynccontextmanager
-async def api_claims(node: Node, server: ApiServer) -> AsyncIterator[Claims]:
-    """Run claims with the client of an API server, which waits for an answer for a moment only."""
-    async with (
-        contextlib.aclosing(ApiClient(StaticCredentials(server.url), limits=ApiLimits(request=0.2))) as client,
-        node.claims(get_claim=partial(get_claim, client)) as claims,
-    ):
-        yield claims
-
-
-async def test_a_name_that_is_no_part_of_a_path_is_refused(node: Node) -> None:
-    async with ApiServer() as server, api_claims(node, server) as claims:
-        assert "not a valid name" in await refusal(claims, ClaimReference("default", "../secrets", "a"))
-
-
 @pytest.mark.parametrize(
     "fault", [Hang(), Garbage(), Cut(), Throttle(retry_after=0.01), Refuse(503), Refuse(401)], ids=repr
 )
-async def test_a_claim_is_prepared_when_the_api_server_has_recovered(node: Node, fault: Fault) -> None:
-    async with ApiServer() as server, api_claims(node, server) as claims:
-        body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": "claim-a"}}
-        created = server.objects.create(protocol.resource_claims("default"), body)
-        added = server.faults.add(fault, verb="get", resource="resourceclaims", times=2)
-        claim = ClaimReference("default", "claim-a", created["metadata"]["uid"])
+async def test_a_claim_is_prepared_when_the_api_server_has_recovered(
+    node: Node, api_server: ApiServer, fault: Fault
+) -> None:
+    """The client waits for an answer for a moment only."""
+    body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": "claim-a"}}
+    created = api_server.objects.create(protocol.resource_claims("default"), body)
+    added = api_server.faults.add(fault, verb="get", resource="resourceclaims", times=2)
+    claim = ClaimReference("default", "claim-a", created["metadata"]["uid"])
+    client = ApiClient(StaticCredentials(api_server.url), limits=ApiLimits(request=0.2))
+    async with contextlib.aclosing(client), node.claims(get_claim=partial(get_claim, client)) as claims:
         assert [device.device_name for device in await prepared_devices(claims, claim)] == ["phone1"]
-        assert added.hits == 2
+    assert added.hits == 2

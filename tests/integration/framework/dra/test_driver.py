@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings
-from kubelet_standin import ClaimsError, DraPod, Kubelet, KubeletVersion
-from tests.backends import binder_backend
+from kubelet_standin import ClaimsError, DraPod, KubeletVersion
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_drivers import HASTY
 from tests.dra_node import DraNode
-from tests.support import IN_LIFE, PATIENCE, DeviceDirectory, fds, listed, run, unready, until
+from tests.support import PATIENCE, unready, until
 
 
 @pytest.fixture
@@ -34,8 +31,9 @@ async def driver(node: DraNode, backend: DirectoryBackend) -> AsyncIterator[DraD
 
 @pytest.mark.parametrize("kubelet_version", KubeletVersion)
 async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
-    node: DraNode, driver: DraDriver, backend: DirectoryBackend
+    node: DraNode, driver: DraDriver, backend: DirectoryBackend, kubelet_version: KubeletVersion
 ) -> None:
+    """It is told when the device turns unhealthy, and the device gets a taint."""
     assert node.devices == ["phone0", "phone1", "phone2", "phone3"]
     claim = node.create_claim("a", ["phone2"])
     pod = DraPod("game", (claim,))
@@ -43,6 +41,12 @@ async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
     assert node.kubelet.cdi_devices(pod) == (f"{DRIVER}/claim={claim.uid}-phone2",)
     assert backend.mounted == {"phone2"}
     assert driver.driver.claims == 1
+    backend.reasons["phone2"] = "missing"
+    driver.rescan()
+    (device,) = node.kubelet.devices(pod)
+    if kubelet_version.watches_health:
+        await node.kubelet.wait_for(lambda k: k.health(DRIVER, device.pool, device.device).health == "Unhealthy")
+    await node.server.wait_for(lambda _: node.has_taints)
     await node.kubelet.unprepare(pod)
     assert (backend.mounted, node.specs) == (set(), [])
 
@@ -110,29 +114,11 @@ async def test_devices_are_kept_current_while_the_kubelet_is_away(node: DraNode,
         await until(lambda: not driver.registered)
         backend.reasons["phone1"] = "missing"
         driver.rescan()
-        await node.server.wait_for(
-            lambda _: any(each.get("taints") for slice_ in node.slices for each in slice_["spec"]["devices"])
-        )
+        await node.server.wait_for(lambda _: node.has_taints)
         assert node.devices == published
         await node.kubelet.start()
         await node.ready(driver)
         await until(lambda: node.devices == published)
-
-
-async def test_a_device_that_turns_unhealthy_gets_a_taint_and_its_pod_is_informed(
-    node: DraNode, driver: DraDriver, backend: DirectoryBackend
-) -> None:
-    pod = DraPod("game", (node.create_claim("a", ["phone1"]),))
-    await node.kubelet.prepare(pod)
-    backend.reasons["phone1"] = "missing"
-    driver.rescan()
-    device = node.kubelet.devices(pod)[0]
-    await node.kubelet.wait_for(
-        lambda kubelet: kubelet.health(DRIVER, device.pool, device.device).health == "Unhealthy"
-    )
-    await node.server.wait_for(
-        lambda _: any(each.get("taints") for slice_ in node.slices for each in slice_["spec"]["devices"])
-    )
 
 
 async def test_while_devices_are_withheld_only_prepared_claims_are_prepared(
@@ -165,24 +151,3 @@ async def test_a_second_process_of_a_driver_is_registered_when_the_first_one_has
         assert waiting.driver.claims == 1
         await node.kubelet.unprepare(pod)
         assert backend.mounted == set()
-
-
-async def test_all_servers_of_a_process_share_one_inotify_instance(
-    node: DraNode, backend: DirectoryBackend, kubelet_dir: str, device_directory: DeviceDirectory
-) -> None:
-    before = fds()["anon_inode:inotify"]
-    device_directory.add(0)
-    resources = [f"example.com/{name}" for name in "abc"]
-    async with contextlib.AsyncExitStack() as stack:
-        driver = await stack.enter_async_context(node.running(backend))
-        kubelet = await stack.enter_async_context(Kubelet(kubelet_dir))
-        for resource in resources:
-            files = driver._scan_loop.files
-            plugin = DevicePlugin(
-                binder_backend(device_directory.directory, resource_name=resource).backend,
-                kubelet_dir=kubelet_dir,
-                runtime=Runtime(files=files, timings=IN_LIFE),
-            )
-            await stack.enter_async_context(run(plugin))
-            await listed(kubelet, 1, resource)
-        assert fds()["anon_inode:inotify"] - before == 1

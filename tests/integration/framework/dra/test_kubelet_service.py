@@ -48,10 +48,17 @@ async def problem(driver: Driver, text: str) -> None:
 
 @pytest.mark.parametrize("version", KubeletVersion)
 async def test_driver_registers_with_each_version(registry: str, version: KubeletVersion) -> None:
-    """Kubelets use v1, and the newest health service that they know."""
+    """Kubelets use v1, and the newest health service that they know.
+
+    When a kubelet sees the socket, the server answers, and only root may connect.
+    """
     os.mkdir(registry)
-    async with running_driver(registry) as driver, kubelet_at(registry, version) as kubelet:
+    async with kubelet_at(registry, version) as kubelet, running_driver(registry) as driver:
         await connected(kubelet, driver)
+        assert [each.outcome for each in kubelet.registrations] == ["ok"]
+        mode = os.stat(f"{registry}/{driver.service.endpoint}").st_mode
+        assert (stat.S_ISSOCK(mode), mode & (stat.S_IRWXG | stat.S_IRWXO)) == (True, 0)
+        assert os.listdir(registry) == [driver.service.endpoint]
         (view,) = kubelet.drivers[DRIVER]
         assert view.service == "v1.DRAPlugin"
         assert view.health_service == ("v1" if version is KubeletVersion.V1_37 else "v1alpha1") + ".DRAResourceHealth"
@@ -67,47 +74,20 @@ async def test_driver_registers_with_each_version(registry: str, version: Kubele
     assert counted(driver.metrics, "registrations_total", result="ok") == 1
 
 
-async def test_driver_waits_for_the_directory(registry: str) -> None:
-    """A node may get its kubelet after its driver."""
+async def test_driver_registers_again_with_each_restarted_kubelet(registry: str) -> None:
+    """On the same socket. Each time, the driver learns that the kubelet was restarted. A node may get it later."""
     async with running_driver(registry) as driver:
         await problem(driver, f"waiting for kubelet: there is no {registry}")
         async with kubelet_at(registry) as kubelet:
             await connected(kubelet, driver)
-
-
-async def test_socket_appears_complete_and_for_the_kubelet_alone(registry: str) -> None:
-    """When the kubelet sees it, the server answers, and only root may connect."""
-    os.mkdir(registry)
-    async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
-        await connected(kubelet, driver)
-        assert [each.outcome for each in kubelet.registrations] == ["ok"]
-        mode = os.stat(f"{registry}/{driver.service.endpoint}").st_mode
-        assert (stat.S_ISSOCK(mode), mode & (stat.S_IRWXG | stat.S_IRWXO)) == (True, 0)
-        assert os.listdir(registry) == [driver.service.endpoint]
-
-
-async def test_driver_registers_again_with_each_restarted_kubelet(registry: str) -> None:
-    """On the same socket. Each time, the driver learns that the kubelet was restarted."""
-    async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
-        await connected(kubelet, driver)
-        endpoint = driver.service.endpoint
-        for _ in range(3):
-            driver.service.restarted.clear()
-            await kubelet.restart()
-            assert await wait_any(driver.service.restarted, timeout=PATIENCE)
-            await connected(kubelet, driver)
-        assert driver.service.endpoint == endpoint
-        assert counted(driver.metrics, "registrations_total", result="ok") == 4
-
-
-async def test_socket_that_the_kubelet_did_not_notice_is_replaced(registry: str) -> None:
-    async with kubelet_at(registry) as kubelet:
-        kubelet.faults.miss_sockets = True
-        async with running_driver(registry, timings=HASTY) as driver:
-            await problem(driver, "waiting for kubelet: it has not registered the driver's socket")
-            kubelet.faults.miss_sockets = False
-            await connected(kubelet, driver)
-            assert os.listdir(registry) == [driver.service.endpoint]
+            endpoint = driver.service.endpoint
+            for _ in range(3):
+                driver.service.restarted.clear()
+                await kubelet.restart()
+                assert await wait_any(driver.service.restarted, timeout=PATIENCE)
+                await connected(kubelet, driver)
+            assert driver.service.endpoint == endpoint
+            assert counted(driver.metrics, "registrations_total", result="ok") == 4
 
 
 async def test_refusal_is_a_problem_until_the_kubelet_accepts(registry: str) -> None:

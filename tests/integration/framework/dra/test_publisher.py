@@ -17,7 +17,6 @@ from kubelet_standin.apiserver import ApiServer, Hang, Refuse
 from tests.slices import (
     DRIVER,
     NODE,
-    NODE_PATH,
     SLICES,
     Publishing,
     phones,
@@ -40,18 +39,6 @@ async def at_rest(running: Publishing) -> None:
     await running.confirmed()
 
 
-async def test_devices_are_published_with_the_node_as_owner(server: ApiServer) -> None:
-    async with publishing(server, phones(70)) as running:
-        uid = server.objects.get(NODE_PATH)["metadata"]["uid"]
-        slices = running.slices()
-    assert [each["metadata"]["name"] for each in slices] == [slice_name(0), slice_name(1)]
-    assert [len(each["spec"]["devices"]) for each in slices] == [64, 6]
-    for each in slices:
-        (owner,) = each["metadata"]["ownerReferences"]
-        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, uid)
-    assert counted(running.metrics, "slices_wanted") == counted(running.metrics, "slices_confirmed") == 2
-
-
 async def test_number_of_slices_stays_while_they_are_computed(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,19 +55,10 @@ async def test_number_of_slices_stays_while_they_are_computed(
         assert set(seen) == {2}
 
 
-async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> None:
-    async with publishing(server) as running:
-        await server.wait_for(lambda s: s.open_watches)
-        lists = server.count("list", "resourceslices")
-        running.publisher.check()
-        await server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
-        assert not running.slices()
-        assert not running.publisher.confirmed
-        assert causes(running.publisher) == "the API server has not confirmed all ResourceSlices yet"
-
-
 async def test_at_rest_nothing_is_written_whatever_reason_there_is_to_look(server: ApiServer) -> None:
+    """Of a change, only the slice of the device is. At the end, all stay."""
     async with publishing(server, phones(70, phone1="missing")) as running:
+        assert counted(running.metrics, "slices_wanted") == counted(running.metrics, "slices_confirmed") == 2
         before = running.slices()
         running.inventory.republish()
         running.inventory.publish(Found(phones(70, phone1="missing")))
@@ -91,15 +69,13 @@ async def test_at_rest_nothing_is_written_whatever_reason_there_is_to_look(serve
         await server.wait_for(lambda s: s.open_watches)
         await at_rest(running)
         assert running.slices() == before  # with their versions: asking about taints writes nothing
-
-
-async def test_only_the_slice_of_a_device_that_changes_is_written(server: ApiServer) -> None:
-    async with publishing(server, phones(200)) as running:
-        versions = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in running.slices()}
-        await running.published(phones(200, phone70="missing"))
-        after = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in running.slices()}
-        assert {name for name in after if after[name] != versions[name]} == {slice_name(1)}
+        await running.published(phones(70, phone1="missing", phone65="missing"))
+        assert [each["metadata"]["resourceVersion"] for each in before if each in running.slices()] == [
+            before[0]["metadata"]["resourceVersion"]
+        ]
         assert server.count("update", "resourceslices") == 1
+    assert len(running.slices()) == 2
+    assert server.count("delete") == server.count("deletecollection") == 0
 
 
 async def test_a_foreign_change_is_repaired(server: ApiServer) -> None:
@@ -127,18 +103,16 @@ def create_slice(
 
 
 async def test_obsolete_slices_are_deleted(server: ApiServer) -> None:
+    """One of another pool under a name of ours is replaced."""
     async with publishing(server, phones(200)) as running:
         await running.published(phones(10))
         assert [each["metadata"]["name"] for each in running.slices()] == [slice_name(0)]
         devices = running.slices()[0]["spec"]["devices"]
+    server.objects.delete(slice_path(0))
+    create_slice(server, slice_name(0), pool="another", devices=devices)
     create_slice(server, "of-an-earlier-version", pool="x", devices=devices)
     async with publishing(server, phones(10)) as running:
         await server.wait_for(lambda _: [each["metadata"]["name"] for each in running.slices()] == [slice_name(0)])
-
-
-async def test_a_slice_of_another_pool_under_our_name_is_replaced(server: ApiServer) -> None:
-    create_slice(server, slice_name(0), pool="another", devices=[{"name": "phone0"}])
-    async with publishing(server, phones(1)) as running:
         assert running.slices()[0]["spec"]["pool"]["name"] == f"{NODE}/00000"
 
 
@@ -146,31 +120,20 @@ async def test_a_slice_of_another_pool_under_our_name_is_replaced(server: ApiSer
 async def test_slices_have_other_names_if_one_of_others_has_the_name(
     server: ApiServer, foreign: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That one may neither be changed nor deleted. The pools keep their names, which are in claims."""
+    """That one may neither be changed nor deleted. The pools keep their names, which are in claims.
+
+    So has the question about taints, without which unhealthy devices would be omitted.
+    """
     created = create_slice(server, slice_name(1), **foreign)
-    async with publishing(server, phones(70)) as running:
+    create_slice(server, f"probe-{DRIVER}-{NODE}", **foreign)
+    async with publishing(server, phones(70, phone1="missing")) as running:
+        await server.wait_for(lambda _: running.taints().get("phone1") == ["missing"])
         assert [each["spec"]["pool"]["name"] for each in running.slices()] == [f"{NODE}/00000", f"{NODE}/00001"]
         names = [each["metadata"]["name"] for each in running.slices()]
         assert [name.partition("x")[0] for name in names] == ["00000", "00001"]
         assert all(name.endswith(f"-{DRIVER}-{NODE}") and name.count("-", 0, 20) == 1 for name in names)
         assert server.objects.get(slice_path(1))["metadata"] == created
     assert "of another client has the name" in caplog.text
-
-
-async def test_taints_are_asked_for_under_another_name_if_others_have_it(server: ApiServer) -> None:
-    """Otherwise unhealthy devices would be omitted."""
-    create_slice(server, f"probe-{DRIVER}-{NODE}", node="attacker")
-    async with publishing(server, phones(2, phone1="missing")) as running:
-        await server.wait_for(lambda _: running.taints() == {"phone0": [], "phone1": ["missing"]})
-
-
-async def test_the_time_of_a_taint_is_no_difference(server: ApiServer) -> None:
-    async with publishing(server, phones(3, phone1="missing")) as running:
-        assert running.taints() == {"phone0": [], "phone1": ["missing"], "phone2": []}
-        time = "2026-01-01T00:00:00Z"
-        running.edit(0, lambda found: found["spec"]["devices"][1]["taints"][0].update(timeAdded=time))
-        await running.published(phones(4, phone1="missing"))
-        assert running.repairs() == {}
 
 
 async def test_whether_taints_are_kept_is_asked_once_and_only_where_a_device_is_unhealthy() -> None:
@@ -194,7 +157,16 @@ async def test_other_fields_that_the_server_drops_are_done_without() -> None:
 async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_they_are_published_again(
     server: ApiServer,
 ) -> None:
-    async with publishing(server, phones(70)) as running:
+    """Nothing is published before the first scan."""
+    async with publishing(server) as running:
+        await server.wait_for(lambda s: s.open_watches)
+        lists = server.count("list", "resourceslices")
+        running.publisher.check()
+        await server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
+        assert not running.slices()
+        assert not running.publisher.confirmed
+        assert causes(running.publisher) == "the API server has not confirmed all ResourceSlices yet"
+        await running.published(phones(70))
         running.publisher.withhold("the device plugin offers them on this node")
         await running.shown([])
         await server.wait_for(lambda _: len(running.slices()) == 1)
@@ -202,13 +174,6 @@ async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_th
         running.publisher.withhold("")
         await running.shown([device.id for device in phones(70)])
         await until(lambda: not reported(running.publisher))  # soon after the last answer
-
-
-async def test_at_the_end_the_slices_stay(server: ApiServer) -> None:
-    async with publishing(server, phones(2)) as running:
-        pass
-    assert len(running.slices()) == 1
-    assert server.count("delete") == server.count("deletecollection") == 0
 
 
 async def test_the_end_does_not_wait_for_the_api_server(server: ApiServer) -> None:
@@ -259,9 +224,6 @@ def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-# Conflicts
-
-
 async def test_an_update_that_meets_a_foreign_change_is_repeated(server: ApiServer) -> None:
     async with publishing(server, phones(1)) as running:
         hang = server.faults.add(Hang(), verb="update")
@@ -305,32 +267,35 @@ async def test_a_slice_that_is_invalid_is_logged_once_and_stops_no_other(
         await running.fine()
 
 
-async def test_a_missing_right_is_named_with_verb_and_resource_and_heals(
-    server: ApiServer, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("refusal", "verb", "text"),
+    [
+        (
+            Refuse(403, "Forbidden", "no"),
+            "create",
+            'the service account requires the verb create on resourceslices of API group "resource.k8s.io"',
+        ),
+        (
+            Refuse(404, "NotFound", "the server could not find the requested resource"),
+            "list",
+            "does not serve /apis/resource.k8s.io/v1, which requires Kubernetes 1.34 or newer",
+        ),
+    ],
+    ids=["right", "API"],
+)
+async def test_what_is_missing_is_named_and_logged_once(
+    server: ApiServer, caplog: pytest.LogCaptureFixture, refusal: Refuse, verb: str, text: str
 ) -> None:
-    refused = server.faults.add(Refuse(403, "Forbidden", "no"), verb="create", resource="resourceslices")
+    refused = server.faults.add(refusal, verb=verb, resource="resourceslices")
     async with publishing(server) as running:
         running.inventory.publish(Found(phones(130)))
-        await running.problem(
-            'the service account requires the verb create on resourceslices of API group "resource.k8s.io"'
-        )
-        await server.wait_for(lambda s: s.count("create") > 3)
-        assert "and 2 more errors" in causes(running.publisher)
+        await running.problem(text)
+        await server.wait_for(lambda s: s.count(verb) > 3)
+        assert ("and 2 more errors" in causes(running.publisher)) == (verb == "create")
         assert problems(caplog) == ["DRA driver has a problem"]
         refused.remove()
         await running.confirmed()
         await running.fine()
-
-
-async def test_a_cluster_without_the_api_is_named_as_too_old(server: ApiServer) -> None:
-    missing = server.faults.add(
-        Refuse(404, "NotFound", "the server could not find the requested resource"), verb="list"
-    )
-    async with publishing(server) as running:
-        running.inventory.publish(Found(phones(1)))
-        await running.problem("does not serve /apis/resource.k8s.io/v1, which requires Kubernetes 1.34 or newer")
-        missing.remove()
-        await running.confirmed()
 
 
 # Connections

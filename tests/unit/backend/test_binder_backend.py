@@ -14,7 +14,7 @@ from aosp_plugin.binder.devices.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import BinderfsError, NotPermittedError
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.config.keys import NamedSets, NumberedSets
+from aosp_plugin.config.keys import NumberedSets
 from aosp_plugin.framework.backend import DeviceList, DeviceNode
 from aosp_plugin.framework.errors import BackendError, UnhealthyDeviceError, UnknownDeviceError
 from tests.backends import Served, binder_backend
@@ -85,25 +85,6 @@ def test_device_that_some_users_cannot_open_is_healthy_and_reported(
     ]
 
 
-@needs_root
-def test_phone_of_the_devices_with_android_names(dev: Path) -> None:
-    """As docs/hosts.md describes: the links of one directory make them a set."""
-    create_nodes(dev, "binder", "hwbinder", "vndbinder")
-    phone = dev / "phones/phone0"
-    phone.mkdir(parents=True)
-    for name in ("binder", "hwbinder", "vndbinder"):
-        (phone / name).symlink_to(dev / name)
-    paths = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
-    sets = NamedSets(names=("binder", "hwbinder", "vndbinder"))
-    backend = binder_backend(
-        dev / "phones", verify=Verify.CHAR, sets=sets, container_paths=paths, visible_devices_env="", shared_mounts=()
-    )
-    assert backend.scan() == {"phone0": ""}
-    edits = backend.allocate(["phone0"])
-    assert [mount.container_path for mount in edits.mounts] == [*paths]
-    assert [node.container_path for node in edits.devices] == [f"/dev/phone0/{path[5:]}" for path in paths]
-
-
 def refuse(_self: Host, _directory: str) -> list[str]:
     raise PermissionError(13, "Permission denied")
 
@@ -126,36 +107,20 @@ def test_a_second_name_of_a_binder_device_is_no_device(dev: Path, monkeypatch: p
         assert backend.scan() == {f"aosp_binder{number}": "" for number in range(3)}
 
 
-def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
-    dev: Path, tmp_path: Path, other_file_system: Path, clock: Clock
-) -> None:
-    """For example, the binderfs was mounted again while containers have devices of the old one."""
-    link(dev / "aosp_binder1", tmp_path / "a")
-    backend = binder_backend(dev, clock=clock)
-    assert backend.scan() == {"aosp_binder1": ""}
-    link(dev / "aosp_binder1", other_file_system / "a")
-    assert backend.scan() == {"aosp_binder1": "replaced"}
-    with pytest.raises(UnhealthyDeviceError, match="device 'aosp_binder1' is unhealthy: replaced"):
-        backend.allocate(["aosp_binder1"])
-    assert backend.found.directories == {str(dev), str(other_file_system)}
-    assert backend.due() == TTL
-    clock.now += TTL
-    backend.scan()
-    assert [device.reason for device in backend.found.devices] == [""]
-
-
 def test_reset_is_applied_by_the_first_scan_that_succeeds(
-    dev: Path, tmp_path: Path, other_file_system: Path, monkeypatch: pytest.MonkeyPatch
+    dev: Path, tmp_path: Path, other_file_system: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts replaced devices and drops missing ones. A scan that fails changes nothing."""
+    """It accepts replaced devices, such as those of a binderfs that was mounted again, and drops missing ones."""
     link(dev / "aosp_binder1", tmp_path / "a")
     create(dev, 2)
-    backend = binder_backend(dev)
+    backend = binder_backend(dev, clock=clock)
     backend.scan()
     link(dev / "aosp_binder1", other_file_system / "a")
     (dev / "aosp_binder2").unlink()
     before = {"aosp_binder1": "replaced", "aosp_binder2": "missing"}
     assert backend.scan() == before
+    assert backend.found.directories == {str(dev), str(other_file_system)}
+    assert backend.due() == TTL
     backend.reset()
     with monkeypatch.context() as patch:
         patch.setattr(Host, "listdir", refuse)
@@ -165,15 +130,6 @@ def test_reset_is_applied_by_the_first_scan_that_succeeds(
     assert backend.scan() == {"aosp_binder1": ""}
     link(dev / "aosp_binder1", tmp_path / "a")
     assert backend.scan() == {"aosp_binder1": "replaced"}
-
-
-@needs_root
-def test_reset_during_a_scan_is_for_the_next_one(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scan may have read the devices before."""
-    create(dev, 1)
-    backend = binder_backend(dev)
-    backend.scan()
-    (dev / "aosp_binder1").unlink()
     read = Host.driver
 
     def reset_and_read(host: Host) -> Driver:
@@ -182,8 +138,8 @@ def test_reset_during_a_scan_is_for_the_next_one(dev: Path, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "driver", reset_and_read)
-        assert backend.scan() == {"aosp_binder1": "missing"}
-    assert backend.scan() == {}
+        assert backend.scan() == {"aosp_binder1": "replaced"}, "the scan may have read the devices before"
+    assert backend.scan() == {"aosp_binder1": ""}
 
 
 @pytest.mark.parametrize("create_file", [os.mkdir, Path.touch, os.mkfifo], ids=["directory", "file", "fifo"])

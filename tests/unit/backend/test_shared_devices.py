@@ -76,27 +76,23 @@ def others(backend: Served, *ids: str) -> list[str]:
 # -- shared devices
 
 
-def test_container_gets_all_devices_that_match_a_pattern(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """In natural order, each once, at the host's path; one that has another path in the container, there as well."""
+def test_container_gets_all_devices_that_match_a_pattern(
+    device_directory: DeviceDirectory, dri: Dri, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In natural order, each once, at the host's path; one that has another path in the container, there as well.
+
+    None gets one whose name is no text, as a phone with CAP_MKNOD can make it in a devtmpfs: with its path, no answer
+    to the kubelet could be encoded.
+    """
     dri.add(9, 10)
+    strange = os.path.join(os.fsencode(dri.directory), b"renderD\xff")
+    os.symlink(os.path.realpath(dri.path(9)), strange)
     shared = (SharedDevice(path=dri.path(10)), dri.pattern, f"{dri.path(9)}:/dev/gpu")
     backend = phones(device_directory, 1, shared_devices=shared)
     backend.scan()
     paths = [(path, path) for path in (dri.path(10), dri.path(9))] + [(dri.path(9), "/dev/gpu")]
     nodes = [DeviceNode(host_path, path) for host_path, path in paths]
     assert backend.allocate(["aosp_binder0"]).devices[1:] == nodes
-
-
-def test_device_whose_name_is_no_text_is_passed_to_no_container(
-    device_directory: DeviceDirectory, dri: Dri, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A phone with CAP_MKNOD can make one in a devtmpfs; with its path, no answer to the kubelet could be encoded."""
-    dri.add(1)
-    strange = os.path.join(os.fsencode(dri.directory), b"renderD\xff")
-    os.symlink(os.path.realpath(dri.path(1)), strange)
-    backend = phones(device_directory, 1, shared_devices=(dri.pattern,))
-    backend.scan()
-    assert others(backend, "aosp_binder0") == [dri.path(1)]
     (warning,) = [vars(record) for record in caplog.records if "not passed to containers" in record.msg]
     assert warning["path"] == ascii(os.fsdecode(strange))
 
@@ -128,21 +124,19 @@ def test_missing_required_device_makes_every_device_unhealthy(
 # -- spread devices
 
 
-def test_each_device_has_one_of_the_spread_devices_by_its_number(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """A container with several devices gets that of each."""
-    dri.add(128, 129, 130)
+def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDirectory, dri: Dri) -> None:
+    """No other device moves, until SIGHUP or a restart spreads all over those that exist.
+
+    A container with several devices gets the spread device of each.
+    """
     backend = phones(device_directory, 6, spread_devices=(dri.pattern,))
-    backend.scan()
-    assert [others(backend, name) for name in names(range(6))] == [[dri.path(128 + n % 3)] for n in range(6)]
+    assert set(backend.scan().values()) == {"requirement-missing"}
+    assert backend.found.devices[0].detail == f"requirement-missing: {dri.pattern}"
+    assert backend.found.by_spread_device == {}
+    dri.add(128, 129, 130)
+    assert set(backend.scan().values()) == {""}
     assert others(backend, *names([1, 2, 4])) == [dri.path(129), dri.path(130)]
     assert backend.found.by_spread_device == {dri.path(128 + n): names([n, n + 3]) for n in range(3)}
-
-
-def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """No other device moves, until SIGHUP or a restart spreads all over those that exist."""
-    dri.add(128, 129, 130)
-    backend = phones(device_directory, 6, spread_devices=(dri.pattern,))
-    backend.scan()
     dri.remove(129)
     assert backend.scan() == {
         name: "requirement-missing" if n % 3 == 1 else "" for n, name in enumerate(names(range(6)))
@@ -160,15 +154,6 @@ def test_lost_spread_device_concerns_its_devices_only(device_directory: DeviceDi
     dri.add(129)
     assert set(backend.scan().values()) == {""}
     assert others(backend, "aosp_binder1") == [dri.path(129)], "another one is known now"
-
-
-def test_devices_are_unhealthy_while_no_spread_device_is_known(device_directory: DeviceDirectory, dri: Dri) -> None:
-    backend = phones(device_directory, 2, spread_devices=(dri.pattern,))
-    assert set(backend.scan().values()) == {"requirement-missing"}
-    assert backend.found.devices[0].detail == f"requirement-missing: {dri.pattern}"
-    assert backend.found.by_spread_device == {}
-    dri.add(128)
-    assert set(backend.scan().values()) == {""}
 
 
 def test_devices_beyond_the_limit_of_their_spread_device_are_unhealthy(
@@ -242,7 +227,10 @@ PAIRS = [["card1", "renderD130"], ["card2", "renderD128"], ["card3", "renderD129
 def test_container_gets_card_and_render_node_of_one_gpu(
     device_directory: DeviceDirectory, gpus: Gpus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By their hardware in sysfs. The card of a BMC has no render node, and no container gets it."""
+    """By their hardware in sysfs. The card of a BMC has no render node, and no container gets it.
+
+    A GPU that is lost, wholly or in part, concerns its devices only. After a restart or SIGHUP the others are spread.
+    """
     caplog.set_level(logging.INFO)
     backend = phones(device_directory, 6, spread_devices=gpus.items())
     assert set(backend.scan().values()) == {""}
@@ -250,17 +238,10 @@ def test_container_gets_card_and_render_node_of_one_gpu(
     assert backend.found.by_spread_device[f"{gpus.directory}/card2"] == names([1, 4])
     (record,) = [record for record in caplog.records if record.message == "spread devices changed"]
     assert vars(record)["unused"] == f"{gpus.directory}/card0"
-
-
-def test_lost_gpu_concerns_its_devices_only(device_directory: DeviceDirectory, gpus: Gpus) -> None:
-    """Wholly or in part. After a restart or SIGHUP the others are spread."""
-    backend = phones(device_directory, 6, spread_devices=gpus.items())
-    backend.scan()
-    gpus.remove("renderD128")
     lost = dict.fromkeys(names([1, 4]), "requirement-missing")
-    assert backend.scan() == {**dict.fromkeys(names(range(6)), ""), **lost}
-    gpus.remove("card2")
-    assert backend.scan() == {**dict.fromkeys(names(range(6)), ""), **lost}
+    for part in ("renderD128", "card2"):
+        gpus.remove(part)
+        assert backend.scan() == {**dict.fromkeys(names(range(6)), ""), **lost}
     assert backend.found.devices[1].detail.endswith(f"{gpus.directory}/card2, {gpus.directory}/renderD128")
     assert gpus.of(backend, 0, 2, 3, 5) == PAIRS[::2] * 2
     backend.reset()
@@ -279,31 +260,31 @@ def test_gpu_has_a_stable_path_and_a_variable(device_directory: DeviceDirectory,
         card, render_node = (f"{gpus.directory}/{name}" for name in pair)
         assert paths == [(card, card), (render_node, "/dev/dri/renderD128")]
         assert edits.environment["GPU_NODE"] == "/dev/dri/renderD128"
-
-
-def test_container_cannot_have_two_spread_devices_at_one_path(device_directory: DeviceDirectory, gpus: Gpus) -> None:
-    """It can have two devices with the same one, whose variable names it once."""
-    backend = phones(device_directory, 6, spread_devices=gpus.items(container_path="/dev/gpu", env="GPU")[1:])
-    backend.scan()
-    with pytest.raises(InvalidRequestError, match="would both be /dev/gpu"):
+    with pytest.raises(InvalidRequestError, match="would both be /dev/dri/renderD128"):
         backend.allocate(names([0, 1]))
-    assert backend.allocate(names([0, 3])).environment["GPU"] == "/dev/gpu"
 
 
-def test_variable_names_all_spread_devices_of_a_container(device_directory: DeviceDirectory, gpus: Gpus) -> None:
+def test_variable_names_each_spread_device_of_a_container_once(device_directory: DeviceDirectory, gpus: Gpus) -> None:
     backend = phones(device_directory, 6, spread_devices=gpus.items(env="GPU")[1:])
     backend.scan()
     paths = f"{gpus.directory}/renderD128,{gpus.directory}/renderD129"
     assert backend.allocate(names([0, 1, 3])).environment["GPU"] == paths
 
 
-def test_claim_has_the_path_and_the_variable_of_its_gpu(device_directory: DeviceDirectory, gpus: Gpus) -> None:
-    """Which the user of a claim cannot set otherwise."""
-    items = gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE")
-    backend = claimed(device_directory, 3, spread_devices=items)
+def test_claim_has_the_mount_and_the_gpu_of_its_device(
+    device_directory: DeviceDirectory, gpus: Gpus, streamer: Path
+) -> None:
+    """The user of a claim cannot set the variable otherwise."""
+    backend = claimed(
+        device_directory,
+        3,
+        spread_devices=gpus.items(container_path="/dev/dri/renderD128", env="GPU_NODE"),
+        shared_mounts=(f"{streamer}/{{number}}:/run/streamer",),
+    )
     (edits,) = backend.prepare(["aosp_binder1"])
     assert edits.devices[-1][:2] == ("/dev/urandom", "/dev/dri/renderD128")
     assert edits.environment["GPU_NODE"] == "/dev/dri/renderD128"
+    assert edits.mounts == [Mount(f"{streamer}/1", "/run/streamer", read_only=True)]
     content = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "environment": {"GPU_NODE": "x"}}
     with pytest.raises(InvalidRequestError, match="the variable GPU_NODE is not allowed"):
         backend.prepare(["aosp_binder0"], [ClaimParameters("claim", content)])
@@ -368,12 +349,6 @@ def test_mount_of_a_device_is_not_reached_by_a_link(
     assert logged == [f"{tmp_path}/link/1/input", f"{streamer}/2"]
 
 
-def test_claim_has_the_mount_of_its_device(device_directory: DeviceDirectory, streamer: Path) -> None:
-    backend = claimed(device_directory, 2, shared_mounts=(f"{streamer}/{{number}}:/run/streamer",))
-    (edits,) = backend.prepare(["aosp_binder1"])
-    assert edits.mounts == [Mount(f"{streamer}/1", "/run/streamer", read_only=True)]
-
-
 # -- slices
 
 
@@ -395,22 +370,16 @@ def test_container_gets_a_slice_of_its_own(device_directory: DeviceDirectory, dr
     assert others(backend, "aosp_binder1") == [dri.path(2), dri.path(3)]
 
 
-def test_claim_gets_a_slice_of_its_own(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """The claim of a device whose slice is not whole is not prepared."""
-    dri.add(*range(12))
-    backend = claimed(device_directory, 3, slice_devices=(SliceDevices(path=dri.pattern, count=6),))
-    (edits,) = backend.prepare(["aosp_binder1"])
-    assert [node.container_path for node in edits.devices] == ["/dev/aosp_binder1", *map(dri.path, range(6, 12))]
-    with pytest.raises(UnhealthyDeviceError, match=f"missing: {dri.path(12)}, .*{dri.path(15)} and 2 more"):
-        backend.prepare(["aosp_binder2"])
-
-
 def test_claim_gets_no_device_of_the_slice_of_another_one(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """Neither by its path, nor by another one that leads to the same device."""
+    """Neither by its path, nor by another one that leads to the same device. One without its whole slice has none."""
     dri.add(0)
     dri.add(1, device="/dev/zero")
     slices = (SliceDevices(path=dri.pattern, count=1),)
-    backend = claimed(device_directory, 2, slice_devices=slices)
+    backend = claimed(device_directory, 3, slice_devices=slices)
+    (edits,) = backend.prepare(["aosp_binder1"])
+    assert [node.container_path for node in edits.devices] == ["/dev/aosp_binder1", dri.path(1)]
+    with pytest.raises(UnhealthyDeviceError, match=f"missing: {dri.path(2)}"):
+        backend.prepare(["aosp_binder2"])
     alias = dri.directory / "alias"
     alias.symlink_to("/dev/zero")
     for path in (dri.path(1), str(alias)):
