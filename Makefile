@@ -96,7 +96,10 @@ test-bench: $(VENV)/.installed
 test-kubelet: test-%: $(VENV)/.installed
 	$(BIN)/python -m tests.e2e.$* $(if $(filter core,$(ITEMS)),-m core) $(PYTEST)
 
-test-deploy test-kernel test-apiserver test-cluster: test-%: $(VENV)/.installed
+test-kernel: $(VENV)/.installed
+	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS) $(PYTEST)
+
+test-deploy test-apiserver test-cluster: test-%: $(VENV)/.installed
 	$(BIN)/python -m tests.e2e.$* --items $(ITEMS) $(if $(KEEP),--keep)
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"
