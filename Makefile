@@ -99,7 +99,10 @@ test-kubelet: test-%: $(VENV)/.installed
 test-deploy: $(VENV)/.installed
 	$(BIN)/pytest -p no:randomly -v --timeout 3600 $(if $(filter core,$(ITEMS)),-m core) $(PYTEST) tests/e2e/deploy
 
-test-kernel test-apiserver test-cluster: test-%: $(VENV)/.installed
+test-kernel: $(VENV)/.installed
+	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS) $(PYTEST)
+
+test-apiserver test-cluster: test-%: $(VENV)/.installed
 	$(BIN)/python -m tests.e2e.$* --items $(ITEMS) $(if $(KEEP),--keep)
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"

@@ -4,26 +4,20 @@ The first process of the phone's container is ``android.sh``. Tools and tests ru
 another user. Without a device Android's tools exit with 0, and its tests are skipped: so lines and counts are compared.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aosp_plugin.binder.driver.host import has_selinux
 from tests.e2e.common.report import say
 from tests.e2e.kernel import tenants
 from tests.e2e.kernel.aosp_parts import VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
-from tests.e2e.kernel.tenants import CLIENT
+from tests.e2e.kernel.tenants import CLIENT, Phone
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.e2e.kernel.tenants import Phone
 
 SYSTEM, SHELL, APP = 1000, 2000, 10000
 """Users of Android, none of them root."""
@@ -47,13 +41,6 @@ class Outcome(NamedTuple):
     passed: int
     failed: frozenset[str] = frozenset()
     skipped: frozenset[str] = frozenset()
-
-    def __str__(self) -> str:
-        """Return the counts, and the tests that did not pass."""
-        names = [f"failed: {', '.join(sorted(self.failed))}"] if self.failed else []
-        names += [f"skipped: {', '.join(sorted(self.skipped))}"] if self.skipped else []
-        counts = f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
-        return "; ".join([counts, *names])
 
 
 FAILING: Final = {

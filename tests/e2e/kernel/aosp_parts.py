@@ -3,26 +3,20 @@
 Debian has their sources in a package that builds other programs; ``aosp/Makefile`` builds these, for glibc.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.common import roots, suites
 from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, command
 from tests.e2e.common.report import say
 from tests.e2e.common.suites import Suite
-from tests.e2e.kernel.architectures import AMD64
+from tests.e2e.kernel.architectures import AMD64, Architecture
 from tests.e2e.kernel.parts import HERE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.e2e.kernel.architectures import Architecture
 
 VERSIONS: Final = "versions"
 """The file that lists what the programs were made from."""

@@ -1,7 +1,5 @@
 """The architectures of guests: x86-64, which is this machine's own, and arm64 in software emulation."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 
@@ -19,7 +17,7 @@ class Architecture(NamedTuple):
     console: str
     """The terminal of the first serial line, for the kernel's messages."""
     results: str
-    """The terminal of the second one, for the results of the items."""
+    """The terminal of the second one, for what pytest prints."""
     results_options: tuple[str, ...]
     """QEMU's options for the second serial line."""
     packages: tuple[str, ...]

@@ -1,7 +1,5 @@
 """Mounts of binderfs by mount(2), as an administrator makes them."""
 
-from __future__ import annotations
-
 import os
 
 from aosp_plugin.binder.driver import binderfs

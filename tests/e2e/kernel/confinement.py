@@ -4,22 +4,16 @@ The program ``confinement`` prints both, from containerd's Go module. With ``--c
 environment. Otherwise no container is confined but by the seccomp profile for phones.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from tests.e2e.common import oci
-from tests.e2e.kernel.world import PROJECT
+from tests.e2e.kernel.world import PROJECT, variable
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-PROGRAM: Final = "E2E_CONFINEMENT"
-"""The environment variable with the program's path."""
 DEFAULT_PROFILE: Final = "cri-containerd.apparmor.d"
 """containerd's name for it (internal/cri/sputil/securityprofile_linux.go ``appArmorDefaultProfileName``)."""
 PHONE_PROFILE: Final = "aosp-phone"
@@ -27,7 +21,8 @@ PHONE_PROFILE: Final = "aosp-phone"
 PHONE_FILTER: Final = PROJECT / "deploy/seccomp/aosp-phone.json"
 """The seccomp profile for phones."""
 
-CONFINED: Final = PROGRAM in os.environ
+VARIABLE: Final = variable("confinement")
+CONFINED: Final = VARIABLE in os.environ
 """Whether the containers of this guest are confined."""
 
 
@@ -56,5 +51,5 @@ def of_phone() -> oci.Confinement:
 
 
 def _print(*arguments: str) -> str:
-    command: Sequence[str] = (os.environ[PROGRAM], *arguments)
+    command: Sequence[str] = (os.environ[VARIABLE], *arguments)
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout

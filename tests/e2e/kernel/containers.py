@@ -1,31 +1,29 @@
 """In the guest: create a container from an allocation, run it with a real runtime, and try operations in it."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Required, TypedDict, Unpack
+from pathlib import Path
+from typing import Final, TypedDict, Unpack
 
+from kubelet_standin import ContainerAllocation
 from tests.e2e.common import oci
 from tests.e2e.kernel import confinement
 from tests.e2e.kernel.operations import compare, words
-from tests.e2e.kernel.world import DIRECTORY
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from kubelet_standin import ContainerAllocation
+from tests.e2e.kernel.world import DIRECTORY, part, until
 
 RUNTIMES: Final = ("runc", "crun")
 HOST_ID: Final = 100_000
 """The user ID on the host of root in a container with a user namespace."""
 PREFIX: Final = "e2e"
 """How the names of the scopes of containers begin."""
+
+HOLDING: Final = {"create /up": "ok", "await /go": "ok"}
+"""The operations of a container that stays until :meth:`Running.end`."""
 
 _numbers = itertools.count()
 
@@ -44,12 +42,14 @@ class Running:
         """The unit of a container whose cgroup systemd makes."""
         return f"{PREFIX}-{self.bundle.name}.scope"
 
-    def release(self) -> None:
-        """Create the file that the operation ``await /go`` waits for."""
-        (self.bundle / "rootfs/go").touch()
+    async def is_up(self) -> None:
+        """Wait until the process has done the operation ``create /up``, or has ended."""
+        up = self.bundle / "rootfs/up"
+        await until(lambda: up.exists() or self.process.returncode is not None, f"{self.bundle.name} runs")
 
     async def end(self) -> None:
-        """Wait for the end of the process, and check the results of the operations."""
+        """Let the operation ``await /go`` end, wait for the end of the process, and check the results of all."""
+        (self.bundle / "rootfs/go").touch()
         out, err = await self.process.communicate()
         assert self.process.returncode == 0, f"{self.runtime} ended with {self.process.returncode}: {err!r} {out!r}"
         compare(self.expected, out.decode())
@@ -59,7 +59,6 @@ class Running:
 class Options(TypedDict, total=False):
     """What a container may have besides."""
 
-    probe: Required[Path]
     first_host_id: int
     capabilities: Sequence[str]
     profile: str
@@ -77,7 +76,7 @@ async def start(
     bundle = DIRECTORY / f"container-{next(_numbers)}"
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
-    shutil.copy(options["probe"], bundle / "rootfs/probe")
+    shutil.copy(part("probe"), bundle / "rootfs/probe")
     systemd = options.get("systemd", False)
     first_host_id, capabilities = options.get("first_host_id"), tuple(options.get("capabilities", oci.CAPABILITIES))
     spec = oci.spec(

@@ -1,25 +1,21 @@
-"""The file tree of a guest of another architecture: Debian's user space, with the plugin's locked wheels.
+"""The file tree of a guest of another architecture: Debian's user space, with the locked wheels of plugin and tests.
 
 The packages are unpacked, not installed, so that nothing of the other architecture runs on this machine.
 """
 
-from __future__ import annotations
-
+import re
 import shutil
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.common import cache, roots
 from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import command
 from tests.e2e.common.report import say
 from tests.e2e.common.suites import Suite
+from tests.e2e.kernel.architectures import Architecture
 from tests.e2e.kernel.parts import PROJECT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.kernel.architectures import Architecture
 
 PYTHON: Final = "/usr/bin/python3"
 _SUITE: Final = "bookworm"
@@ -31,7 +27,9 @@ _PACKAGES: Final = (
     *("busybox-static", "crun", "kmod", "libstdc++6", "mount", "procps", "python3", "runc"),
     *("strace", "util-linux"),
 )
-_LOCK: Final = PROJECT / "requirements.txt"
+_TESTS: Final = (
+    *("greenlet", "iniconfig", "packaging", "pluggy", "pygments", "pytest", "pytest-asyncio", "pytest-timeout"),
+)
 _LIBRARY: Final = f"usr/lib/python{_VERSION}"
 _WHEELS: Final = f"usr/local/lib/python{_VERSION}/dist-packages"
 SHARED: Final = (PROJECT, cache.root())
@@ -41,7 +39,7 @@ _ROOT: Final = "root:x:0:0:root:/root:/bin/sh\n"
 
 def tree(architecture: Architecture) -> Path:
     """Return the root directory, which QEMU shares with the guest read-only. Raises MissingError."""
-    name = f"tree-{architecture.debian}-{key([_SUITE, *_PACKAGES, _LOCK])}"
+    name = f"tree-{architecture.debian}-{key([_SUITE, *_PACKAGES, _locked()])}"
     return cached(name, lambda directory: _build(architecture, directory)) / "root"
 
 
@@ -53,9 +51,17 @@ def _build(architecture: Architecture, directory: Path) -> None:
     tags = [f"--platform={platform}_{architecture.machine}" for platform in _PLATFORMS]
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:")
     target = ("--python-version", _VERSION, *tags, "--target", str(root / _WHEELS))
-    command(*pip, *target, "--require-hashes", "--requirement", str(_LOCK), seconds=1800)
+    (directory / "lock").write_text(_locked())
+    command(*pip, *target, "--require-hashes", "--requirement", str(directory / "lock"), seconds=1800)
     # The bytecode is the same for all architectures, and an emulated Python would compile for minutes.
     if "{}.{}".format(*sys.version_info) == _VERSION:
         sources = [str(root / path) for path in (_LIBRARY, _WHEELS)]
         command(sys.executable, "-m", "compileall", "-q", "-s", str(root), *sources, seconds=1800)
     shutil.rmtree(directory / "apt")
+
+
+def _locked() -> str:
+    """Return the locked requirements of the plugin and of these tests."""
+    entries = re.split(r"\n(?=\w)", (PROJECT / "requirements-dev.txt").read_text())
+    more = [entry for entry in entries if entry.partition("==")[0] in _TESTS]
+    return (PROJECT / "requirements.txt").read_text() + "\n".join(more)

@@ -5,8 +5,6 @@ its virtual environment and the container runtimes at the same paths as the host
 file tree of its own (``foreign``), in which the project is at the same path.
 """
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import os
@@ -15,15 +13,11 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tests.e2e.kernel.architectures import AMD64
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.e2e.kernel.architectures import Architecture
+from tests.e2e.kernel.architectures import AMD64, Architecture
 
 BUSYBOX: Final = "/bin/busybox"
 
@@ -87,7 +81,7 @@ def start_script(
     return "\n".join(
         [
             f"{BUSYBOX} stty -F {results} raw -echo",
-            f"echo '{{\"up\": true}}' >{results}",
+            f"echo '# the guest is up' >{results}",
             *exports,
             before,
             f"cd {shlex.quote(directory)}",

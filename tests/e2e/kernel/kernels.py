@@ -5,11 +5,11 @@ compiler of its suite. Debian does not build the Rust driver, which cannot be a 
 kernel.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from tests.e2e.common import roots, suites
 from tests.e2e.common.cache import cached, key
@@ -17,14 +17,8 @@ from tests.e2e.common.packages import MissingError
 from tests.e2e.common.report import say
 from tests.e2e.common.suites import Suite
 from tests.e2e.kernel import parts, rust_kernel
-from tests.e2e.kernel.architectures import AMD64
+from tests.e2e.kernel.architectures import AMD64, Architecture
 from tests.e2e.kernel.parts import BINDER, BUILD, Kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.e2e.kernel.architectures import Architecture
 
 DEFAULT: Final = "bookworm"
 """The kernel that Debian has for this machine, which has its packages installed."""

@@ -3,23 +3,15 @@
 A guest of another architecture is always emulated.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess
 import threading
-import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from tests.e2e.kernel.architectures import AMD64
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.e2e.kernel.architectures import Architecture
-
+from tests.e2e.kernel.architectures import AMD64, Architecture
 
 _KVM_PATIENCE: Final = 15.0
 """Seconds within which a guest under KVM must send its first line; on some machines it never starts."""
@@ -87,58 +79,40 @@ class Guest(NamedTuple):
 def boot(guest: Guest, receive: Callable[[str], None], seconds: float) -> str:
     """Boot, pass each line of results to ``receive``, and return the problem that ended the guest, or ""."""
     if guest.architecture.native and os.access("/dev/kvm", os.R_OK | os.W_OK):
-        run = _Run(guest.command("kvm"), receive)
-        if run.wait(seconds, _KVM_PATIENCE) or run.started:
-            return run.problem
-    run = _Run([*guest.command(EMULATION), *_CLOCK], receive)
-    run.wait(seconds, seconds)
-    return run.problem
+        started, problem = _run(guest.command("kvm"), receive, seconds, _KVM_PATIENCE)
+        if started or not problem:
+            return problem
+    return _run([*guest.command(EMULATION), *_CLOCK], receive, seconds, seconds)[1]
 
 
-class _Run:
-    """One run of QEMU."""
+def _run(command: Sequence[str], receive: Callable[[str], None], seconds: float, first_line: float) -> tuple[bool, str]:
+    """Run QEMU within limits in seconds. Return whether it sent a line, and the problem that ended it, or ""."""
+    problems: list[str] = []
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
 
-    def __init__(self, command: list[str], receive: Callable[[str], None]) -> None:
-        self._command = command
-        self._receive = receive
-        self.started = False
-        self.problem = ""
+    def end(problem: str) -> None:
+        problems.append(problem)
+        process.kill()
 
-    def wait(self, seconds: float, first_line: float) -> bool:
-        """Wait until QEMU ends, and return whether it sent its first line and ended within these limits in seconds."""
-        start = time.monotonic()
-        process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        ended = threading.Event()
-
-        def enforce_limits() -> None:
-            if not ended.wait(first_line) and not self.started:
-                self.problem = f"the guest sent nothing for {first_line:.0f} s"
-            elif not ended.wait(max(0.0, seconds - (time.monotonic() - start))):
-                self.problem = f"the guest did not end within {seconds:.0f} s"
-            else:
-                return
-            process.kill()
-
-        threading.Thread(target=enforce_limits, daemon=True).start()
-        try:
-            messages = self._follow(process)
-        finally:
-            process.kill()
-            code = process.wait()
-            ended.set()
-        if code and not self.problem:
-            self.problem = f"QEMU ended with {code}: {messages}"
-        return not self.problem
-
-    def _follow(self, process: subprocess.Popen[str]) -> str:
-        """Pass on each line of results until QEMU ends, and return QEMU's own messages."""
-        assert process.stdout is not None
-        assert process.stderr is not None
+    silence = threading.Timer(first_line, end, [f"the guest sent nothing for {first_line:.0f} s"])
+    limit = threading.Timer(seconds, end, [f"the guest did not end within {seconds:.0f} s"])
+    started = False
+    try:
+        silence.start()
+        limit.start()
         for line in process.stdout:
-            self.started = True
-            self._receive(line.strip())
-        messages = process.stderr.read().strip()
+            started = True
+            silence.cancel()
+            receive(line.rstrip())
+        _, messages = process.communicate()
+    finally:
+        silence.cancel()
+        limit.cancel()
+        process.kill()
         process.wait()
-        return messages
+    if process.returncode:
+        problems.append(f"QEMU ended with {process.returncode}: {messages.strip()}")
+    return started, problems[0] if problems else ""

@@ -3,17 +3,13 @@
 An operation is a line for ``probe.c``; the result is "ok", a number, or the name of the errno.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from aosp_plugin.binder.driver import binderfs
 from tests.e2e.common.device_tool import BINDERFS
 from tests.e2e.kernel.confinement import CONFINED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SHARED: Final = "/dev/binderfs"
 """The binderfs in a container, with isolation shared."""

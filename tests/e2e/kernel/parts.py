@@ -4,26 +4,20 @@ Each function returns the path of its part and makes the part first if the cache
 MissingError if this machine cannot have the part, and BrokenError if the build of the part fails.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tests.e2e.common import golang, packages
 from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, MissingError, command
 from tests.e2e.common.report import say
 from tests.e2e.kernel import initrd
-from tests.e2e.kernel.architectures import AMD64
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.e2e.kernel.architectures import Architecture
+from tests.e2e.kernel.architectures import AMD64, Architecture
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]

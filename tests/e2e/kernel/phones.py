@@ -1,28 +1,27 @@
 """Phones with a binderfs each: their mounts on the host, and tables of operations that a container of one tries."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import stat
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import read_mounts
+from kubelet_standin import ContainerAllocation
 from tests.e2e.common.oci import CAPABILITIES
 from tests.e2e.kernel.confinement import CONFINED
 from tests.e2e.kernel.operations import SHARED, mknod
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kubelet_standin import ContainerAllocation
-
 RESOURCE: Final = "aosp.io/phone"
+COUNT: Final = 4
+"""The phones that most tests need."""
 DIRECTORY: Final = "/run/aosp-binderfs/phones"
 SOURCE: Final = "aosp-phone"
 NAMES: Final = ("binder", "hwbinder", "vndbinder")
+MANAGED: Final = {f"manage /dev/{name}": "ok" for name in NAMES}
+"""The operations that make a container the context manager of its phone."""
 _FEATURES_SINCE: Final = (5, 15)
 """The first Linux whose binderfs has the directory ``features`` (commit fc470abf54b2, of July 2021)."""
 NULL: Final = "1:3"
@@ -132,7 +131,7 @@ def inodes(wanted: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 def managed_by(user: int) -> dict[str, str]:
     """Return the operations that show that a user becomes the context manager at each of Android's paths."""
-    return {f"become {user}": "ok"} | {f"manage /dev/{name}": "ok" for name in NAMES}
+    return {f"become {user}": "ok"} | MANAGED
 
 
 def whole(phone: str) -> dict[str, str]:

@@ -4,8 +4,6 @@ It is built by the compilers of its suite, from Debian's package ``linux-source`
 ``rust_kernel.config``; nothing is a module.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Final

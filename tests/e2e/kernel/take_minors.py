@@ -3,8 +3,6 @@
 Prints what it has taken and how the kernel refuses more, and keeps all until it is ended.
 """
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os

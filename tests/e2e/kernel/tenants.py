@@ -1,7 +1,5 @@
 """A phone's container in which Android's binder software runs: its devices, its files, and commands in it."""
 
-from __future__ import annotations
-
 import difflib
 import shutil
 from pathlib import Path
@@ -21,17 +19,15 @@ CLIENT: Final = 4242
 class Kind(NamedTuple):
     """How phones get their binder devices."""
 
-    title: str
     configuration: str
     """Of a plugin with 4 phones."""
 
 
 FOUND: Final = Kind(
-    "found devices",
     "resource_name: aosp.io/phone\nsets: {size: 3}\ncontainer_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]\n",
 )
 """12 devices of a binderfs that hack/binder_devices.py mounted."""
-BINDERFS: Final = Kind("a binderfs each", "phones: {count: 4}\n")
+BINDERFS: Final = Kind("phones: {count: 4}\n")
 
 
 class Phone(Protocol):

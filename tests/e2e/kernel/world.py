@@ -1,32 +1,25 @@
-"""In the guest: the plugin as a process, the stand-in kubelet, and commands for the items."""
-
-from __future__ import annotations
+"""In the guest: the plugin as a process, the stand-in kubelet, and commands for the tests."""
 
 import asyncio
-import contextlib
-import glob
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin import Container, ContainerAllocation, Kubelet, Pod
 from tests.e2e.common.device_tool import COMMAND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kubelet_standin import ContainerAllocation
+from tests.e2e.common.packages import MissingError
+from tests.e2e.kubelet import processes, waiting
+from tests.e2e.kubelet.waiting import PATIENCE
 
 RESOURCE: Final = "aosp.io/binder"
 PROJECT: Final = Path(__file__).resolve().parents[3]
 DIRECTORY: Final = Path("/run/e2e")
 CONFIGURATION: Final = DIRECTORY / "config.yaml"
-PATIENCE: Final = 180.0
-"""The limit for waiting on an emulated machine, in seconds."""
 
 
 class Result(NamedTuple):
@@ -46,24 +39,21 @@ async def run(*command: str) -> Result:
     return Result(process.returncode or 0, out.decode(), err.decode())
 
 
-async def device_tool(*arguments: str) -> Result:
-    """Run hack/binder_devices.py."""
-    return await run(*COMMAND, *arguments)
+async def checked(*command: str) -> str:
+    """Run a command to its end, and return its output. Raises AssertionError if it fails."""
+    return await asyncio.to_thread(processes.run, *command, seconds=300)
 
 
 async def checked_device_tool(*arguments: str) -> None:
     """Run hack/binder_devices.py. Raises AssertionError if it fails."""
-    result = await device_tool(*arguments)
-    assert result.code == 0, f"binder_devices.py {' '.join(arguments)}: {result}"
+    await checked(*COMMAND, *arguments)
 
 
 @dataclass
 class World:
-    """The state that the items of a boot share."""
+    """The state that the tests of a boot share."""
 
     kubelet: Kubelet
-    probe: Path
-    """The program that runs in containers."""
     process: asyncio.subprocess.Process | None = None
     log: Path = DIRECTORY / "serve.log"
     admitted: list[Pod] = field(default_factory=list)
@@ -100,9 +90,7 @@ class World:
 
         Its records go as well, as when it is uninstalled: nobody answers here which devices pods have.
         """
-        for pod in self.admitted:
-            await self.kubelet.finish(pod)
-        self.admitted.clear()
+        await self.finish_all()
         await self.stop_plugin()
         await asyncio.to_thread(shutil.rmtree, Path(self.kubelet.directory) / "aosp-plugin", ignore_errors=True)
 
@@ -157,45 +145,28 @@ class World:
         """End the pod that was admitted last; its processes may keep running."""
         await self.kubelet.finish(self.admitted.pop())
 
+    async def finish_all(self) -> None:
+        """End all pods."""
+        while self.admitted:
+            await self.finish()
+
 
 async def until(holds: Callable[[], object], what: str) -> None:
-    """Poll until the condition holds. Raises AssertionError."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not holds():
-                await asyncio.sleep(0.1)
-    except TimeoutError as error:
-        raise AssertionError(f"{what}: not within {PATIENCE:.0f} s") from error
+    """Poll until the condition holds, while the stand-in kubelet serves. Raises AssertionError."""
+    await asyncio.to_thread(waiting.until, holds, what)
 
 
-def is_open(path: str) -> bool:
-    """Return whether a process, such as a context manager, holds the device at this path of the host open."""
-    return file_id(path) in open_files()
+def variable(part: str) -> str:
+    """Return the name of the environment variable with the path of a part, in the guest."""
+    return f"E2E_{part.upper()}"
 
 
-def file_id(path: str) -> tuple[int, int]:
-    """Return what distinguishes a file of the host from all others."""
-    file = os.stat(path)
-    return file.st_dev, file.st_ino
-
-
-def open_files() -> set[tuple[int, int]]:
-    """Return the files that processes hold open, but those of which they have the path only.
-
-    While runc sets up a mount, it holds the path of the file that it has mounted.
-    """
-    files = set()
-    for file in glob.glob("/proc/[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # the process has closed it, or has ended
-            if not _is_path(file.replace("/fd/", "/fdinfo/")):
-                files.add(file_id(file))
-    return files
-
-
-def _is_path(info: str) -> bool:
-    """Return whether a file descriptor was opened with ``O_PATH``; ``info`` is its file in fdinfo."""
-    (flags,) = (line.split()[1] for line in Path(info).read_text(encoding="ascii").splitlines() if "flags:" in line)
-    return bool(int(flags, 8) & os.O_PATH)
+def part(name: str) -> Path:
+    """Return the path of a part of the guest. Skips the test if the machine could not get it."""
+    value = os.environ[variable(name)]
+    if not value.startswith("/"):
+        raise MissingError(value)
+    return Path(value)
 
 
 def own(allocation: ContainerAllocation) -> list[str]:

@@ -1,28 +1,22 @@
-"""Items: ``aosp-plugin serve`` with 10,000 devices of a real binderfs and the stand-in kubelet."""
-
-from __future__ import annotations
+"""``aosp-plugin serve`` with 10,000 devices of a real binderfs and the stand-in kubelet."""
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import read_mounts
-from tests.e2e.common.device_tool import BINDERFS
+from tests.e2e.common.device_tool import BINDERFS, COMMAND
 from tests.e2e.kernel import binderfs_mounts
-from tests.e2e.kernel.item import Item, item
-from tests.e2e.kernel.items_device_tool import MANY
-from tests.e2e.kernel.world import RESOURCE, checked_device_tool, device_tool, own, until
+from tests.e2e.kernel.world import RESOURCE, World, checked_device_tool, own, run, until
 
-if TYPE_CHECKING:
-    from tests.e2e.kernel.world import World
-
+MANY: Final = 10_000
 DEVICES: Final = 300
-"""The number of devices for items that cause many scans."""
+"""The number of devices for tests that cause many scans."""
 
 _EXTRA: Final = f"aosp_binder{MANY}"
 
 
-async def advertised(world: World) -> None:
+async def test_advertised(world: World) -> None:
     """The plugin advertises 10,000 healthy devices, by number."""
     await checked_device_tool("create", "--count", str(MANY))
     await world.serve()
@@ -31,7 +25,7 @@ async def advertised(world: World) -> None:
     assert names == [f"aosp_binder{number}" for number in range(MANY)]
 
 
-async def allocated(world: World) -> None:
+async def test_allocated(world: World) -> None:
     """A container with all 10,000 devices gets a device entry and a read-only mount for each, and the binderfs."""
     container = await world.admit("everything", MANY)
     paths = {f"/dev/{name}" for name in own(container)}
@@ -45,21 +39,21 @@ async def allocated(world: World) -> None:
     }
 
 
-async def probed(world: World) -> None:
+async def test_probed(world: World) -> None:
     """With --verify probe the driver answers for each of the 10,000 devices: all are healthy."""
     await world.serve("--verify", "probe")
     await world.healthy(MANY)
     assert "cannot be probed" not in world.logged()
 
 
-async def stopped(world: World) -> None:
+async def test_stopped(world: World) -> None:
     """SIGTERM ends the plugin with exit code 0, and hack/binder_devices.py deletes the devices that were allocated."""
     await world.stop()
-    done = await device_tool("delete")
+    done = await run(*COMMAND, "delete")
     assert (done.code, done.out) == (0, f"/dev: {MANY} deleted\n"), done
 
 
-async def dead_copy(world: World) -> None:
+async def test_dead_copy(world: World) -> None:
     """With --verify probe a copy of a device created by mknod, which never opens, is Unhealthy."""
     await checked_device_tool("create", "--count", str(DEVICES))
     os.mknod(f"/dev/{_EXTRA}", 0o20666, os.stat(f"{BINDERFS}/aosp_binder0").st_rdev)
@@ -68,7 +62,7 @@ async def dead_copy(world: World) -> None:
     os.unlink(f"/dev/{_EXTRA}")
 
 
-async def replaced(world: World) -> None:
+async def test_replaced(world: World) -> None:
     """A new binderfs with devices of the same names makes all of them Unhealthy, with the reason replaced."""
     await world.serve()
     await world.healthy(DEVICES)
@@ -81,14 +75,9 @@ async def replaced(world: World) -> None:
     await world.healthy(0, unhealthy=DEVICES)
 
 
-async def healed(world: World) -> None:
+async def test_healed(world: World) -> None:
     """After SIGHUP the plugin accepts the new binderfs: all devices are healthy."""
     await world.reload()
     await world.healthy(DEVICES)
     await world.stop()
     await checked_device_tool("delete")
-
-
-ITEMS: Final[list[Item[World]]] = [
-    item(function) for function in (advertised, allocated, probed, stopped, dead_copy, replaced, healed)
-]

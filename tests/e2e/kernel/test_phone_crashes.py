@@ -1,27 +1,23 @@
-"""Items: the plugin is killed before each system call of mounting a phone and of replacing its binderfs.
+"""The plugin is killed before each system call of mounting a phone and of replacing its binderfs.
 
 strace kills it: ``inject=SYSCALL:signal=KILL`` at the entry of a system call, before its effect. So killing it at one
 call is also killing it after the one before.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import os
 import signal
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
+
+import pytest
 
 from kubelet_standin import AdmissionError, Container, Pod
-from tests.e2e.kernel import items_binderfs_phones, phones
+from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check
-from tests.e2e.kernel.item import Item, item
-from tests.e2e.kernel.items_binderfs_phones import COUNT
-from tests.e2e.kernel.phones import RESOURCE, phone_of
-from tests.e2e.kernel.world import DIRECTORY, PATIENCE, until
-
-if TYPE_CHECKING:
-    from tests.e2e.kernel.world import World
+from tests.e2e.kernel.phones import COUNT, RESOURCE, phone_of
+from tests.e2e.kernel.world import DIRECTORY, World, until
+from tests.e2e.kubelet.waiting import PATIENCE
 
 _TRACE: Final = DIRECTORY / "strace.log"
 
@@ -34,7 +30,8 @@ _MOUNT: Final = {
 _REPLACE: Final = ("fsopen:1", "fsconfig:1", "fsconfig:2", "fsmount:1", "chmod:1", "umount2:1", "move_mount:1")
 
 
-async def killed_mounting(world: World) -> None:
+@pytest.mark.usefixtures("phones_unmounted")
+async def test_killed_mounting(world: World) -> None:
     """Killed before each call that mounts a phone, each next start goes on; no phone is half-made, or mounted twice."""
     for step, count in _MOUNT.items():
         await world.serve_with(f"phones: {{count: {COUNT}}}\n", resource=RESOURCE, wrapper=_injecting(step))
@@ -46,7 +43,8 @@ async def killed_mounting(world: World) -> None:
     phones.require_whole(phones.phones(COUNT))
 
 
-async def killed_replacing(world: World) -> None:
+@pytest.mark.usefixtures("four_phones")
+async def test_killed_replacing(world: World) -> None:
     """Killed before each call that replaces a phone's binderfs: the next start mends it, and its tenant starts."""
     pod = Pod("interrupted", [Container("main", {RESOURCE: 1})])
     phone = phone_of((await world.kubelet.admit(pod)).containers["main"])
@@ -65,7 +63,7 @@ async def killed_replacing(world: World) -> None:
         await world.healthy(COUNT)
         phones.require_whole(phones.phones(COUNT))
         container = await world.kubelet.start_container(pod, "main")
-        await check("crun", container, phones.managed_by(1000), probe=world.probe)
+        await check("crun", container, phones.managed_by(1000))
     assert gone == ["move_mount:1"], f"without the phone after: {gone}"
     await world.kubelet.finish(pod)
 
@@ -82,8 +80,8 @@ async def _attached(world: World, step: str) -> None:
     assert world.process is not None
     pid = world.process.pid
     await asyncio.create_subprocess_exec(*_injecting(step), f"--attach={pid}")
-    tasks = [f"/proc/{pid}/task/{task}/status" for task in os.listdir(f"/proc/{pid}/task")]
-    await until(lambda: all("TracerPid:\t0\n" not in _content(task) for task in tasks), "strace is attached")
+    tasks = list(Path(f"/proc/{pid}/task").glob("*/status"))
+    await until(lambda: all("TracerPid:\t0\n" not in task.read_text() for task in tasks), "strace is attached")
 
 
 async def _killed(world: World, step: str) -> None:
@@ -95,13 +93,3 @@ async def _killed(world: World, step: str) -> None:
     assert code == -signal.SIGKILL, f"{step}: ended with {code}: {world.logged()[-300:]}"
     world.process = None
     await world.kubelet.wait_for(lambda kubelet: not kubelet.resource(RESOURCE).connected, PATIENCE)
-
-
-def _content(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-ITEMS: Final[list[Item[World]]] = [
-    *(item(killed_mounting), item(killed_replacing), item(items_binderfs_phones.ended)),
-]

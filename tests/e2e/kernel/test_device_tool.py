@@ -1,47 +1,40 @@
 """hack/binder_devices.py on a real binderfs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from aosp_plugin.binder.driver import binderfs
 from tests.e2e.common.device_tool import BINDERFS, COMMAND
-from tests.e2e.kernel.item import Item, item
-from tests.e2e.kernel.world import Result, checked_device_tool, device_tool, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.e2e.kernel.world import World
+from tests.e2e.kernel.world import Result, checked_device_tool, run, until
 
 MANY: Final = 10_000
 
 
-async def create(_: World) -> None:
+async def test_create() -> None:
     """create --count 10000 creates 10,000 binder devices in a binderfs of its own, and a link in /dev to each."""
-    done = await device_tool("create", "--count", str(MANY))
+    done = await run(*COMMAND, "create", "--count", str(MANY))
     _require(done, f"/dev: {MANY} created, 0 already present (binder devices at {BINDERFS})\n")
     assert set(binderfs.device_names(BINDERFS)) == set(_names(MANY))
     wrong = [name for name in _names(MANY) if os.readlink(f"/dev/{name}") != f"{BINDERFS}/{name}"]
     assert not wrong, f"links that lead elsewhere: {wrong[:5]}"
 
 
-async def listing(_: World) -> None:
+async def test_listing() -> None:
     """list shows all of them by number, with their kind and file, and how many there are."""
-    done = await device_tool("list")
+    done = await run(*COMMAND, "list")
     lines = "".join(f"{name}\tbinder\t{BINDERFS}/{name}\n" for name in _names(MANY))
     _require(done, f"{lines}/dev: {MANY} binder\n")
 
 
-async def delete(_: World) -> None:
+async def test_delete() -> None:
     """delete removes all of them, the links in /dev and the mount."""
-    _require(await device_tool("delete"), f"/dev: {MANY} deleted\n")
+    _require(await run(*COMMAND, "delete"), f"/dev: {MANY} deleted\n")
     _assert_nothing_left()
 
 
-async def killed(_: World) -> None:
+async def test_killed() -> None:
     """Killed in the middle, create is completed by another one, and leaves nothing that delete does not remove."""
     for completed in (True, False):
         process = await asyncio.create_subprocess_exec(*COMMAND, "create", "--count", str(MANY))
@@ -70,6 +63,3 @@ def _require(done: Result, out: str) -> None:
 
 def _names(count: int) -> Iterable[str]:
     return [f"aosp_binder{number}" for number in range(count)]
-
-
-ITEMS: Final[list[Item[World]]] = [item(function) for function in (create, listing, delete, killed)]

@@ -1,21 +1,18 @@
-"""Items: what happens to phones with a binderfs each on the host: unmounts, other mounts, restarts, a reboot."""
-
-from __future__ import annotations
+"""What happens to phones with a binderfs each on the host: unmounts, other mounts, restarts, a reboot."""
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pytest
 
 from kubelet_standin import AdmissionError, Container, Pod, PodResources
-from tests.e2e.kernel import items_binderfs_phones, phones
+from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check
-from tests.e2e.kernel.item import Item, item
-from tests.e2e.kernel.items_binderfs_phones import COUNT
-from tests.e2e.kernel.phones import DIRECTORY, RESOURCE, path, phone_of
-from tests.e2e.kernel.world import run, until
+from tests.e2e.kernel.phones import COUNT, DIRECTORY, RESOURCE, path, phone_of
+from tests.e2e.kernel.world import World, checked, until
 
-if TYPE_CHECKING:
-    from tests.e2e.kernel.world import World
+pytestmark = pytest.mark.usefixtures("four_phones")
 
 _TOO_MANY: Final = 40
 _ROOM: Final = 20
@@ -25,49 +22,43 @@ _POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """Where the plugin asks which phones are allocated."""
 
 
-async def unmounted(world: World) -> None:
+async def test_unmounted(world: World) -> None:
     """The host unmounts a phone: the plugin mounts one again; it is healthy without SIGHUP, and a tenant starts."""
     for words in (("umount",), ("umount", "--lazy")):
         before = phones.mounted()
-        done = await run(*words, path("phone0"))
-        assert done.code == 0, done
+        await checked(*words, path("phone0"))
         await until(lambda: len(phones.mounted()) == COUNT, "the phone is mounted again")
         await world.healthy(COUNT)
         after = phones.mounted()
         changed = {phone for phone in before if after[phone] != before[phone]}
         assert changed <= {"phone0"}, f"mounted again: {changed}"
-    await _starts(world, "after-unmount", "phone0")
+    container = await world.started("after-unmount")
+    assert phone_of(container) == "phone0"
+    phones.require_whole(phones.phones(COUNT))
+    await check("runc", container, phones.whole("phone0") | phones.sealed())
 
 
-async def foreign_mount(world: World) -> None:
+async def test_foreign_mount(world: World) -> None:
     """A tmpfs or a binderfs with logs over a phone: foreign-mount, and never allocated; unmounted again: healthy."""
     before = phones.mounted()
-    tmpfs = await run("mount", "-t", "tmpfs", "tmpfs", path("phone0"))
-    logs = await run("mount", "-t", "binder", "-o", "stats=global", "binder", path("phone1"))
-    assert (tmpfs.code, logs.code) == (0, 0), f"{tmpfs} {logs}"
+    await checked("mount", "-t", "tmpfs", "tmpfs", path("phone0"))
+    await checked("mount", "-t", "binder", "-o", "stats=global", "binder", path("phone1"))
     assert os.path.exists(path("phone1", "binder_logs"))
     await world.healthy(COUNT - 2, unhealthy=2)
     await until(lambda: "foreign-mount:2" in world.logged(), "the reason is logged")
     allocated = [phone_of(await world.started(f"beside-foreign-{number}")) for number in range(COUNT - 2)]
     assert sorted(allocated) == ["phone2", "phone3"], allocated
-    try:
+    with pytest.raises(AdmissionError):
         await world.started("too-many")
-    except AdmissionError:
-        pass
-    else:
-        raise AssertionError("a foreign mount was allocated")
     assert os.path.exists(path("phone1", "binder_logs")), "the foreign mount is gone"
     for phone in ("phone0", "phone1"):
-        done = await run("umount", path(phone))
-        assert done.code == 0, done
+        await checked("umount", path(phone))
     await world.healthy(COUNT)
-    for _ in allocated:
-        await world.finish()
     assert phones.mounted()["phone0"] == before["phone0"], "the covered binderfs was replaced"
     phones.require_whole(phones.phones(COUNT))
 
 
-async def rebooted(world: World) -> None:
+async def test_rebooted(world: World) -> None:
     """After a reboot, a pod of the kubelet's checkpoint has its phone again, in a fresh binderfs."""
     container = await world.started("survivor")
     pod = world.admitted[-1]
@@ -80,12 +71,11 @@ async def rebooted(world: World) -> None:
     phones.require_whole(phones.phones(COUNT))
     await world.kubelet.admit(pod)
     again = await world.kubelet.start_container(pod, "survivor")
-    assert phone_of(again) == phone_of(container), f"{again.device_ids} {container.device_ids}"
-    await check("runc", again, phones.whole(phone_of(again)) | phones.sealed(), probe=world.probe)
-    await world.finish()
+    assert phone_of(again) == phone_of(container)
+    await check("runc", again, phones.whole(phone_of(again)) | phones.sealed())
 
 
-async def raised(world: World) -> None:
+async def test_raised(world: World) -> None:
     """A count that is raised at SIGHUP adds phones, and those in place stay mounted."""
     before = phones.mounted()
     world.configure(f"phones: {{count: {COUNT + 2}}}\n")
@@ -96,7 +86,7 @@ async def raised(world: World) -> None:
     assert {phone: after[phone] for phone in before} == before
 
 
-async def lowered(world: World) -> None:
+async def test_lowered(world: World) -> None:
     """A count that is lowered removes free phones only: one in use stays mounted and works until its pod ends."""
     pods = [Pod(f"user-{number}", [Container("main", {RESOURCE: 1})]) for number in range(COUNT + 2)]
     allocated = {}
@@ -123,7 +113,7 @@ async def lowered(world: World) -> None:
         await world.healthy(COUNT)
 
 
-async def no_room(world: World) -> None:
+async def test_no_room(world: World) -> None:
     """A count beyond fs.mount-max: the log names it; the phones that fit are whole, and nothing else is left."""
     limit = _MOUNT_MAX.read_text()
     _MOUNT_MAX.write_text(str(len(Path("/proc/self/mountinfo").read_text().splitlines()) + _ROOM))
@@ -138,22 +128,3 @@ async def no_room(world: World) -> None:
         _MOUNT_MAX.write_text(limit)
     await world.reload()
     await world.healthy(_TOO_MANY)
-    await items_binderfs_phones.ended(world)
-
-
-async def _starts(world: World, name: str, phone: str) -> None:
-    """Check that a container starts with this phone, whole."""
-    container = await world.started(name)
-    assert phone_of(container) == phone, f"{phone_of(container)}, not {phone}"
-    phones.require_whole(phones.phones(COUNT))
-    await check("runc", container, phones.whole(phone) | phones.sealed(), probe=world.probe)
-    await world.finish()
-
-
-ITEMS: Final[list[Item[World]]] = [
-    item(function)
-    for function in (
-        *(items_binderfs_phones.unprepared, unmounted, foreign_mount, rebooted, raised, lowered),
-        *(items_binderfs_phones.ended, no_room),
-    )
-]

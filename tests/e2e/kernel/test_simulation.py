@@ -1,18 +1,14 @@
 """The simulation of a binderfs is held to this kernel."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import pytest
 
 from aosp_plugin.binder.driver import binderfs, host
 from tests.simulation import traces
 from tests.simulation.comparison import binderfs_steps, simulated_binderfs_steps
 
-if TYPE_CHECKING:
-    from tests.e2e.kernel.world import World
 
-
-def same_steps(_: World) -> None:
+@pytest.mark.core
+def test_same_steps() -> None:
     """A simulated binderfs answers each call as that of this kernel."""
     steps = binderfs_steps("/run", binderfs, host)
     traces.show("binderfs", steps)

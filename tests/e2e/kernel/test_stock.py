@@ -1,36 +1,31 @@
-"""Items on a kernel without binderfs: Debian's own binder_linux module, inserted with ``devices=``."""
-
-from __future__ import annotations
+"""On a kernel without binderfs: Debian's own binder_linux module, inserted with ``devices=``."""
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check
-from tests.e2e.kernel.item import Item, for_each_runtime, item
 from tests.e2e.kernel.operations import mknod, usable
-from tests.e2e.kernel.world import RESOURCE, device_tool, own, until
-
-if TYPE_CHECKING:
-    from tests.e2e.kernel.world import World
+from tests.e2e.kernel.world import RESOURCE, World, own, run, until
 
 COUNT: Final = 12
 NAMES: Final = [f"aosp_binder{number}" for number in range(COUNT)]
-"""The value of ``devices=``, with which ``__main__`` inserts the module."""
+"""Those with which the boot inserts the module."""
 
 _FOREIGN: Final = ("/dev/aosp_binder90", os.makedev(10, 232)), ("/dev/aosp_fuse", os.makedev(10, 229))
 """A device with KVM's number and the prefix, and one with FUSE's number for a link with the prefix."""
 _LINK: Final = "/dev/aosp_binder91"
 
 
-async def advertised(world: World) -> None:
+async def test_advertised(world: World) -> None:
     """With --verify probe the plugin advertises the 12 devices of devices=, by number: the driver answers for each."""
     await world.serve("--verify", "probe")
     await world.healthy(COUNT)
     assert list(world.kubelet.resource(RESOURCE).devices) == NAMES
 
 
-async def restricted(world: World) -> None:
+async def test_restricted(world: World) -> None:
     """The driver gives its devices mode 0600: they are healthy, and logged until all users may open them."""
     assert "not all users may open binder devices" in world.logged(), world.logged()
     for name in NAMES:
@@ -38,7 +33,7 @@ async def restricted(world: World) -> None:
     await until(lambda: "all users may open binder devices again" in world.logged(), "the end is logged")
 
 
-async def allocated(world: World) -> None:
+async def test_allocated(world: World) -> None:
     """A container gets device entries without mounts, because the devices are of the kind cdev."""
     container = await world.admit("two", 2)
     paths = [f"/dev/{name}" for name in own(container)]
@@ -48,7 +43,7 @@ async def allocated(world: World) -> None:
     assert container.mounts == ()
 
 
-async def own_devices(world: World, runtime: str) -> None:
+async def test_own_devices(world: World, runtime: str) -> None:
     """A container can use its device; another one's device is invisible, and a copy of it does not open (EPERM)."""
     container, neighbour = await world.admit(f"own-{runtime}", 1), await world.admit(f"other-{runtime}", 1)
     theirs = own(neighbour)[0]
@@ -58,10 +53,10 @@ async def own_devices(world: World, runtime: str) -> None:
         mknod("/dev/copy", f"/dev/{theirs}"): "ok",
         "open /dev/copy": "EPERM",
     }
-    await check(runtime, container, expected, probe=world.probe)
+    await check(runtime, container, expected)
 
 
-async def foreign(world: World) -> None:
+async def test_foreign(world: World) -> None:
     """With --verify binder another driver's device with the prefix (KVM's, a link to FUSE's) is not-binder."""
     for path, number in _FOREIGN:
         os.mknod(path, 0o20666, number)
@@ -73,29 +68,22 @@ async def foreign(world: World) -> None:
         os.unlink(path)
 
 
-async def no_binderfs(_: World) -> None:
+async def test_no_binderfs() -> None:
     """binder_devices.py reports a kernel without binderfs and creates nothing; with --stand-ins, null devices."""
-    done = await device_tool("create", "--count", "2", "--prefix", "test")
+    done = await run(*COMMAND, "create", "--count", "2", "--prefix", "test")
     assert (done.code, done.out) == (1, ""), done
     assert "this kernel has no binderfs: its driver is loaded, and was built without" in done.err, done
     assert not [name for name in os.listdir("/dev") if name.startswith("test")]
-    done = await device_tool("create", "--count", "2", "--prefix", "test", "--stand-ins")
+    done = await run(*COMMAND, "create", "--count", "2", "--prefix", "test", "--stand-ins")
     assert done == (0, "/dev: 2 created, 0 already present (null devices, not binder)\n", ""), done
-    done = await device_tool("delete", "--prefix", "test")
+    done = await run(*COMMAND, "delete", "--prefix", "test")
     assert done == (0, "/dev: 2 deleted\n", ""), done
 
 
-async def no_phones(world: World) -> None:
+async def test_no_phones(world: World) -> None:
     """For phones, the plugin reports in one line that this kernel has no binderfs, and creates nothing."""
     await world.serve_with("phones: {count: 4}\n", resource=phones.RESOURCE)
     await until(lambda: "this kernel has no binderfs: its driver is loaded" in world.logged(), "the reason is logged")
     await world.stop()
     assert not phones.mounted(), f"mounted: {phones.mounted()}"
     assert not os.path.exists(phones.path("phone0")), "a directory is left"
-
-
-ITEMS: Final[list[Item[World]]] = [
-    *(item(advertised), item(restricted), item(allocated)),
-    *for_each_runtime(own_devices),
-    *(item(foreign), item(no_binderfs), item(no_phones)),
-]

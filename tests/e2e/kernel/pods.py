@@ -1,0 +1,88 @@
+"""In the guest: a real kubelet with containerd and runc, whose pods have the probe, and the plugin as a pod."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import yaml
+
+from tests.e2e.deploy.manifests import configurations, the
+from tests.e2e.deploy.parts import DEPLOY, run
+from tests.e2e.kernel.operations import compare, words
+from tests.e2e.kernel.phones import RESOURCE
+from tests.e2e.kernel.world import part
+from tests.e2e.kubelet import sandbox
+from tests.e2e.kubelet.archive import busybox_image
+from tests.e2e.kubelet.node import Node, Placed
+from tests.e2e.kubelet.plugins import AsPod
+from tests.e2e.kubelet.runtime import Runtime
+from tests.e2e.kubelet.standalone import Standalone
+from tests.e2e.kubelet.waiting import until
+
+WORK: Final = Path("/run/e2e-pods")
+
+
+class Host(NamedTuple):
+    """A kubelet and its container runtime."""
+
+    kubelet: Standalone
+    runtime: Runtime
+
+
+@dataclass
+class PodWorld:
+    """A node whose plugin is a pod."""
+
+    node: Node
+
+    @property
+    def plugin(self) -> AsPod:
+        """The plugin."""
+        assert isinstance(self.node.plugin, AsPod)
+        return self.node.plugin
+
+    def tries(self, pod: Placed, expected: dict[str, str]) -> None:
+        """Try operations inside the pod's container, and check the results."""
+        compare(expected, self.node.runtime.execute(pod.container_id(), "/bin/probe", *words(expected)))
+
+    def hold(self, pod: Placed, name: str) -> None:
+        """Start a process in the pod that becomes and stays the context manager of a device."""
+        container_id = pod.container_id()
+        self.node.runtime.execute(container_id, "/bin/probe", *words([f"manage /dev/{name}", "wait"]), detach=True)
+        until(lambda: self.is_held(pod, name), f"{name} has a context manager")
+
+    def is_held(self, pod: Placed, name: str) -> bool:
+        """Return whether a device has a context manager, as seen by another process of the pod."""
+        printed = self.node.runtime.execute(pod.container_id(), "/bin/probe", "manage", f"/dev/{name}")
+        assert printed.strip() in {"ok", "EBUSY"}, printed
+        return printed.strip() == "EBUSY"
+
+
+def start_host(*, systemd: bool) -> Host:
+    """Start containerd and a kubelet, and load the images. ``systemd`` is whether systemd makes the cgroups."""
+    # systemd's sockets are in /run.
+    sandbox.set_up(devices=False, own=[path for path in sandbox.OWN if not systemd or path != "/run"])
+    WORK.mkdir()
+    runtime = Runtime(WORK / "runtime", systemd=systemd)
+    runtime.start()
+    busybox_image(WORK / "busybox.tar", part("probe"))
+    runtime.load(WORK / "busybox.tar")
+    runtime.load(part("image"))
+    more = {"cgroupDriver": "systemd", "cgroupsPerQOS": True} if systemd else {}
+    kubelet = Standalone(part("kubelet"), WORK / "kubelet", runtime.socket, **more)
+    kubelet.start()
+    return Host(kubelet, runtime)
+
+
+def deployed(host: Host, name: str, devices: AbstractSet[str]) -> PodWorld:
+    """Start the plugin as deploy/NAME configures it, with these phones, and wait until they are allocatable."""
+    manifests = list(yaml.safe_load_all(run(str(part("kustomize")), "build", str(DEPLOY / name))))
+    directory = WORK / name
+    directory.mkdir()
+    plugin = AsPod(directory, *host, the("DaemonSet", manifests))
+    plugin.configure(configurations(manifests)[0].replace("count: 120", f"count: {len(devices)}"))
+    node = Node(*host, plugin, resource=RESOURCE, devices=devices, each=1)
+    plugin.start()
+    node.wait_allocatable(devices)
+    return PodWorld(node)

@@ -1,0 +1,158 @@
+"""Android's own binder software in containers of runc and crun, with phones of both kinds.
+
+The containers are created from Allocate responses, as in ``test_containers``. They have neither root nor a capability,
+and the seccomp profile for phones.
+``aosp`` says what runs in them.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from aosp_plugin.binder.driver.host import has_selinux
+from kubelet_standin import ContainerAllocation
+from tests.e2e.common import oci
+from tests.e2e.kernel import aosp, confinement, tenants
+from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
+from tests.e2e.kernel.containers import HOST_ID
+from tests.e2e.kernel.world import DIRECTORY, World, part
+from tests.e2e.kubelet.processes import run
+
+RESOURCE: Final = "aosp.io/phone"
+ROOT: Final = DIRECTORY / "android"
+"""The root directory of the containers."""
+
+_WITH_BINDERFS: Final = pytest.mark.parametrize("served", [tenants.BINDERFS], indirect=True, ids=["binderfs"])
+
+pytestmark = pytest.mark.usefixtures("served")
+_numbers = itertools.count()
+
+
+class Container:
+    """A phone's container without capabilities, run by a runtime from an Allocate response."""
+
+    def __init__(
+        self, runtime: str, allocation: ContainerAllocation, user: int, first_host_id: int | None = None
+    ) -> None:
+        """Start the container, whose first process runs as ``user``."""
+        self.name = allocation.name
+        self._runtime = runtime
+        self._bundle = DIRECTORY / f"android-{next(_numbers)}"
+        self._bundle.mkdir()
+        spec = oci.spec(
+            allocation,
+            rootfs=str(ROOT),
+            arguments=[aosp.COMMAND, allocation.name],
+            cgroup=f"/{self._bundle.name}",
+            first_host_id=first_host_id,
+            capabilities=(),
+            confinement=confinement.of_phone(),
+        )
+        spec["process"] |= {"user": {"uid": user, "gid": user}, "noNewPrivileges": True}
+        (self._bundle / "config.json").write_text(json.dumps(spec))
+        with self._output.open("wb") as output:
+            command = [runtime, "run", "--bundle", str(self._bundle), self._bundle.name]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    @property
+    def _output(self) -> Path:
+        return self._bundle / "output"
+
+    def execute(self, user: int, *words: str) -> str:
+        """Run a program in the container as a user, and return its output."""
+        return run(self._runtime, "exec", "--user", f"{user}:{user}", self._bundle.name, *words, seconds=600)
+
+    def log(self) -> list[str]:
+        """Return the lines that the container's processes have printed."""
+        return self._output.read_text().splitlines()
+
+    def end(self) -> None:
+        """Kill the container's processes, and wait for their end."""
+        run(self._runtime, "kill", self._bundle.name, "KILL")
+        self._process.wait(60)
+        shutil.rmtree(self._bundle)
+
+
+@pytest.fixture(scope="session")
+def root() -> None:
+    """Make the root directory of the containers."""
+    aosp.prepare(ROOT, part("android"))
+    # runc and crun make mount points there as root of the user namespace.
+    os.chown(ROOT, HOST_ID, HOST_ID)
+
+
+@pytest.fixture(scope="module", params=(tenants.FOUND, tenants.BINDERFS), ids=("found", "binderfs"))
+async def served(request: pytest.FixtureRequest, shared_world: World, root: None) -> AsyncIterator[None]:
+    """Serve 4 phones, each with /dev/binder, /dev/hwbinder and /dev/vndbinder."""
+    await shared_world.stop()
+    await asyncio.to_thread(tenants.new_devices, request.param)
+    await shared_world.serve_with(f"{request.param.configuration}recreate: on-start\n", resource=RESOURCE)
+    await shared_world.healthy(4)
+    yield
+    await shared_world.stop()
+    await asyncio.to_thread(tenants.remove_devices)
+
+
+@contextlib.contextmanager
+def running(
+    runtime: str, allocation: ContainerAllocation, user: int, first_host_id: int | None = None
+) -> Iterator[Container]:
+    """Run a phone's container as a user while the context lasts."""
+    container = Container(runtime, allocation, user, first_host_id)
+    try:
+        yield container
+    finally:
+        container.end()
+
+
+@pytest.mark.parametrize("first_host_id", [None, HOST_ID], ids=["host-users", "user-namespace"])
+async def test_works(world: World, runtime: str, first_host_id: int | None) -> None:
+    """Android's service managers run in two phones as other users than root; its tools find only their own services.
+
+    Its tests pass in the first. When its service manager dies, clients of the other notice nothing; then a container of
+    the next user starts in it.
+    """
+    run_in = partial(running, runtime, first_host_id=first_host_id)
+    first, second = [await world.started(name, str(uuid.uuid4())) for name in ("phone-a", "phone-b")]
+    with run_in(second, SHELL) as neighbour:
+        with run_in(first, SYSTEM) as phone:
+            await asyncio.to_thread(_phones, phone, neighbour)
+        again = await world.kubelet.start_container(world.admitted[0], first.name)
+        with run_in(again, APP) as phone:
+            await asyncio.to_thread(aosp.works, phone, neighbour.name)
+            await asyncio.to_thread(aosp.works, neighbour, phone.name)
+
+
+def _phones(phone: Container, neighbour: Container) -> None:
+    aosp.works(phone, neighbour.name)
+    aosp.works(neighbour, phone.name)
+    aosp.run_tests(phone)
+    aosp.apart(phone, neighbour)
+
+
+@pytest.mark.core
+@_WITH_BINDERFS
+async def test_quick(world: World, runtime: str) -> None:
+    """Android's service managers, tools and tests of the driver's interface work in a phone without capabilities."""
+    assert has_selinux()
+    with running(runtime, await world.started("phone-a"), SYSTEM) as phone:
+        await asyncio.to_thread(aosp.works, phone, "phone-b")
+        await asyncio.to_thread(aosp.run_tests, phone, aosp.QUICK)
+
+
+@_WITH_BINDERFS
+async def test_unanswered(world: World) -> None:
+    """Counter-example: without SELinux the driver refuses every call of Android's service manager, and only logs it."""
+    with running("runc", await world.started("phone-a"), SYSTEM) as phone:
+        await asyncio.to_thread(aosp.unanswered, phone)
