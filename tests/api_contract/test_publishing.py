@@ -1,34 +1,32 @@
 """What the publisher of ResourceSlices makes of an API server: it has the rights of a driver, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
 
 from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.backend import Device, Found
 from aosp_plugin.framework.dra.publisher import SlicePublisher
-from aosp_plugin.framework.dra.slices import Identity, device_name, taint_probe
+from aosp_plugin.framework.dra.slices import Attributes, Identity, device_name, taint_probe
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import background_task
-from tests.api_contract.common import PATIENCE, SLICES, Checks, delete_collection, next_change, version_of, watching
+from tests.api_contract.common import (
+    DRIVER,
+    PATIENCE,
+    RIGHTS,
+    SLICES,
+    Server,
+    delete_collection,
+    next_change,
+    version_of,
+    watching,
+)
 from tests.e2e.common.report import say
 from tests.support import causes, reported
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from aosp_plugin.framework.apiserver.client import ApiClient
-    from aosp_plugin.framework.dra.slices import Attributes
-    from tests.api_contract.common import Server
-
-check = Checks()
-
-DRIVER = "phone.example.com"
-RIGHTS = [("get", "nodes"), *[(v, "resourceslices") for v in ("get", "list", "watch", "create", "update", "delete")]]
 
 
 class Publishing(NamedTuple):
@@ -60,18 +58,11 @@ class Publishing(NamedTuple):
         """Wait until everything is confirmed, without a problem."""
         await eventually(lambda: self.publisher.confirmed and not reported(self.publisher))
 
-    async def until(self, condition: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-        """Wait until its slices fulfil a condition, and return them."""
-        found: list[dict[str, Any]] = []
-
-        async def holds() -> bool:
-            found[:] = await self.slices()
-            return condition(found)
-
+    async def until(self, condition: Callable[[list[dict[str, Any]]], bool]) -> None:
+        """Wait until its slices fulfil a condition."""
         async with asyncio.timeout(PATIENCE):
-            while not await holds():  # noqa: ASYNC110 - a server has no events for this
+            while not condition(await self.slices()):  # noqa: ASYNC110 - a server has no events for this
                 await asyncio.sleep(0.02)
-        return found
 
     async def create_node(self) -> str:
         """Create the Node object, and return its UID."""
@@ -130,8 +121,9 @@ def _owner(found: dict[str, Any]) -> str:
     return str(reference["uid"])
 
 
-@check("At rest, nothing is written, whatever reason there is to look.")
-async def at_rest(server: Server) -> None:
+async def test_at_rest(server: Server) -> None:
+    """At rest, nothing is written, whatever reason there is to look."""
+
     def attributes(device: str) -> dict[str, bool | int | str]:
         return {"kind": "c", "slot": int(device.removeprefix("phone")), "rust": False}
 
@@ -152,8 +144,8 @@ async def at_rest(server: Server) -> None:
         assert after == before
 
 
-@check("An unhealthy device has a taint where the server keeps taints, and is omitted where it drops them.")
-async def unhealthy(server: Server) -> None:
+async def test_unhealthy(server: Server) -> None:
+    """An unhealthy device has a taint where the server keeps taints, and is omitted where it drops them."""
     async with publishing(server, "unhealthy") as running:
         probe = taint_probe(Identity("probe.example.com", running.node, "1"))
         kept = "taints" in (await running.client.create(SLICES, probe, dry_run=True))["spec"]["devices"][0]
@@ -175,8 +167,8 @@ async def unhealthy(server: Server) -> None:
         assert devices_of(await running.slices()) == {"phone0": [], "phone1": [], "phone2": []}
 
 
-@check("A slice of another node with the name does not keep a node from publishing.")
-async def strangers_name(server: Server) -> None:
+async def test_strangers_name(server: Server) -> None:
+    """A slice of another node with the name does not keep a node from publishing."""
     async with publishing(server, "strangers-name") as running:
         stranger = f"stranger-of-{running.node}"
         name = f"00000-{DRIVER}-{running.node}"
@@ -192,8 +184,8 @@ async def strangers_name(server: Server) -> None:
             await delete_collection(running.client, f"spec.nodeName={stranger}")
 
 
-@check("Slices follow a Node that is deleted and created again.")
-async def node_replaced(server: Server) -> None:
+async def test_node_replaced(server: Server) -> None:
+    """Slices follow a Node that is deleted and created again."""
     async with publishing(server, "node-replaced") as running:
         await running.publish(phones(1))
         await running.client.delete(protocol.object_path(protocol.NODES, running.node))
@@ -204,8 +196,8 @@ async def node_replaced(server: Server) -> None:
         await running.fine()
 
 
-@check("Every device ID has a name that the server accepts, and texts that are too long for it are omitted.")
-async def odd_names(server: Server) -> None:
+async def test_odd_names(server: Server) -> None:
+    """Every device ID has a name that the server accepts, and texts that are too long for it are omitted."""
     odd: dict[str, bool | int | str] = {
         **{f"a{number}": number for number in range(20)},
         "example.com/x": "\u00fc" * 32,

@@ -1,21 +1,22 @@
-"""The stand-in API server behaves as kube-apiserver in all checks of the contract, in two versions."""
+"""The stand-in API server, in the versions of which ``tests/e2e/apiserver`` runs the same tests with kube-apiserver."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
 from kubelet_standin.apiserver import ApiServer, Throttle
-from tests.api_contract.checks import CHECKS
-from tests.api_contract.common import Check
+from tests.api_contract.common import client
 from tests.static_credentials import StaticCredentials
+
+__all__ = ["client"]
 
 ADMINISTRATOR = "administrator"
 
 
 class StandIn:
-    """The stand-in API server as the checks use it."""
+    """The stand-in API server as the tests use it."""
 
     short = ApiLimits(watch=(3.0, 3.0))
 
@@ -48,8 +49,8 @@ class StandIn:
         await self._server.restart()
 
 
-@pytest.mark.parametrize("minor", [34, 37])
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.run.__name__)
-async def test_the_stand_in_behaves_as_kube_apiserver(check: Check, minor: int) -> None:
-    async with ApiServer(minor=minor) as server:
-        await check.run(StandIn(server, minor))
+@pytest.fixture(params=[34, 37])
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[StandIn]:
+    """Return a stand-in API server."""
+    async with ApiServer(minor=request.param) as server:
+        yield StandIn(server, request.param)
