@@ -93,11 +93,11 @@ test-browser: $(VENV)/.installed
 test-bench: $(VENV)/.installed
 	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
 
-test-kubelet test-apiserver: test-%: $(VENV)/.installed
-	$(BIN)/python -m tests.e2e.$* $(if $(filter core,$(ITEMS)),-m core) $(PYTEST)
+test-kubelet test-apiserver test-cluster: test-%: $(VENV)/.installed
+	$(BIN)/python -m tests.e2e.$* $(if $(filter core,$(ITEMS)),-m core) $(if $(KEEP),--keep) $(PYTEST)
 
-test-deploy test-kernel test-cluster: test-%: $(VENV)/.installed
-	$(BIN)/python -m tests.e2e.$* --items $(ITEMS) $(if $(KEEP),--keep)
+test-deploy test-kernel: test-%: $(VENV)/.installed
+	$(BIN)/python -m tests.e2e.$* --items $(ITEMS)
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"
 	@$(BIN)/python -m tests.simulation $(SIMULATE)

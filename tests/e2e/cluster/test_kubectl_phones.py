@@ -1,29 +1,21 @@
-"""Items: ``kubectl phones`` on phones that really run, with problems that really exist."""
-
-from __future__ import annotations
+"""``kubectl phones`` on phones that really run, with problems that really exist."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from tests.e2e.cluster import phones, plugin
-from tests.e2e.cluster.items import Items
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, prepare, without
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-
-item = Items()
 
 READER: Final = "reader"
 _PROGRAM: Final = f"""\
@@ -45,16 +37,11 @@ class Result(NamedTuple):
 
 def show(cluster: Cluster, *options: str) -> Result:
     """Run ``kubectl phones --check --output json``, which kubectl finds in PATH."""
-    programs = cluster.directory / "plugins"
-    if not programs.exists():
-        programs.mkdir()
-        (programs / "kubectl-phones").write_text(_PROGRAM)
-        (programs / "kubectl-phones").chmod(0o755)
-    path = f"{cluster.parts.kubernetes}:{programs}:{os.environ['PATH']}"
+    program = cluster.programs / "kubectl-phones"
+    program.write_text(_PROGRAM)
+    program.chmod(0o755)
     command = ["kubectl", "phones", "--check", "--output=json", *options]
-    result = subprocess.run(
-        command, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert result.stdout, f"exit code {result.returncode}: {result.stderr}"
     return Result(result.returncode, json.loads(result.stdout), result.stderr.splitlines())
 
@@ -70,11 +57,10 @@ def wait_well(cluster: Cluster) -> Result:
     return until(reached, "kubectl phones reports no problem", seconds=4 * PATIENCE)
 
 
-@item("kubectl phones shows each phone with pod, node and state; nothing is wrong")
-def shown(cluster: Cluster) -> None:
+def test_shown(cluster: Cluster) -> None:
+    """kubectl phones shows each phone with pod, node and state; nothing is wrong."""
     prepare(cluster)
-    phones.create(cluster, phones.deployment("web", 2))
-    pods = phones.wait_running(cluster, "web", 2)
+    pods = phones.run(cluster, phones.deployment("web", 2))
     result = wait_well(cluster)
     # A resource of an earlier group stays in the Node's status with 0 devices.
     (node,) = [row for row in result.document["nodes"] if row["resource"] == PHONE]
@@ -86,8 +72,8 @@ def shown(cluster: Cluster) -> None:
     assert sorted(rows) == expected, f"{rows}"
 
 
-@item("kubectl phones counts an unhealthy phone, and reports no problem after its device is back")
-def unhealthy(cluster: Cluster) -> None:
+def test_unhealthy(cluster: Cluster) -> None:
+    """kubectl phones counts an unhealthy phone, and reports no problem after its device is back."""
     prepare(cluster)
     with without(cluster, f"{PREFIX}0"):
 
@@ -101,8 +87,8 @@ def unhealthy(cluster: Cluster) -> None:
     wait_well(cluster)
 
 
-@item("The documented rights are enough for kubectl phones, and each missing one is one line")
-def rights(cluster: Cluster) -> None:
+def test_rights(cluster: Cluster) -> None:
+    """The documented rights are enough for kubectl phones, and each missing one is one line."""
     prepare(cluster)
     kubeconfig = _reader(cluster)
     result = show(cluster, f"--kubeconfig={kubeconfig}")

@@ -1,26 +1,21 @@
-"""Items: the plugin installed, tested, upgraded, rolled back and uninstalled with Helm, by the commands of the page."""
+"""The plugin installed, tested, upgraded, rolled back and uninstalled with Helm, by the commands of the page."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+import pytest
 import yaml
 
 from tests.e2e.cluster import documented, leftovers, phones, plugin
-from tests.e2e.cluster.items import Items
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.deploy.parts import CHART
 from tests.e2e.kubelet.waiting import until
 
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-
-item = Items()
+pytestmark = pytest.mark.core
 
 PHONES = 4
 """Sets of three of a machine's twelve devices."""
 SURVIVOR = "survivor"
 OTHER_VARIABLE = "PHONE_DEVICES"
-RENDER_NODE = "/dev/dri/renderD128"
 ROLLOUT = "kubectl -n kube-system rollout status"
 
 
@@ -49,42 +44,38 @@ def survivor(cluster: Cluster) -> dict[str, Any]:
     return pod
 
 
-def prepare(cluster: Cluster) -> None:
-    """Make the devices of the host that the documented values name."""
-    script = f"mkdir -p /dev/dri; [ -c {RENDER_NODE} ] || mknod {RENDER_NODE} c 1 3; "
-    cluster.machine.run("sh", "-ec", f"{script} [ -c /dev/fuse ] || mknod -m 0666 /dev/fuse c 10 229")
-
-
 def labelled(cluster: Cluster, *, present: bool) -> str:
     """Set or remove the label of the first machine's node, with the page's command."""
     command = documented.command("kubectl label node NODE aosp.io/binder" + ("=true" if present else "-"))
-    return documented.shell(cluster, command, NODE=cluster.machine.name)
+    return documented.shell(command, NODE=cluster.machine.name)
 
 
-def rolled_out(cluster: Cluster) -> str:
+def rolled_out() -> str:
     """Wait until the plugin is rolled out, with the page's command."""
-    return documented.shell(cluster, documented.command(ROLLOUT))
+    return documented.shell(documented.command(ROLLOUT))
 
 
-@item("The packed chart installs with the page's values; the plugin runs where the label is, and reports its devices")
-def installs(cluster: Cluster) -> None:
+def test_installs(cluster: Cluster) -> None:
+    """The packed chart installs with the page's values; the plugin runs where the label is, and reports its devices."""
     labelled(cluster, present=False)
-    prepare(cluster)
+    # The devices of the host that the page's values name.
+    cluster.machine.create_render_node()
+    cluster.machine.run("sh", "-ec", "[ -c /dev/fuse ] || mknod -m 0666 /dev/fuse c 10 229")
     packed = cluster.helm("package", str(CHART), "--destination", str(cluster.directory)).split(": ")[-1].strip()
     command = documented.command("helm install").replace("deploy/chart", packed)
-    notes = documented.shell(cluster, command.replace("values.yaml", write(cluster, documented_values())))
+    notes = documented.shell(command.replace("values.yaml", write(cluster, documented_values())))
     assert "helm test aosp-device-plugin -n kube-system" in notes, notes
     wanted = cluster.api.get(plugin.DAEMON_SET)["status"].get("desiredNumberScheduled", 0)
     assert wanted == 0, f"{wanted} pods are wanted without the label"
     labelled(cluster, present=True)
-    assert "successfully rolled out" in rolled_out(cluster)
+    assert "successfully rolled out" in rolled_out()
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
     assert plugin.capacity(cluster, cluster.machine) == (PHONES, PHONES)
 
 
-@item("`helm test` runs a pod that gets a device and prints what it found; nothing of it remains")
-def helm_test(cluster: Cluster) -> None:
-    output = documented.shell(cluster, documented.command("helm test"))
+def test_helm_test(cluster: Cluster) -> None:
+    """`helm test` runs a pod that gets a device and prints what it found; nothing of it remains."""
+    output = documented.shell(documented.command("helm test"))
     assert "Phase:          Succeeded" in output, output
     for line in (
         "ok      BINDER_VISIBLE_DEVICES=aosp_binder",
@@ -96,29 +87,29 @@ def helm_test(cluster: Cluster) -> None:
     assert not tests, "the pod of the test remains"
 
 
-@item("The page's commands that check the plugin work: allocatable devices, the log, the status")
-def checks(cluster: Cluster) -> None:
+def test_checks(cluster: Cluster) -> None:
+    """The page's commands that check the plugin work: allocatable devices, the log, the status."""
     jsonpath = documented.command("kubectl get node NODE -o jsonpath").replace("binder", "phone")
-    assert documented.shell(cluster, jsonpath, NODE=cluster.machine.name).strip() == f"{PHONES}"
-    log = documented.shell(cluster, documented.command("kubectl -n kube-system logs"))
+    assert documented.shell(jsonpath, NODE=cluster.machine.name).strip() == f"{PHONES}"
+    log = documented.shell(documented.command("kubectl -n kube-system logs"))
     assert '"message": "registered"' in log, log
     pod = plugin.pod_on(cluster, cluster.machine)["metadata"]["name"]
-    status = documented.shell(cluster, documented.command("kubectl -n kube-system exec POD"), POD=pod)
+    status = documented.shell(documented.command("kubectl -n kube-system exec POD"), POD=pod)
     assert "registered with the kubelet" in status, status
     assert cluster.machine.name in status, status
 
 
-@item("`helm upgrade` rolls out a changed configuration, `helm rollback` the former one; a phone runs on undisturbed")
-def upgrade(cluster: Cluster) -> None:
+def test_upgrade(cluster: Cluster) -> None:
+    """`helm upgrade` rolls out a changed configuration, `helm rollback` the former one; a phone runs on undisturbed."""
     before = survivor(cluster)
     values = documented_values()
     values["config"]["visible_devices_env"] = OTHER_VARIABLE
     command = documented.command("helm upgrade").replace("values.yaml", write(cluster, values))
-    documented.shell(cluster, command)
-    rolled_out(cluster)
+    documented.shell(command)
+    rolled_out()
     assert f"ok      {OTHER_VARIABLE}=aosp_binder" in _tested(cluster)
-    documented.shell(cluster, documented.command("helm rollback"))
-    rolled_out(cluster)
+    documented.shell(documented.command("helm rollback"))
+    rolled_out()
     assert "ok      BINDER_VISIBLE_DEVICES=aosp_binder" in _tested(cluster)
     after = survivor(cluster)
     assert phones.container_of(before) == phones.container_of(after), "the phone was restarted"
@@ -128,15 +119,15 @@ def upgrade(cluster: Cluster) -> None:
 def _tested(cluster: Cluster) -> str:
     """Wait until the node has allocatable devices, and return what `helm test` prints."""
     until(lambda: plugin.capacity(cluster, cluster.machine)[1] > 0, "devices are allocatable")
-    return documented.shell(cluster, documented.command("helm test"))
+    return documented.shell(documented.command("helm test"))
 
 
-@item("`helm uninstall` leaves nothing on the node and in the API server; the phone runs on")
-def uninstall(cluster: Cluster) -> None:
+def test_uninstall(cluster: Cluster) -> None:
+    """`helm uninstall` leaves nothing on the node and in the API server; the phone runs on."""
     before = survivor(cluster)
-    documented.shell(cluster, f"helm uninstall aosp-device-plugin -n {plugin.NAMESPACE}")
+    documented.shell(f"helm uninstall aosp-device-plugin -n {plugin.NAMESPACE}")
     labelled(cluster, present=False)
-    labelled(cluster, present=True)  # for the items that follow
+    labelled(cluster, present=True)  # for the tests that follow
     leftovers.require_none(cluster)
     until(lambda: plugin.capacity(cluster, cluster.machine)[1] == 0, "no device is allocatable")
     capacity = plugin.capacity(cluster, cluster.machine)[0]

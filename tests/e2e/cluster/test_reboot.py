@@ -1,23 +1,25 @@
-"""Items: reboots and restarts of a node, with each way to run the plugin.
+"""Reboots and restarts of a node, with each way to run the plugin.
 
 They print the seconds until the phones run again, and the number of rejected pods. The node has systemd, and is a guest
 in QEMU; see :mod:`tests.e2e.cluster.systemd_guest`.
 """
-
-from __future__ import annotations
 
 import json
 import re
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
-from tests.e2e.cluster import binder, dra, held, phones, plugin
+import pytest
+
+from tests.e2e.cluster import binder, dra, outside, phones, plugin
 from tests.e2e.cluster.binder import APP, COUNT
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW
-from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.scenes import containers, restore
+from tests.e2e.cluster.scenes import containers
 from tests.e2e.cluster.systemd_guest import SystemdGuest
 from tests.e2e.common.report import say
 from tests.e2e.deploy.items_unit import PHONES, SYSTEMD, UNIT
@@ -25,23 +27,18 @@ from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import EnteredDaemon
 from tests.e2e.kubelet.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.cluster.cluster import Cluster
-
-item = Items()
-
 _MANY: Final = 120
 _LATER: Final = "later"
 """The name of a Deployment of one phone."""
 
 
-def _node(cluster: Cluster) -> SystemdGuest:
+@pytest.fixture(scope="module")
+def machine(cluster: Cluster, binder_parts: None) -> Iterator[SystemdGuest]:
+    """Return a node with systemd; it is removed at the end."""
     machine = binder.node(cluster, SystemdGuest)
     assert isinstance(machine, SystemdGuest)
-    return machine
+    yield machine
+    binder.remove_node(cluster)
 
 
 def _rejected(cluster: Cluster, app: str) -> int:
@@ -74,29 +71,30 @@ def _reboots(
     return rejected
 
 
-def _restarts(cluster: Cluster, column: str, unit: str, later: dict[str, Any]) -> None:
+def _restarts(cluster: Cluster, machine: SystemdGuest, column: str, unit: str, later: dict[str, Any]) -> None:
     """Restart a unit: phones run on, and a new one runs."""
     before = containers(phones.wait_running(cluster, APP, COUNT, seconds=SLOW))
     started = time.monotonic()
-    _node(cluster).run("systemctl", "restart", unit, seconds=SLOW)
-    phones.create(cluster, later)
-    phones.wait_running(cluster, _LATER, 1, seconds=SLOW)
+    machine.run("systemctl", "restart", unit, seconds=SLOW)
+    phones.run(cluster, later, seconds=SLOW)
     seconds, rejected = time.monotonic() - started, _rejected(cluster, _LATER)
     say(f"# {column}, {unit} restart: phones run on; a new one after {seconds:.0f} s, {rejected} pods rejected")
     assert containers(phones.of(cluster, APP)) == before, f"before: {before}"
     phones.remove(cluster, "Deployment", _LATER, seconds=SLOW)
 
 
-def _measure(cluster: Cluster, column: str, controller: Callable[[str, int], dict[str, Any]]) -> list[int]:
+def _measure(
+    cluster: Cluster, machine: SystemdGuest, column: str, controller: Callable[[str, int], dict[str, Any]]
+) -> list[int]:
     """Fill a column of the table, and return how many pods each reboot rejected; ``controller`` makes Deployments."""
-    machine, rejected = _node(cluster), []
+    rejected = []
     phones.create(cluster, controller(APP, COUNT))
     for how, end in (("power loss", machine.shut_down), ("clean reboot", machine.end_in_order)):
         rejected.append(_reboots(cluster, f"{column}, {how}", end, machine.boot))
         if machine.host_plugin:
             _check_order(machine)
     for unit in ("containerd", "kubelet"):
-        _restarts(cluster, column, unit, controller(_LATER, 1))
+        _restarts(cluster, machine, column, unit, controller(_LATER, 1))
     phones.remove(cluster, "Deployment", APP, seconds=SLOW)
     return rejected
 
@@ -104,7 +102,7 @@ def _measure(cluster: Cluster, column: str, controller: Callable[[str, int], dic
 def _start_service(cluster: Cluster) -> EnteredDaemon:
     """Make devices and start the plugin on the first machine, and wait for it as deploy/systemd has the kubelet do."""
     config, machine = cluster.directory / "host-plugin.json", cluster.machine
-    machine.device_tool("create", "--stand-ins", "--count", str(_MANY * plugin.SIZE))
+    machine.create_devices(_MANY * plugin.SIZE)
     config.write_text(json.dumps(plugin.VALUES["config"]))
     command = [*machine.enter(), sys.executable, "-m", "aosp_plugin", "serve", f"--config={config}"]
     daemon = EnteredDaemon("plugin", command, cluster.directory / "plugin.log", {"PYTHONPATH": str(PROJECT)})
@@ -114,8 +112,8 @@ def _start_service(cluster: Cluster) -> EnteredDaemon:
     return daemon
 
 
-@item("120 phones without emulation, a kubelet that waits for the plugin: the same pods run after a power loss")
-def many(cluster: Cluster) -> None:
+def test_many(cluster: Cluster) -> None:
+    """120 phones without emulation, a kubelet that waits for the plugin: the same pods run after a power loss."""
     machine, started = cluster.machine, [_start_service(cluster)]
 
     def boot(programs: Path) -> None:
@@ -124,13 +122,13 @@ def many(cluster: Cluster) -> None:
     try:
         phones.create(cluster, phones.deployment(APP, _MANY))
         assert _reboots(cluster, f"{_MANY} phones, power loss", machine.shut_down, boot, _MANY) == 0
-        assert len(held.holders(machine)) == _MANY
-        assert not held.conflicts(machine), held.conflicts(machine)
+        assert len(outside.holders(machine)) == _MANY
+        assert not outside.conflicts(machine), outside.conflicts(machine)
         phones.remove(cluster, "Deployment", APP)
     finally:
         started[-1].end()
     machine.device_tool("delete")
-    restore(cluster)
+    machine.create_devices()
 
 
 def _check_order(machine: SystemdGuest) -> None:
@@ -143,32 +141,28 @@ def _check_order(machine: SystemdGuest) -> None:
     assert len(binder.mounted(machine)) == COUNT + 1, binder.mounted(machine)
 
 
-@item("DRA: after a reboot the same pods run with fresh phones; a restart disturbs none")
-def driver(cluster: Cluster) -> None:
-    machine = _node(cluster)
+def test_driver(cluster: Cluster, machine: SystemdGuest) -> None:
+    """DRA: after a reboot the same pods run with fresh phones; a restart disturbs none."""
     binder.install(cluster, binder.values(api="dra", phones={"count": COUNT + 1}))
     dra.create(cluster, dra.template(dra.TEMPLATE, dra.request()))
     dra.wait_published(cluster, machine, COUNT + 1, seconds=SLOW)
-    assert _measure(cluster, "DRA", dra.deployment) == [0, 0]
+    assert _measure(cluster, machine, "DRA", dra.deployment) == [0, 0]
     dra.remove(cluster)
 
 
-@item("The DaemonSet: a reboot rejects all phones; a restart disturbs none")
-def daemon_set(cluster: Cluster) -> None:
-    _node(cluster)
+def test_daemon_set(cluster: Cluster, machine: SystemdGuest) -> None:
+    """The DaemonSet: a reboot rejects all phones; a restart disturbs none."""
     binder.install(cluster, binder.values(phones={"count": COUNT + 1}))
-    assert min(_measure(cluster, "DaemonSet", phones.deployment)) >= COUNT
+    assert min(_measure(cluster, machine, "DaemonSet", phones.deployment)) >= COUNT
     plugin.uninstall(cluster)
 
 
-@item(
-    "The units of deploy/systemd: at each boot phones are mounted before the kubelet starts, which waits for the plugin"
-)
-def units(cluster: Cluster) -> None:
-    """How many pods are rejected is only printed: an emulated plugin may register too late."""
-    machine = _node(cluster)
+def test_units(cluster: Cluster, machine: SystemdGuest) -> None:
+    """The units of deploy/systemd: phones are mounted before the kubelet starts, which waits for the plugin.
+
+    How many pods are rejected is only printed: an emulated plugin may register too late.
+    """
     machine.host_plugin = f"phones: {{count: {COUNT + 1}}}\nprovisioned_by: command\n"
     machine.end_in_order()
     machine.boot(cluster.control_plane.programs)
-    _measure(cluster, "units", phones.deployment)
-    binder.remove_node(cluster)
+    _measure(cluster, machine, "units", phones.deployment)

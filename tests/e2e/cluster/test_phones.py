@@ -1,57 +1,44 @@
-"""Items: phones that the scheduler places, and what a lost label does to them and to the plugin."""
+"""Phones that the scheduler places, and what a lost label does to them and to the plugin."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import pytest
 
 from tests.e2e.cluster import phones, plugin
-from tests.e2e.cluster.cluster import DEVICES
-from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.ownership import owners
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.phones import owners
 from tests.e2e.cluster.plugin import SIZE
 from tests.e2e.cluster.scenes import INSUFFICIENT, LABEL, PHONES, prepare, undisturbed, waiting, web
 from tests.e2e.kubelet.waiting import until
 
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-
-item = Items()
+pytestmark = pytest.mark.core
 
 
-@item("A Deployment's phones have a phone each, at Android's paths; a container that restarts has the same one")
-def deployment(cluster: Cluster) -> None:
+def test_deployment(cluster: Cluster) -> None:
+    """A Deployment's phones have a phone each, at Android's paths; a container that restarts has the same one."""
     with web(cluster) as pods:
         before = owners(cluster, pods)
-        name, (container, restarts) = pods[0]["metadata"]["name"], phones.container_of(pods[0])
-        phones.end_container(cluster, name)
-
-        def restarted() -> bool:
-            now = phones.container_of(cluster.api.get(f"{phones.collection('Pod')}/{name}"))
-            return now[0] != container and now[1] == restarts + 1
-
-        until(restarted, f"the container of {name} has restarted")
+        phones.restart_container(cluster, pods[0]["metadata"]["name"])
         after = owners(cluster, phones.wait_running(cluster, "web", PHONES))
         assert after == before, f"before: {before}, after: {after}"
 
 
-@item("Phones beyond the node's number are Pending with the scheduler's reason, and run as soon as devices appear")
-def pending(cluster: Cluster) -> None:
+def test_pending(cluster: Cluster) -> None:
+    """Phones beyond the node's number are Pending with the scheduler's reason, and run as soon as devices appear."""
     prepare(cluster)
     machine, total = cluster.machine, PHONES + 2
     phones.create(cluster, phones.deployment("many", total))
     phones.wait_running(cluster, "many", PHONES)
     waiting(cluster, "many", 2, INSUFFICIENT)
-    machine.device_tool("create", "--stand-ins", "--count", str(total * SIZE))
+    machine.create_devices(total * SIZE)
     plugin.wait_allocatable(cluster, machine, total)
     owners(cluster, phones.wait_running(cluster, "many", total))
     phones.remove(cluster, "Deployment", "many")
     machine.device_tool("delete")
-    machine.device_tool("create", "--stand-ins", "--count", str(DEVICES))
+    machine.create_devices()
     plugin.wait_allocatable(cluster, machine, PHONES)
 
 
-@item("The node's label removed: the plugin's pod goes, phones run on and restart; new ones wait until it is back")
-def label(cluster: Cluster) -> None:
+def test_label(cluster: Cluster) -> None:
+    """The node's label removed: the plugin's pod goes, phones run on and restart; new ones wait until it is back."""
     machine = cluster.machine
     with web(cluster, PHONES - 1) as pods:
         with undisturbed(cluster, pods[1:]):
@@ -61,10 +48,7 @@ def label(cluster: Cluster) -> None:
             plugin.wait_allocatable(cluster, machine, 0)
             assert plugin.capacity(cluster, machine)[0] >= PHONES, "the kubelet keeps the capacity for 5 minutes"
             # The kubelet has kept the plugin's answer.
-            name = pods[0]["metadata"]["name"]
-            phones.end_container(cluster, name)
-            path = f"{phones.collection('Pod')}/{name}"
-            until(lambda: phones.container_of(cluster.api.get(path))[1] == 1, "the container has restarted")
+            phones.restart_container(cluster, pods[0]["metadata"]["name"])
             assert owners(cluster, phones.wait_running(cluster, "web", PHONES - 1)) == before
             phones.create(cluster, phones.pod("late"))
             waiting(cluster, "late", 1, INSUFFICIENT)

@@ -1,27 +1,20 @@
-"""Items: what claims can ask for: shared phones, requests for containers, attributes, parameters."""
-
-from __future__ import annotations
+"""What claims can ask for: shared phones, requests for containers, attributes, parameters."""
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import yaml
 
 from tests.e2e.cluster import documented, dra, phones, plugin
-from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.ownership import PATHS, phone_of
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.machine import RENDER_NODE
+from tests.e2e.cluster.phones import PATHS, phone_of
 from tests.e2e.cluster.scenes import events
 from tests.e2e.deploy.parts import DEPLOY
 from tests.e2e.kubelet.archive import BUSYBOX
 from tests.e2e.kubelet.waiting import PATIENCE, holds, until
 
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-
-item = Items()
-
 EXAMPLES: Final = DEPLOY / "examples" / "dra"
-RENDER_NODE: Final = "/dev/dri/renderD128"
 
 
 def end(cluster: Cluster, *names: str) -> None:
@@ -32,17 +25,14 @@ def end(cluster: Cluster, *names: str) -> None:
     dra.wait_unprepared(cluster.machine, *claims)
 
 
-@item("A claim by name: pods and sidecars share its phone; it is unprepared after the last pod, and the claim stays")
-def shared(cluster: Cluster) -> None:
-    dra.ensure(cluster)
+def test_shared(cluster: Cluster, driver: None) -> None:
+    """A claim by name: pods and sidecars share its phone; it is unprepared after the last pod, and the claim stays."""
     machine = cluster.machine
     dra.create(cluster, dra.claim("shared", dra.request()))
-    phones.create(cluster, dra.pod("first", "main", "sidecar", claim="shared"))
-    dra.wait_running(cluster, "first", 1)
+    phones.run(cluster, dra.pod("first", "main", "sidecar", claim="shared"))
     spec = dra.specs(machine)
-    phones.create(cluster, dra.pod("second", claim="shared"))
-    dra.wait_running(cluster, "second", 1)
-    found = {phone_of(dra.view(cluster, *place)) for place in (("first",), ("first", "sidecar"), ("second",))}
+    phones.run(cluster, dra.pod("second", claim="shared"))
+    found = {phone_of(phones.view(cluster, *place)) for place in (("first",), ("first", "sidecar"), ("second",))}
     assert len(found) == 1, f"they have {found}"
     claim = cluster.api.get(f"{dra.CLAIMS}/shared")
     assert len(claim["status"]["reservedFor"]) == 2, claim["status"]
@@ -53,23 +43,20 @@ def shared(cluster: Cluster) -> None:
     end(cluster, "second")
     claim = cluster.api.get(f"{dra.CLAIMS}/shared")
     until(lambda: "allocation" not in cluster.api.get(f"{dra.CLAIMS}/shared").get("status", {}), "it is not allocated")
-    phones.create(cluster, dra.pod("third", claim="shared"))
-    dra.wait_running(cluster, "third", 1)
+    phones.run(cluster, dra.pod("third", claim="shared"))
     end(cluster, "third")
     cluster.api.delete(f"{dra.CLAIMS}/shared")
 
 
-@item("A claim with two requests: each container has the phone and the variables of its request")
-def mapped(cluster: Cluster) -> None:
-    dra.ensure(cluster)
+def test_mapped(cluster: Cluster, driver: None) -> None:
+    """A claim with two requests: each container has the phone and the variables of its request."""
     config = [*dra.parameters(environment={"A": "1"}), *dra.parameters(["second"], environment={"B": "2"})]
     dra.create(cluster, dra.template("two", dra.request("first"), dra.request("second"), config=config))
-    phones.create(cluster, dra.pod("mapped", "one=first", "other=second", template="two"))
-    (pod,) = dra.wait_running(cluster, "mapped", 1)
+    (pod,) = phones.run(cluster, dra.pod("mapped", "one=first", "other=second", template="two"))
     (claim,) = dra.claims_of(cluster, pod)
     given = dra.allocated(cluster, cluster.machine, claim)
     for name, part, variables in (("one", "first", ("1", None)), ("other", "second", ("1", "2"))):
-        view = dra.view(cluster, "mapped", name)
+        view = phones.view(cluster, "mapped", name)
         assert phone_of(view) == given[part], f"{name}: {view.visible}, allocated: {given}"
         found = view.environment.get("A"), view.environment.get("B")
         assert found == variables, f"{name}: {found}"
@@ -86,10 +73,9 @@ def _why(cluster: Cluster, name: str) -> str:
     return until(reason, "the scheduler says why")
 
 
-@item("Parameters: variables of class and claim, other container paths, and a device of the host that the class allows")
-def parameters(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    cluster.machine.run("sh", "-ec", f"mkdir -p /dev/dri; [ -c {RENDER_NODE} ] || mknod {RENDER_NODE} c 1 3")
+def test_parameters(cluster: Cluster, driver: None) -> None:
+    """Parameters: variables of class and claim, container paths, and a device of the host that the class allows."""
+    cluster.machine.create_render_node()
     dra.create(
         cluster,
         dra.device_class("tuned", environment={"A": "class", "B": "class"}, allowedDevices=["/dev/dri/renderD*"]),
@@ -97,9 +83,8 @@ def parameters(cluster: Cluster) -> None:
     paths = ["/dev/phone/binder", "/dev/phone/hwbinder", "/dev/phone/vndbinder"]
     config = dra.parameters(environment={"A": "claim"}, containerPaths=paths, devices=[RENDER_NODE])
     dra.create(cluster, dra.template("tuned", dra.request(device_class="tuned"), config=config))
-    phones.create(cluster, dra.pod("tuned", template="tuned"))
-    dra.wait_running(cluster, "tuned", 1)
-    view = dra.view(cluster, "tuned")
+    phones.run(cluster, dra.pod("tuned", template="tuned"))
+    view = phones.view(cluster, "tuned")
     assert (view.environment.get("A"), view.environment.get("B")) == ("claim", "class"), view.environment
     assert [path for path in paths if path in view.bound] == paths, view.bound
     assert not [path for path in PATHS if path in view.bound], view.bound
@@ -107,10 +92,9 @@ def parameters(cluster: Cluster) -> None:
     end(cluster, "tuned")
 
 
-@item("Each example of deploy/examples/dra runs as it is written, on a node that has what it asks for")
-def examples(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    cluster.machine.run("sh", "-ec", f"mkdir -p /dev/dri; [ -c {RENDER_NODE} ] || mknod {RENDER_NODE} c 1 3")
+def test_examples(cluster: Cluster, driver: None) -> None:
+    """Each example of deploy/examples/dra runs as it is written, on a node that has what it asks for."""
+    cluster.machine.create_render_node()
     for path in sorted(EXAMPLES.glob("*.yaml")):
         text = re.sub(r"image: \S+", f"image: {BUSYBOX}\n      imagePullPolicy: Never", path.read_text())
         text = text.replace("- /bin/sh", "- /bin/busybox\n        - sh")
@@ -126,18 +110,11 @@ def examples(cluster: Cluster) -> None:
     until(lambda: not dra.specs(cluster.machine), "no claim is prepared", seconds=2 * PATIENCE)
 
 
-@item("The commands of docs/deploy.md for DRA, and `helm test`, which claims a phone and checks it from inside")
-def page(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    listed = documented.shell(cluster, documented.command("kubectl get resourceslices"))
+def test_page(cluster: Cluster, driver: None) -> None:
+    """The commands of docs/deploy.md for DRA, and `helm test`, which claims a phone and checks it from inside."""
+    listed = documented.shell(documented.command("kubectl get resourceslices"))
     assert cluster.machine.name in listed, listed
-    tested = documented.shell(cluster, documented.command("helm test"))
+    tested = documented.shell(documented.command("helm test"))
     assert "ok      BINDER_VISIBLE_DEVICES=aosp_binder" in tested, tested
     left = cluster.kubectl("-n", plugin.NAMESPACE, "get", "pods,resourceclaims,resourceclaimtemplates", "--output=name")
     assert "-test-" not in left, left
-
-
-@item("afterwards nothing of the driver is left")
-def removed(cluster: Cluster) -> None:
-    """The next group installs what it needs."""
-    dra.remove(cluster)

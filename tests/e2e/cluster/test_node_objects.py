@@ -1,21 +1,14 @@
-"""Items: what the plugin writes for its Node: Events, and the end of a startup taint."""
-
-from __future__ import annotations
+"""What the plugin writes for its Node: Events, and the end of a startup taint."""
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
-from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.scenes import PHONES, restore, without
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.scenes import PHONES, without
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import holds, until
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-
-item = Items()
 
 KEY: Final = "aosp.io/starting"
 OTHER: Final = "example.com/maintenance"
@@ -23,14 +16,9 @@ ROLE: Final = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{plugin.NAME}-no
 EVENTS: Final = f"{CORE}/namespaces/default/events"
 
 
-def node(cluster: Cluster) -> str:
-    """Return the path of the first machine's Node object."""
-    return f"{CORE}/nodes/{cluster.machine.name}"
-
-
 def taints(cluster: Cluster) -> set[str]:
     """Return the keys of the taints of the first machine's Node object."""
-    return {taint["key"] for taint in cluster.api.get(node(cluster))["spec"].get("taints", [])}
+    return {taint["key"] for taint in cluster.api.get(f"{CORE}/nodes/{cluster.machine.name}")["spec"].get("taints", [])}
 
 
 def events(cluster: Cluster, reason: str) -> int:
@@ -41,22 +29,14 @@ def events(cluster: Cluster, reason: str) -> int:
 
 
 def ensure(cluster: Cluster) -> None:
-    """Install the plugin with Events and the startup taint unless an earlier item has."""
+    """Install the plugin with Events and the startup taint unless an earlier test has."""
     if not plugin.pods(cluster) or not cluster.api.find(ROLE):
         plugin.install(cluster, plugin.values(node_events=True, startup_taint=KEY))
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
 
 
-def log(cluster: Cluster) -> str:
-    """Return the log of the plugin on the first machine."""
-    name = plugin.pod_on(cluster, cluster.machine)["metadata"]["name"]
-    return cluster.kubectl("--namespace", plugin.NAMESPACE, "logs", name)
-
-
-@item(
-    "A kubelet registers its Node with the startup taint; it goes when the plugin has devices, and pods wait until then"
-)
-def taint_removed(cluster: Cluster) -> None:
+def test_taint_removed(cluster: Cluster) -> None:
+    """A kubelet registers its Node with the startup taint; it goes when the plugin has devices, which pods await."""
     machine = cluster.machine
     plugin.uninstall(cluster)
     cluster.kubectl("delete", "node", machine.name)
@@ -75,12 +55,12 @@ def taint_removed(cluster: Cluster) -> None:
     waiting["spec"]["tolerations"] = [toleration]
     phones.create(cluster, waiting)
     holds(lambda: {KEY, OTHER} <= taints(cluster), "the taint stays while there is no device", seconds=15)
-    restore(cluster)
+    machine.create_devices()
     until(lambda: KEY not in taints(cluster), "the taint is removed", seconds=60)
     assert OTHER in taints(cluster), "another taint is gone"
     assert plugin.capacity(cluster, machine) == (PHONES, PHONES), "it was removed before the devices are allocatable"
     phones.wait_running(cluster, "waiting", 1)
-    assert '"startup taint removed"' in log(cluster)
+    assert '"startup taint removed"' in plugin.log(cluster)
     phones.remove(cluster, "Pod", "waiting")
     machine.kubelet.end()
     machine.configuration.pop("registerWithTaints")
@@ -88,8 +68,8 @@ def taint_removed(cluster: Cluster) -> None:
     cluster.kubectl("taint", "node", machine.name, f"{OTHER}-")
 
 
-@item("Devices that vanish are an Event in `kubectl describe node`, with reason and names; so is their return")
-def devices_lost(cluster: Cluster) -> None:
+def test_devices_lost(cluster: Cluster) -> None:
+    """Devices that vanish are an Event in `kubectl describe node`, with reason and names; so is their return."""
     ensure(cluster)
     phone = f"{PREFIX}0"
     lost, recovered = events(cluster, "DevicesLost"), events(cluster, "DevicesRecovered")
@@ -104,8 +84,8 @@ def devices_lost(cluster: Cluster) -> None:
     assert any("Normal" in line and "DevicesRecovered" in line for line in lines), lines
 
 
-@item("`helm uninstall` leaves no right and no policy")
-def removed(cluster: Cluster) -> None:
+def test_removed(cluster: Cluster) -> None:
+    """`helm uninstall` leaves no right and no policy."""
     ensure(cluster)
     plugin.uninstall(cluster)
     assert cluster.api.find(ROLE) is None

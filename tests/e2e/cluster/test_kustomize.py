@@ -1,42 +1,38 @@
-"""Items: the plugin installed with kustomize, by the commands of the page and by an overlay beside deploy/."""
-
-from __future__ import annotations
+"""The plugin installed with kustomize, by the commands of the page and by an overlay beside deploy/."""
 
 import json
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.e2e.cluster import documented, leftovers, phones, plugin
-from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.items_install import PHONES, rolled_out
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.test_install import PHONES, rolled_out
 from tests.e2e.deploy.parts import DEPLOY
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.cluster.cluster import Cluster
-
-item = Items()
+pytestmark = pytest.mark.core
 
 APPLY = "kubectl apply -k ."
 
 
 def overlay_of(cluster: Cluster) -> Path:
-    """Make the page's overlay of deploy/base, without its configuration, and return its directory."""
+    """Make the page's overlay of deploy/base with its patch, without its configuration, and return its directory."""
     parent = cluster.directory / "kustomize"
     shutil.rmtree(parent, ignore_errors=True)
     shutil.copytree(DEPLOY, parent / "deploy")
-    documented.shell(cluster, documented.command("mkdir phones"), cwd=parent)
+    documented.shell(documented.command("mkdir phones"), cwd=parent)
     overlay = parent / "phones"
-    documented.shell(cluster, documented.command("kustomize create"), cwd=overlay)
-    documented.shell(cluster, documented.command("kustomize edit set image"), cwd=overlay)
+    documented.shell(documented.command("kustomize create"), cwd=overlay)
+    documented.shell(documented.command("kustomize edit set image"), cwd=overlay)
     file = overlay / "kustomization.yaml"
-    generated: dict[str, Any] = documented.example("configMapGenerator:")
-    file.write_text(file.read_text() + yaml.safe_dump(generated))
+    patches = documented.example("kind: NetworkPolicy")
+    patches["patches"][0]["patch"] = patches["patches"][0]["patch"].replace("NAMESPACE", "observability")
+    for part in (documented.example("configMapGenerator:"), patches):
+        file.write_text(file.read_text() + yaml.safe_dump(part))
     return overlay
 
 
@@ -45,28 +41,19 @@ def configure(overlay: Path, **keys: object) -> None:
     (overlay / "config.yaml").write_text(yaml.safe_dump(plugin.VALUES["config"] | keys))
 
 
-def _patch(overlay: Path, namespace: str) -> None:
-    """Add the page's patch of the NetworkPolicy, for Prometheus in a namespace."""
-    policy = documented.example("kind: NetworkPolicy")["patches"]
-    policy[0]["patch"] = policy[0]["patch"].replace("NAMESPACE", namespace)
-    file = overlay / "kustomization.yaml"
-    file.write_text(file.read_text() + yaml.safe_dump({"patches": policy}))
-
-
-@item("deploy/base installs by the page's overlay and patch")
-def base(cluster: Cluster) -> None:
+def test_base(cluster: Cluster) -> None:
+    """deploy/base installs by the page's overlay and patch."""
     overlay = overlay_of(cluster)
     configure(overlay)
-    _patch(overlay, "observability")
-    documented.shell(cluster, APPLY, cwd=overlay)
-    rolled_out(cluster)
+    documented.shell(APPLY, cwd=overlay)
+    rolled_out()
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
     policy = cluster.kubectl("-n", plugin.NAMESPACE, "get", "networkpolicy", plugin.NAME, "--output=yaml")
     assert "kubernetes.io/metadata.name: observability" in policy, policy
 
 
-@item("A ConfigMap edited in place: the page's command reloads it, and prints why a wrong one is rejected")
-def reload(cluster: Cluster) -> None:
+def test_reload(cluster: Cluster) -> None:
+    """A ConfigMap edited in place: the page's command reloads it, and prints why a wrong one is rejected."""
     before = plugin.pod_on(cluster, cluster.machine)
     pod, volumes = before["metadata"]["name"], before["spec"]["volumes"]
     (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
@@ -86,20 +73,20 @@ def reload(cluster: Cluster) -> None:
 
 def _reload_prints(cluster: Cluster, pod: str, outcome: str) -> bool:
     command = documented.command("kubectl -n kube-system exec POD -- aosp-plugin reload")
-    return outcome in documented.shell(cluster, f"{command} || true", POD=pod)
+    return outcome in documented.shell(f"{command} || true", POD=pod)
 
 
-@item("The page's commands uninstall it, with the configurations of earlier versions; nothing remains")
-def uninstalls(cluster: Cluster) -> None:
+def test_uninstalls(cluster: Cluster) -> None:
+    """The page's commands uninstall it, with the configurations of earlier versions; nothing remains."""
     overlay = cluster.directory / "kustomize" / "phones"
     configure(overlay, log_level="debug")
-    documented.shell(cluster, APPLY, cwd=overlay)
-    rolled_out(cluster)
+    documented.shell(APPLY, cwd=overlay)
+    rolled_out()
     # A counter-example: what must not remain is found while the plugin runs.
     assert any(path.endswith(".sock") for path in leftovers.files(cluster.machine)), leftovers.files(cluster.machine)
-    documented.shell(cluster, documented.command("kubectl delete -k ."), cwd=overlay)
+    documented.shell(documented.command("kubectl delete -k ."), cwd=overlay)
     earlier = [name for name in leftovers.objects(cluster) if name.startswith("configmap/")]
     assert len(earlier) == 1, f"{earlier}"
-    documented.shell(cluster, documented.command("kubectl -n kube-system delete configmap"))
+    documented.shell(documented.command("kubectl -n kube-system delete configmap"))
     cluster.machine.run("sh", "-c", documented.command("rm -f /var/run/cdi"))
     leftovers.require_none(cluster)

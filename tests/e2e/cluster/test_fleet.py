@@ -1,30 +1,28 @@
 """Three nodes with phones: what each node reports agrees with the cluster."""
 
-from __future__ import annotations
+from typing import Final
 
-import json
-from typing import TYPE_CHECKING, Final
+import pytest
 
-from tests.e2e.cluster import invariants, items_kubectl_phones, phones, plugin
-from tests.e2e.cluster.items import Items
+from tests.e2e.cluster import invariants, phones, plugin, test_kubectl_phones
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, prepare, undisturbed
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.machine import Machine
-
-item = Items()
+pytestmark = pytest.mark.usefixtures("three_nodes")
 
 APP: Final = "fleet"
 COUNT: Final = 8
 KIND: Final = "aosp.io/phones"
 
 
-@item("An upgrade to kinds of nodes: each has its number of phones, also on a node without a network plugin")
-def kinds(cluster: Cluster) -> None:
-    """Phones run on. A node of no kind has no plugin."""
+def test_kinds(cluster: Cluster) -> None:
+    """An upgrade to kinds of nodes: each has its number of phones, also on a node without a network plugin.
+
+    Phones run on. A node of no kind has no plugin.
+    """
     prepare(cluster)
     small, large, other = cluster.machines
     nodes = []
@@ -43,7 +41,7 @@ def kinds(cluster: Cluster) -> None:
         cluster.wait_node(large)
         tested = cluster.helm("test", plugin.NAME, f"--namespace={plugin.NAMESPACE}", "--timeout=60s")
         assert tested.count("Phase:          Succeeded") == len(nodes), tested
-    rows = items_kubectl_phones.show(cluster).document["nodes"]
+    rows = test_kubectl_phones.show(cluster).document["nodes"]
     ready = {row["node"]: row["phones"] for row in rows if row["plugin"] == "ready"}
     assert ready == {small.name: PHONES, large.name: 2 * PHONES}, f"{rows}"
     phones.remove(cluster, "Deployment", "web")
@@ -51,13 +49,14 @@ def kinds(cluster: Cluster) -> None:
     plugin.uninstall(cluster)
 
 
-@item("Status and metrics of each node's plugin, read through the API server, agree with the Node objects")
-def the_fleets_view_is_right(cluster: Cluster) -> None:
-    """One device set less on one node, so that the nodes differ; then as before."""
+def test_the_fleets_view_is_right(cluster: Cluster) -> None:
+    """Status and metrics of each node's plugin, read through the API server, agree with the Node objects.
+
+    One device set less on one node, so that the nodes differ; then as before.
+    """
     node = cluster.machines[1]
     prepare(cluster)
-    phones.create(cluster, phones.deployment(APP, COUNT))
-    phones.wait_running(cluster, APP, COUNT)
+    phones.run(cluster, phones.deployment(APP, COUNT))
     host = invariants.observe(cluster).hosts[node.name]
     free = min(host.sets.difference(*(host.allocated or {}).values()))
     (node.root / "dev" / free).unlink()
@@ -66,7 +65,7 @@ def the_fleets_view_is_right(cluster: Cluster) -> None:
         for machine in cluster.machines:
             _compare(cluster, machine, unhealthy=int(machine is node))
     finally:
-        node.device_tool("create", "--stand-ins", "--count", "12")
+        node.create_devices()
     plugin.wait_allocatable(cluster, node, PHONES)
     _compare(cluster, node, unhealthy=0)
 
@@ -81,8 +80,7 @@ def _compare(cluster: Cluster, machine: Machine, *, unhealthy: int) -> None:
         names = ("devices_allocated", "kubelet_allocatable", "registered")
         metrics = [plugin.metric(cluster, pod, name, resource=PHONE) for name in names]
         assert metrics == [len(pods), allocatable, 1], f"{machine.name}: {metrics}, {pods}, allocatable {allocatable}"
-        words = ("exec", f"--namespace={plugin.NAMESPACE}", pod["metadata"]["name"], "--")
-        status = json.loads(cluster.kubectl(*words, "aosp-plugin", "status", "--json"))
+        status = plugin.status(cluster, machine)
         assert status["node"] == machine.name, status["node"]
         (resource,) = status["resources"]
         counts = resource["counts"]
@@ -94,9 +92,11 @@ def _compare(cluster: Cluster, machine: Machine, *, unhealthy: int) -> None:
     until(agree, f"the plugin of {machine.name} agrees with the cluster", seconds=2 * PATIENCE)
 
 
-@item("The cluster without its phones and without the plugin has nothing of either left")
-def nothing_is_left(cluster: Cluster) -> None:
-    """All invariants hold without a plugin too: nothing is allocatable."""
+def test_nothing_is_left(cluster: Cluster) -> None:
+    """The cluster without its phones and without the plugin has nothing of either left.
+
+    All invariants hold without a plugin too: nothing is allocatable.
+    """
     phones.remove(cluster, "Deployment", APP)
     plugin.uninstall(cluster)
     for machine in cluster.machines:

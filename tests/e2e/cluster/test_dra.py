@@ -1,26 +1,23 @@
-"""Items: the plugin as a DRA driver, from its installation to its end; pods with claims; a kubelet that restarts."""
+"""The plugin as a DRA driver, from its installation to its end; pods with claims; a kubelet that restarts."""
 
-from __future__ import annotations
+import signal
 
-from typing import TYPE_CHECKING
+import pytest
 
 from tests.e2e.cluster import dra, leftovers, phones, plugin
 from tests.e2e.cluster.api import CORE
-from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.items_failures import kill
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.dra import Undisturbed
 from tests.e2e.cluster.scenes import PHONES
 from tests.e2e.cluster.watching import SliceHistory
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-
-item = Items()
+pytestmark = pytest.mark.core
 
 
-@item("The chart with api: dra: a pod is ready when its node's phones are in ResourceSlices, which the Node owns")
-def installs(cluster: Cluster) -> None:
+def test_installs(cluster: Cluster) -> None:
+    """The chart with api: dra: a pod is ready when its node's phones are in ResourceSlices, which the Node owns."""
     plugin.install(cluster, dra.values())
     machine = cluster.machine
     # Ready means published: nothing is waited for here.
@@ -40,12 +37,10 @@ def installs(cluster: Cluster) -> None:
     assert dra.sockets(machine), "no socket of the driver"
 
 
-@item("Pods with claims of a template have a phone each; a deleted pod's claim is unprepared, and its phone free again")
-def template(cluster: Cluster) -> None:
-    dra.ensure(cluster)
+def test_template(cluster: Cluster, driver: None) -> None:
+    """Pods with claims of a template have a phone each; a deleted pod's claim is unprepared, its phone free again."""
     machine = cluster.machine
-    phones.create(cluster, dra.deployment("web", PHONES))
-    pods = dra.wait_running(cluster, "web", PHONES)
+    pods = phones.run(cluster, dra.deployment("web", PHONES))
     assert len(dra.owners(cluster, pods)) == PHONES
     claims = [claim for pod in pods for claim in dra.claims_of(cluster, pod)]
     assert all(dra.prepared(machine, claim) for claim in claims)
@@ -53,42 +48,31 @@ def template(cluster: Cluster) -> None:
     dra.wait_unprepared(machine, *claims)
     assert not dra.specs(machine), dra.specs(machine)
     until(lambda: not cluster.api.list(dra.CLAIMS), "the claims are gone")
-    phones.create(cluster, dra.deployment("web", PHONES))
-    assert len(dra.owners(cluster, dra.wait_running(cluster, "web", PHONES))) == PHONES
+    assert len(dra.owners(cluster, phones.run(cluster, dra.deployment("web", PHONES)))) == PHONES
     phones.remove(cluster, "Deployment", "web")
 
 
-@item("The kubelet restarts and deletes all slices: they are written again, and pods with claims run on")
-def kubelet_restart(cluster: Cluster) -> None:
-    dra.ensure(cluster)
-    phones.create(cluster, dra.deployment("web", 2))
-    pods = dra.wait_running(cluster, "web", 2)
-    before = {pod["metadata"]["uid"]: phones.container_of(pod) for pod in pods}
-    held, own = dra.owners(cluster, pods), phones.container_of(plugin.pod_on(cluster, cluster.machine))
+def test_kubelet_restart(cluster: Cluster, pods: Undisturbed) -> None:
+    """The kubelet restarts and deletes all slices: they are written again, and pods with claims run on."""
+    own = phones.container_of(plugin.pod_on(cluster, cluster.machine))
     with SliceHistory(cluster, cluster.machine) as history:
-        kill(cluster.machine.kubelet)
+        cluster.machine.kubelet.end(signal.SIGKILL)
         cluster.machine.start_kubelet()
         away = history.wait_back(2 * PATIENCE)  # shorter than Timings.slice_relist: by the watch
     say(f"# slices were away for {', '.join(f'{1000 * seconds:.0f} ms' for seconds in away)}")
     cluster.wait_node(cluster.machine)
-    now = dra.wait_running(cluster, "web", 2)
-    assert {pod["metadata"]["uid"]: phones.container_of(pod) for pod in now} == before
-    assert dra.owners(cluster, now) == held
+    pods.check()
     assert phones.container_of(plugin.pod_on(cluster, cluster.machine)) == own, "the driver was started again"
     # The kubelet knows the driver again: it prepares another pod's claim, and unprepares those of the first ones.
-    phones.create(cluster, dra.pod("later"))
-    dra.wait_running(cluster, "later", 1)
+    phones.run(cluster, dra.pod("later"))
     # The claims of earlier pods may go after the pods.
     until(lambda: len(cluster.api.list(dra.CLAIMS)) == 3, "each pod has a claim, and there are no others")
-    claims = cluster.api.list(dra.CLAIMS)
     phones.remove(cluster, "Pod", "later")
-    phones.remove(cluster, "Deployment", "web")
-    dra.wait_unprepared(cluster.machine, *claims)
+    pods.end()
 
 
-@item("Uninstalled, the driver leaves no object, no slice, and no file on the node")
-def uninstall(cluster: Cluster) -> None:
-    dra.ensure(cluster)
+def test_uninstall(cluster: Cluster, driver: None) -> None:
+    """Uninstalled, the driver leaves no object, no slice, and no file on the node."""
     dra.remove(cluster)
     # The kubelet deletes them 30 s after the driver has ended.
     until(lambda: not dra.slices(cluster, cluster.machine), "the slices are gone", seconds=3 * PATIENCE)
