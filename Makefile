@@ -73,7 +73,7 @@ test-integration: $(VENV)/.installed
 	$(BIN)/pytest --numprocesses 4 --dist worksteal $(if $(COVERAGE),--cov --cov-append --cov-report=term) tests/integration
 
 test-tools: $(VENV)/.installed ## Test the stand-in kubelet, kubectl phones, and the tools in hack and tests
-	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/tools kubelet_standin/tests kubectl_phones/tests
+	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/tools tests/api_contract kubelet_standin/tests kubectl_phones/tests
 
 # The suites with real parts. Each has a page, or its package a docstring.
 SUITES := faults browser bench deploy kubelet kernel apiserver cluster workflows
@@ -92,8 +92,8 @@ test-browser: $(VENV)/.installed
 test-bench: $(VENV)/.installed
 	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
 
-test-kubelet: test-%: $(VENV)/.installed
-	$(BIN)/python -m tests.e2e.$* $(if $(filter core,$(ITEMS)),-m core) $(PYTEST)
+test-kubelet test-apiserver test-cluster: test-%: $(VENV)/.installed
+	$(BIN)/python -m tests.e2e.$* $(if $(filter core,$(ITEMS)),-m core) $(if $(KEEP),--keep) $(PYTEST)
 
 # The first run builds tools for longer than a test may take otherwise.
 test-deploy: $(VENV)/.installed
@@ -101,9 +101,6 @@ test-deploy: $(VENV)/.installed
 
 test-kernel: $(VENV)/.installed
 	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS) $(PYTEST)
-
-test-apiserver test-cluster: test-%: $(VENV)/.installed
-	$(BIN)/python -m tests.e2e.$* --items $(ITEMS) $(if $(KEEP),--keep)
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"
 	@$(BIN)/python -m tests.simulation $(SIMULATE)

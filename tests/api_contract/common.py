@@ -1,26 +1,25 @@
-"""What the checks of the contract have in common."""
-
-from __future__ import annotations
+"""What the tests of the contract have in common."""
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
+from typing import Any, Final, Protocol
 
 import msgspec
+import pytest
 
 from aosp_plugin.framework.apiserver import protocol
-from aosp_plugin.framework.apiserver.protocol import ApiError, Request
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-
-    from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
-    from aosp_plugin.framework.apiserver.protocol import WatchEvent
+from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.protocol import ApiError, Request, WatchEvent
 
 SLICES: Final = protocol.RESOURCE_SLICES
 DRIVER: Final = "phone.example.com"
 PATIENCE: Final = 60.0
+RIGHTS: Final = (
+    ("get", "nodes"),
+    *((verb, "resourceslices") for verb in ("get", "list", "watch", "create", "update", "delete")),
+)
+"""What a driver may do that publishes slices."""
 TAINT: Final = {"key": "example.com/unhealthy", "effect": "NoSchedule"}
 
 
@@ -48,22 +47,11 @@ class Server(Protocol):
         """Kill the server, and start it again with its data."""
 
 
-class Check(NamedTuple):
-    """A claim, and the function that raises AssertionError if it does not hold."""
-
-    title: str
-    run: Callable[[Server], Coroutine[None, None, None]]
-
-
-@dataclass
-class Checks:
-    """The checks of a module, in the order of their definition."""
-
-    all: list[Check] = field(default_factory=list)
-
-    def __call__(self, title: str) -> Callable[[Callable[[Server], Coroutine[None, None, None]]], None]:
-        """Add the decorated function."""
-        return lambda function: self.all.append(Check(title, function))
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[ApiClient]:
+    """Return the administrator's client."""
+    async with server.client() as client:
+        yield client
 
 
 def a_slice(slice_name: str, *, node: str = "", devices: int = 1, **device: Any) -> dict[str, Any]:

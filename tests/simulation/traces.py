@@ -1,7 +1,7 @@
 """What real peers answer, step by step: recorded by the suites in ``tests/e2e``, and replayed on the stand-ins.
 
 ``python -m tests.e2e.kubelet -k trace -s | python -m tests.simulation.traces`` writes what the suite has seen to
-``traces/``; so do ``tests.e2e.apiserver --only trace``, and ``tests.e2e.kernel core -k same_steps -rP``.
+``traces/``; so do ``tests.e2e.apiserver -k trace``, and ``tests.e2e.kernel core -k same_steps -rP``.
 """
 
 import asyncio

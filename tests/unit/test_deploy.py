@@ -14,7 +14,7 @@ import yaml
 from aosp_plugin.backend.parameters import PARAMETER_KEYS
 from aosp_plugin.framework.timing import GRACE_PERIOD
 from hack import phone_seccomp
-from tests.api_contract.publishing import RIGHTS
+from tests.api_contract.common import RIGHTS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

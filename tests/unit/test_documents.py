@@ -43,8 +43,8 @@ def test_the_readme_links_to_every_page() -> None:
 
 
 def test_the_page_about_installation_has_the_commands_that_a_cluster_runs() -> None:
-    """The items in a real cluster take them from there, so that a page that loses one fails late."""
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/e2e/cluster").glob("items_*.py"))
+    """The tests in a real cluster take them from there, so that a page that loses one fails late."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/e2e/cluster").glob("test_*.py"))
     starts = set(re.findall(r'documented\.command\("([^"]+)"\)', sources))
     assert len(starts) >= 10
     for start in starts:

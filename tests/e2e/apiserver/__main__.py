@@ -1,33 +1,37 @@
 """``python -m tests.e2e.apiserver``: the client of the API server, and the stand-in's contract, with kube-apiserver.
 
-Requires root, Debian and Go: etcd and two versions of kube-apiserver are built and cached, and run in a sandbox.
+Requires root, Debian and Go: etcd and two versions of kube-apiserver are built and cached, and run in a sandbox. The
+arguments are those of pytest; ``-m core`` runs the oldest version.
 """
 
-from __future__ import annotations
-
-import argparse
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from tests.e2e.apiserver import inside
+from tests.e2e.apiserver.servers import Servers
 from tests.e2e.cluster import parts, sandbox
+from tests.e2e.common import sandboxed
 from tests.e2e.kubelet.parts import KUBERNETES, NEWEST
 
-LIMIT: Final = 900.0
-"""The time limit for a version, in seconds."""
+LIMIT: Final = 1800.0
+"""The time limit for all tests, in seconds."""
+_MODULES: Final = {"oldest": KUBERNETES, "newest": NEWEST}
 
 
 def main() -> int:
-    """Run the checks in a sandbox for each version, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.e2e.apiserver", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="run the checks whose title contains TEXT")
-    parser.add_argument("--items", choices=("all", "core"), default="all", help="all versions, or the oldest one")
-    options = parser.parse_args()
-    code = 0
-    for module in (KUBERNETES, NEWEST) if options.items == "all" else (KUBERNETES,):
-        code |= sandbox.main(partial(parts.control_plane, module), inside.main, options.only, seconds=LIMIT)
-    return code
+    """Get the parts, run the tests in a sandbox, and return the exit code."""
+    arguments = [os.path.dirname(__file__), *sys.argv[1:]]
+    selected = "".join(item.name for item in sandboxed.select(*arguments))
+    modules = {name: module for name, module in _MODULES.items() if f"[{name}" in selected}
+    find = partial(parts.control_planes, modules)
+    return sandbox.main(find, _inside, arguments, seconds=LIMIT)
+
+
+def _inside(work: Path, _cgroups: str, programs: Mapping[str, Path], arguments: Sequence[str]) -> int:
+    return sandboxed.run(Servers(work, programs), *arguments)
 
 
 if __name__ == "__main__":

@@ -1,68 +1,83 @@
-"""``python -m tests.e2e.cluster``: the plugin in a whole Kubernetes cluster.
+"""``python -m tests.e2e.cluster``: the plugin in a whole Kubernetes cluster. Other arguments are those of pytest.
 
-Requires root, Debian and Go. Missing parts are installed, or built and cached. The items run in a sandbox.
+Requires root, Debian and Go. Missing parts are installed, or built and cached. The tests run in a sandbox.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
 import os
-import subprocess
+import signal
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.cluster import inside, parts, sandbox, suite
-from tests.e2e.common.report import Report, say
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.cluster import parts, sandbox
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.parts import Parts
+from tests.e2e.common import sandboxed
+from tests.e2e.common.report import say
 from tests.e2e.kubelet.sandbox import CGROUPS
 
 LIMIT: Final = 7200.0
-"""The time limit for all items, in seconds."""
+"""The time limit for all tests, in seconds."""
 
 
 def main() -> int:
-    """Get the parts, run the items in the sandbox, and return the exit code."""
+    """Get the parts, run the tests in the sandbox, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.cluster", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose group.name contains TEXT")
-    parser.add_argument("--items", choices=("all", "core"), default="all", help="all items, or the core set")
     parser.add_argument("--keep", action="store_true", help="then keep the cluster, with two nodes, until Ctrl-C")
-    options = parser.parse_args()
-    groups = suite.core(_commit()) if options.items == "core" else list(suite.GROUPS)
-    groups = [group for group in groups if group.select(options.only)]
-    newest, binder = any(group.newest for group in groups), any(group.binder for group in groups)
+    options, arguments = parser.parse_known_args()
+    arguments = [os.path.dirname(__file__), *arguments]
+    fixtures = {name for item in sandboxed.select(*arguments) for name in item.fixturenames}  # type: ignore[attr-defined]
+    find = partial(parts.collect, newest="newest" in fixtures, binder="binder_parts" in fixtures)
     started = time.monotonic()
-    find = partial(parts.collect, newest=newest, binder=binder)
     keep_for, seconds = (os.getpid(), None) if options.keep else (0, LIMIT)
-    names = [group.name for group in groups]
-    code = sandbox.main(find, inside.main, names, options.only, keep_for, seconds=seconds)
-    report = Report()
-    report.run("Nothing of the cluster is left on the machine", _check_leftovers)
+    code = sandbox.main(find, _inside, arguments, keep_for, seconds=seconds)
+    left = _leftovers()
+    say("".join(f"ERROR: {text} is left on the machine\n" for text in left) or "# nothing is left on the machine")
     say(f"# {time.monotonic() - started:.0f} s in total")
-    return code or report.end()
+    return code or bool(left)
 
 
-def _check_leftovers() -> None:
-    """Check that no process, mount, network device or cgroup of the cluster remains."""
-    name = sandbox.prefix()
+def _inside(work: Path, cgroups: str, parts: Parts, arguments: Sequence[str], keep_for: int) -> int:
+    """Run the tests that pytest's arguments select, and return its exit code.
+
+    ``keep_for`` is the process outside of the sandbox for which the cluster is kept until Ctrl-C; 0 if it is not.
+    """
+    cluster = Cluster(parts, work, cgroups)
+    code = sandboxed.run(cluster, *arguments)
+    if keep_for:
+        _keep(cluster, keep_for)
+    cluster.stop()
+    return code
+
+
+def _keep(cluster: Cluster, process: int) -> None:
+    """Say how to use the cluster, which has two nodes at least, and wait for Ctrl-C."""
+    cluster.start()
+    cluster.grow(2)
+    say("# the cluster is kept until Ctrl-C; in another terminal, as root:")
+    say(f"export KUBECONFIG={cluster.kubeconfig}")
+    for name, program in (("kubectl", cluster.parts.kubernetes / "kubectl"), ("helm", cluster.parts.helm)):
+        say(f'{name}() {{ {sandbox.shell_command(process)} {program} "$@"; }}')
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+def _leftovers() -> list[str]:
+    """Return the processes, mounts, network devices and cgroups of the cluster that remain."""
+    name, found = sandbox.prefix(), []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            assert name.encode() not in path.read_bytes(), path.read_bytes()
-    assert name not in Path("/proc/self/mountinfo").read_text(), "a mount remains"
-    assert sandbox.BRIDGE not in os.listdir("/sys/class/net"), "a network device remains"
+            found += [f"process {path.parent.name}"] if name.encode() in path.read_bytes() else []
+    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if name in line]
+    found += [device for device in os.listdir("/sys/class/net") if device == sandbox.BRIDGE]
     # os.walk passes over what other processes remove meanwhile.
     names = ((path, directory) for path, directories, _ in os.walk(CGROUPS) for directory in directories)
-    cgroups = [f"{path}/{directory}" for path, directory in names if directory.startswith(name)]
-    assert not cgroups, f"cgroups remain: {cgroups}"
-
-
-def _commit() -> int:
-    """Return a number from the commit, so that each commit of a branch runs another group and a repetition the same."""
-    result = subprocess.run(("git", "rev-parse", "HEAD"), cwd=PROJECT, capture_output=True, text=True, check=False)
-    return int(result.stdout or "0", 16)
+    return found + [f"{path}/{directory}" for path, directory in names if directory.startswith(name)]
 
 
 if __name__ == "__main__":

@@ -1,15 +1,9 @@
 """Service accounts with a role, for programs outside pods."""
 
-from __future__ import annotations
+from collections.abc import Iterable
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-from tests.e2e.cluster.api import CORE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.e2e.cluster.api import Api
+from tests.e2e.cluster.api import CORE, Api
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 _RBAC: Final = f"/apis/{_GROUP}/v1"

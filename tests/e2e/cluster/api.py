@@ -3,24 +3,25 @@
 Each request has a connection of its own, because tests kill the API server.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlencode
 
+from tests.e2e.cluster.certificates import Certificate
 from tests.e2e.kubelet.waiting import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.e2e.cluster.certificates import Certificate
 
 CORE: Final = "/api/v1"
 APPS: Final = "/apis/apps/v1"
+
+
+def is_ready(thing: dict[str, Any]) -> bool:
+    """Return whether a Node or a pod has the condition Ready."""
+    conditions = thing.get("status", {}).get("conditions", [])
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
 
 class ApiError(OSError):

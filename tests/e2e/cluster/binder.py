@@ -3,22 +3,17 @@
 That machine is in software emulation (:mod:`tests.e2e.cluster.guest`), so all limits are generous.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
 from tests.e2e.kubelet.archive import busybox_image
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.e2e.cluster.cluster import Cluster
 
 APP: Final = "binder-phone"
 COUNT: Final = 3

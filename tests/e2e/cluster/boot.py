@@ -5,9 +5,6 @@ host; ``/var/lib/kubelet`` and ``/var/log`` are directories that survive a reboo
 The sysctls that a kubelet writes, and the boot ID, are files of the machine, so the host's stay as they are.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 import shutil
 import signal
@@ -26,21 +23,16 @@ _BOOT_ID: Final = "kernel/random/boot_id"
 _KEYS: Final = ("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")
 
 
-def main() -> None:
+def main(name: str, address: str, directory: str) -> None:
     """Set up the machine, report it on standard output, and wait for the end."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--address", required=True)
-    parser.add_argument("--directory", type=Path, required=True)
-    options = parser.parse_args()
     # Children of shims that have ended become children of this process.
-    run("hostname", options.name)
+    run("hostname", name)
     run("mount", "--make-rshared", "/")
-    _file_systems(options.directory)
+    _file_systems(Path(directory))
     _kernel_settings(Path("/run/kernel"))
     sys.stdin.readline()  # the parent moves the network device into the namespace
     run("ip", "link", "set", "lo", "up")
-    run("ip", "address", "add", f"{options.address}/24", "dev", LINK)
+    run("ip", "address", "add", f"{address}/24", "dev", LINK)
     run("ip", "link", "set", LINK, "up")
     run("ip", "route", "add", "default", "via", ADDRESS)
     sys.stdout.write(f"{READY}\n")
@@ -77,4 +69,4 @@ def _kernel_settings(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

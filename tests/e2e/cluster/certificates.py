@@ -1,17 +1,12 @@
 """The cluster's certificates and kubeconfigs, made with openssl."""
 
-from __future__ import annotations
-
-import base64
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 from tests.e2e.kubelet.processes import run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _DAYS = "365"
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
@@ -53,27 +48,15 @@ class Authority:
         return self._certificate(name, subject, (*signed, "-addext", "basicConstraints=critical,CA:FALSE", *extensions))
 
     def kubeconfig(self, name: str, server: str, user: str, groups: Sequence[str] = ()) -> Path:
-        """Issue a client's certificate, and write a kubeconfig that contains it. ``server`` is the API server's URL."""
+        """Issue a client's certificate, and write a kubeconfig that names it. ``server`` is the API server's URL."""
         client = self.issue(name, user, groups=groups)
-        encoded = {path: base64.b64encode(path.read_bytes()).decode() for path in (self.root.certificate, *client)}
+        cluster = {"server": server, "certificate-authority": str(self.root.certificate)}
+        credentials = {"client-certificate": str(client.certificate), "client-key": str(client.key)}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [
-                {
-                    "name": "cluster",
-                    "cluster": {"server": server, "certificate-authority-data": encoded[self.root.certificate]},
-                }
-            ],
-            "users": [
-                {
-                    "name": name,
-                    "user": {
-                        "client-certificate-data": encoded[client.certificate],
-                        "client-key-data": encoded[client.key],
-                    },
-                }
-            ],
+            "clusters": [{"name": "cluster", "cluster": cluster}],
+            "users": [{"name": name, "user": credentials}],
             "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": name}}],
             "current-context": "cluster",
         }

@@ -1,21 +1,17 @@
 """The control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes of the sandbox."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import urllib.request
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.certificates import Authority
 from tests.e2e.cluster.sandbox import ADDRESS, SERVICE, SERVICES
 from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 PORT: Final = 443
 """Pods reach the API server at the address of its service, and no kube-proxy translates the port."""
@@ -59,8 +55,14 @@ class ControlPlane:
         self._gates = () if self.minor >= GATES_BY_DEFAULT else tuple(self._early_gates)
         self.etcd = self._daemon(programs, "etcd", self._etcd())
         self.apiserver = self._daemon(programs, "kube-apiserver", self._apiserver())
-        self.controller_manager = self._daemon(programs, "kube-controller-manager", self._controller_manager())
-        self.scheduler = self._daemon(programs, "kube-scheduler", self._scheduler())
+        manager, scheduler = "kube-controller-manager", "kube-scheduler"
+        more = (
+            f"--service-account-private-key-file={self.authority.service_accounts.key}",
+            f"--root-ca-file={self.authority.root.certificate}",
+            "--use-service-account-credentials=true",
+        )
+        self.controller_manager = self._daemon(programs, manager, self._client(manager, *more))
+        self.scheduler = self._daemon(programs, scheduler, self._client(scheduler))
 
     def as_token(self, token: str) -> Api:
         """Return the requests of a user with a token."""
@@ -94,6 +96,12 @@ class ControlPlane:
         for daemon in reversed(self.daemons):
             if daemon.running:
                 daemon.end(seconds=_STOP)
+
+    def replace(self, programs: Path) -> None:
+        """Restart all with the programs of another directory, on the same data."""
+        self.stop()
+        self.use(programs)
+        self.start()
 
     def tails(self) -> Iterator[tuple[str, str]]:
         """Yield name and end of the log of each process."""
@@ -143,24 +151,10 @@ class ControlPlane:
             *alpha,
         ]
 
-    def _controller_manager(self) -> list[str]:
-        user = "system:kube-controller-manager"
-        return [
-            f"--kubeconfig={self.authority.kubeconfig('kube-controller-manager', self.server, user)}",
-            f"--service-account-private-key-file={self.authority.service_accounts.key}",
-            f"--root-ca-file={self.authority.root.certificate}",
-            "--use-service-account-credentials=true",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-        ]
-
-    def _scheduler(self) -> list[str]:
-        user = "system:kube-scheduler"
-        return [
-            f"--kubeconfig={self.authority.kubeconfig('kube-scheduler', self.server, user)}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-        ]
+    def _client(self, name: str, *more: str) -> list[str]:
+        """Return the arguments of a program that is a client of the API server."""
+        kubeconfig = self.authority.kubeconfig(name, self.server, f"system:{name}")
+        return [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--bind-address=127.0.0.1", *more]
 
 
 def _healthy(url: str) -> bool:

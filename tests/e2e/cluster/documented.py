@@ -1,21 +1,14 @@
-"""The commands and examples of the documents, which the items run as they are written there."""
-
-from __future__ import annotations
+"""The commands and examples of the documents, which the tests run as they are written there."""
 
 import re
-import shlex
-import subprocess
 import textwrap
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import yaml
 
 from tests.e2e.kubelet.parts import PROJECT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.kubelet.processes import run
 
 _PAGE: Final = "docs/deploy.md"
 _SECONDS: Final = 200.0
@@ -43,28 +36,11 @@ def example(text: str) -> Any:
     raise AssertionError(f"{_PAGE} has no example with {text!r}")
 
 
-def shell(
-    cluster: Cluster, line: str, *options: str, cwd: Path = PROJECT, seconds: float = _SECONDS, **placeholders: str
-) -> str:
-    """Run a command of the page with more options, and return its output; ``placeholders`` are replaced by values.
+def shell(line: str, *, cwd: Path = PROJECT, seconds: float = _SECONDS, **placeholders: str) -> str:
+    """Run a command of the page, and return its output; ``placeholders`` are replaced by values.
 
     Raises AssertionError with the output if it fails.
     """
     for name, value in ({"REGISTRY": "localhost"} | placeholders).items():
         line = re.sub(rf"\b{name}\b", value, line)
-    programs = cluster.directory / "programs"
-    if not programs.exists():
-        programs.mkdir()
-        for path in (cluster.parts.kubernetes / "kubectl", cluster.parts.helm, cluster.parts.kustomize):
-            (programs / path.name).symlink_to(path)
-    result = subprocess.run(
-        ("sh", "-ec", f"PATH={programs}:$PATH; {line} {shlex.join(options)}"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=seconds,
-        check=False,
-        cwd=cwd,
-    )
-    assert result.returncode == 0, f"{line}: exit code {result.returncode}: {result.stdout}"
-    return result.stdout
+    return run("sh", "-ec", line, cwd=cwd, seconds=seconds)

@@ -1,24 +1,18 @@
 """The plugin as a DRA driver: its values, manifests of claims and pods, and what API server and machines show."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
-from tests.e2e.cluster import ownership, phones, plugin
+from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.outside import CDI
 from tests.e2e.cluster.plugin import PHONE
-from tests.e2e.cluster.scenes import PHONES, events
+from tests.e2e.cluster.scenes import PHONES, RUNNING, containers, events
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.standalone import CHECKPOINT
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.machine import Machine
-    from tests.e2e.kubelet.pods import ContainerView
 
 DRIVER: Final = "phone.aosp.io"
 API: Final = "/apis/resource.k8s.io/v1"
@@ -30,9 +24,6 @@ TEMPLATE: Final = "phone"
 """The name of the usual claim template."""
 PARAMETERS: Final = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters"}
 KUBELET: Final = "var/lib/kubelet"
-RETRIED: Final = 5 * PATIENCE
-"""Seconds within which a pod runs whose claim the kubelet could not prepare at first: it tries again after a minute.
-That happens without a fault of the driver, if the API server does not know yet that the node may read the claim."""
 _COLLECTIONS: Final = {"ResourceClaim": CLAIMS, "ResourceClaimTemplate": TEMPLATES, "DeviceClass": CLASSES}
 
 
@@ -44,7 +35,7 @@ def values(**config: Any) -> dict[str, Any]:
 
 
 def ensure(cluster: Cluster) -> None:
-    """Install the driver if an earlier item has not."""
+    """Install the driver unless an earlier test has."""
     if not plugin.pods(cluster) or not cluster.api.find(f"{CLASSES}/{DRIVER}"):
         plugin.uninstall(cluster)
         for machine in cluster.machines:
@@ -67,14 +58,14 @@ def _forget_device_plugin(cluster: Cluster, machine: Machine) -> None:
 
 
 def remove(cluster: Cluster) -> None:
-    """Remove pods and claims of the items, and uninstall the driver."""
+    """Remove pods and claims of the tests, and uninstall the driver."""
     clear(cluster)
     cluster.api.delete(f"{TEMPLATES}/{TEMPLATE}")
     plugin.uninstall(cluster)
 
 
 def clear(cluster: Cluster) -> None:
-    """Delete all pods and claims of the items, and wait until they are gone."""
+    """Delete all pods and claims of the tests, and wait until they are gone."""
     for collection in (phones.collection("Deployment"), phones.collection("Pod"), CLAIMS):
         cluster.api.delete(collection)
     pods = phones.collection("Pod")
@@ -173,11 +164,6 @@ def deployment(name: str, replicas: int, **options: Any) -> dict[str, Any]:
     return phones.deployment(name, replicas, **claiming(**options))
 
 
-def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = RETRIED) -> list[dict[str, Any]]:
-    """Wait until exactly this number of an app's pods is running, and return them, sorted by name."""
-    return phones.wait_running(cluster, app, count, seconds=seconds)
-
-
 def claims_of(cluster: Cluster, pod: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the claims of a pod, also that of its extended resource."""
     status = cluster.api.get(f"{phones.collection('Pod')}/{pod['metadata']['name']}")["status"]
@@ -199,18 +185,13 @@ def allocated(cluster: Cluster, machine: Machine, claim: dict[str, Any]) -> dict
 
 
 def owners(cluster: Cluster, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Return node and device ID of the phone that each pod has, as :func:`ownership.owners`, by the pods' claims."""
+    """Return node and device ID of the phone that each pod has, as :func:`phones.owners`, by the pods' claims."""
 
     def held(machine: Machine, pod: dict[str, Any]) -> set[str]:
         (claim,) = claims_of(cluster, pod)
         return set(allocated(cluster, machine, claim).values())
 
-    return ownership.owners(cluster, pods, held)
-
-
-def view(cluster: Cluster, name: str, container: str = "main") -> ContainerView:
-    """Return what a container of a pod sees."""
-    return phones.view(cluster, cluster.api.get(f"{phones.collection('Pod')}/{name}"), container)
+    return phones.owners(cluster, pods, held)
 
 
 def prepare_errors(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
@@ -245,3 +226,34 @@ def sockets(machine: Machine) -> list[str]:
     """Return the names of the driver's sockets in the directory in which the kubelet looks."""
     directory = machine.root / KUBELET / "plugins_registry"
     return sorted(path.name for path in directory.glob(f"{DRIVER}*"))
+
+
+class Undisturbed:
+    """Pods with claims that a failure must not touch: their containers, their phones, and what the driver knows."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Run the pods, on the first machine."""
+        self._cluster = cluster
+        self._pods = phones.run(cluster, deployment("web", RUNNING))
+        self._containers = containers(self._pods)
+        self.owners = owners(cluster, self._pods)
+        self.claims = [claim for pod in self._pods for claim in claims_of(cluster, pod)]
+
+    def check(self) -> None:
+        """Check that nothing has happened to the pods, and that the driver has their claims."""
+        pods = phones.wait_running(self._cluster, "web", RUNNING)
+        assert containers(pods) == self._containers, f"before: {self._containers}"
+        assert owners(self._cluster, pods) == self.owners
+        until(self._prepared, "the driver has the claims")
+
+    def _prepared(self) -> bool:
+        return all(prepared(self._cluster.machine, claim) for claim in self.claims)
+
+    def end(self) -> None:
+        """Delete the pods, check that their claims are unprepared, and that another pod gets each phone."""
+        cluster = self._cluster
+        phones.remove(cluster, "Deployment", "web")
+        wait_unprepared(cluster.machine, *self.claims)
+        assert len(owners(cluster, phones.run(cluster, deployment("next", PHONES)))) == PHONES
+        phones.remove(cluster, "Deployment", "next")
+        until(lambda: not specs(cluster.machine), "no claim is prepared", seconds=2 * PATIENCE)

@@ -1,21 +1,13 @@
 """What the faults change, and what they must not: the phones that no fault has touched."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Iterator
+from typing import Any, Final
 
-from tests.e2e.cluster import held, invariants, phones, plugin
-from tests.e2e.cluster.outside import containers
+from tests.e2e.cluster import invariants, outside, phones, plugin
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.machine import Machine
-    from tests.e2e.cluster.outside import Container
 
 DEPLOYMENT: Final = "web"
 STATEFUL_SET: Final = "db"
@@ -29,10 +21,7 @@ _INTERVAL: Final = 0.5
 
 
 class World:
-    """The cluster with phones, and which of them faults may end.
-
-    In the context, a thread compares the devices of all containers, also in the middle of faults.
-    """
+    """The cluster with phones, and which of them faults may end."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Install the plugin, and run phones, unless they run."""
@@ -51,24 +40,15 @@ class World:
                 phones.create(cluster, manifest)
         invariants.settle(cluster)
 
-    def __enter__(self) -> Self:
-        """Start the thread."""
+    @contextlib.contextmanager
+    def compared(self) -> Iterator[None]:
+        """Compare the devices of all containers in a thread, also in the middle of faults."""
         self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the thread."""
-        self._stop.set()
-        self._thread.join()
-
-    @staticmethod
-    def remove(cluster: Cluster) -> None:
-        """Remove phones and plugin."""
-        phones.remove(cluster, "Deployment", DEPLOYMENT)
-        phones.remove(cluster, "StatefulSet", STATEFUL_SET)
-        plugin.uninstall(cluster)
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
 
     def problems(self, before: dict[str, tuple[str, str, str]]) -> list[str]:
         """Return which phones have ended or restarted although no fault has touched them, and which share a device."""
@@ -83,13 +63,6 @@ class World:
             elif now[uid][2] != container:
                 found.append(f"{name} of {node} has another container")
         return found
-
-    def plugin_container(self, machine: Machine) -> Container:
-        """Return the plugin's container of a machine. Raises LookupError while there is none."""
-        for container in containers(machine):
-            if container.name == plugin.NAME:
-                return container
-        raise LookupError(f"{machine.name} has no container of the plugin")
 
     def tend(self) -> None:
         """Start kubelets that have ended, as systemd does: one that starts before containerd gives up."""
@@ -115,4 +88,4 @@ class World:
             for machine in self.cluster.machines:
                 if machine.running:
                     with contextlib.suppress(OSError):  # a container or the machine ends at this moment
-                        self._shared |= {f"{machine.name}: {found}" for found in held.conflicts(machine)}
+                        self._shared |= {f"{machine.name}: {found}" for found in outside.conflicts(machine)}

@@ -1,65 +1,27 @@
-"""The faults: of the control plane, of machines, of plugins, of binder devices, and of the phones."""
+"""The faults: of the control plane, of machines, of plugins, of binder devices, and of the phones.
 
-from __future__ import annotations
+Each is a context manager: the fault happens at entry, and its exit ends it.
+"""
 
 import contextlib
-import os
 import signal
-import stat
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
-from tests.e2e.cluster import invariants, phones, plugin
-from tests.e2e.cluster.cluster import DEVICES
-from tests.e2e.cluster.fault_world import PATIENT
-from tests.e2e.cluster.invariants import SETTLE
+from tests.e2e.cluster import outside, phones, plugin
+from tests.e2e.cluster.fault_world import PATIENT, World
+from tests.e2e.cluster.machine import DEVICES
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from tests.e2e.cluster.fault_world import World
-
-    Inject = Callable[[World], Iterator[None]]
 
 NOT_READY: Final = 50.0
 """Seconds without a heartbeat after which a node is NotReady (node-monitor-grace-period)."""
 _AWAY: Final = 5.0
 """Seconds for which a killed program is away."""
-_EFFECT: Final = 1.0
-"""Seconds from the end of the faults to the first check: some have an effect only then."""
-_STAND_IN: Final = os.makedev(1, 3)
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A fault."""
-
-    name: str
-    inject: Callable[[World], AbstractContextManager[None]]
-    """A context manager: the fault happens at entry; its exit ends it."""
-    bound: float
-    """The seconds after the end within which the invariants must hold again."""
-
-
-FAULTS: Final[dict[str, Fault]] = {}
-
-
-def fault(bound: float = SETTLE) -> Callable[[Inject], Inject]:
-    """Register a generator function as a fault."""
-
-    def register(inject: Inject) -> Inject:
-        name = inject.__name__.replace("_", " ")
-        FAULTS[name] = Fault(name, contextlib.contextmanager(inject), bound)
-        return inject
-
-    return register
-
-
-@fault()
+@contextlib.contextmanager
 def control_plane_is_killed(world: World) -> Iterator[None]:
     """All programs of the control plane are killed."""
     for daemon in world.cluster.control_plane.daemons:
@@ -69,7 +31,7 @@ def control_plane_is_killed(world: World) -> Iterator[None]:
     world.cluster.control_plane.start()
 
 
-@fault()
+@contextlib.contextmanager
 def kubelet_is_killed(world: World) -> Iterator[None]:
     """A kubelet is killed."""
     machine = world.cluster.machines[0]
@@ -79,7 +41,7 @@ def kubelet_is_killed(world: World) -> Iterator[None]:
     machine.start_kubelet()
 
 
-@fault()
+@contextlib.contextmanager
 def containerd_is_killed(world: World) -> Iterator[None]:
     """Containerd is killed; its containers run on."""
     machine = world.cluster.machines[0]
@@ -89,7 +51,7 @@ def containerd_is_killed(world: World) -> Iterator[None]:
     machine.runtime.start()
 
 
-@fault()
+@contextlib.contextmanager
 def machine_is_cut_off(world: World) -> Iterator[None]:
     """A machine loses its network for so long that its node is NotReady."""
     machine = world.cluster.machines[0]
@@ -99,7 +61,7 @@ def machine_is_cut_off(world: World) -> Iterator[None]:
     machine.connect()
 
 
-@fault(bound=1.5 * SETTLE)
+@contextlib.contextmanager
 def machine_reboots(world: World) -> Iterator[None]:
     """A machine loses its power, and boots; devices appear after the kubelet."""
     machine = world.cluster.machines[0]
@@ -109,10 +71,10 @@ def machine_reboots(world: World) -> Iterator[None]:
     time.sleep(_AWAY)
     machine.boot(world.cluster.parts.kubernetes)
     time.sleep(_AWAY)
-    machine.device_tool("create", "--stand-ins", "--count", str(DEVICES))
+    machine.create_devices()
 
 
-@fault()
+@contextlib.contextmanager
 def node_is_drained(world: World) -> Iterator[None]:
     """A node is drained, and uncordoned later."""
     machine = world.cluster.machines[0]
@@ -122,23 +84,23 @@ def node_is_drained(world: World) -> Iterator[None]:
     world.cluster.kubectl("uncordon", machine.name)
 
 
-@fault()
+@contextlib.contextmanager
 def plugin_is_killed(world: World) -> Iterator[None]:
     """The plugin is killed, terminated and killed, one after the other; the kubelet restarts its container."""
     machine = world.cluster.machines[1]
-
-    def kill(name: str) -> bool:
-        # The process has another ID in this PID namespace.
-        machine.run("kill", f"-{name}", world.plugin_container(machine).process.name)
-        return True
-
     for name in ("KILL", "TERM", "KILL"):
-        until(lambda name=name: kill(name), "the plugin gets a signal", seconds=120)  # type: ignore[misc]
+
+        def kill(name: str = name) -> bool:
+            (process,) = (found.process.name for found in outside.containers(machine) if found.name == plugin.NAME)
+            # The process has another ID in this PID namespace.
+            return machine.run("kill", f"-{name}", process) == ""
+
+        until(kill, "the plugin gets a signal", seconds=PATIENT)
         time.sleep(1)
     yield
 
 
-@fault()
+@contextlib.contextmanager
 def plugin_pod_is_deleted(world: World) -> Iterator[None]:
     """The plugin's pod is deleted by force."""
     pod = plugin.pod_on(world.cluster, world.cluster.machines[1])
@@ -146,20 +108,18 @@ def plugin_pod_is_deleted(world: World) -> Iterator[None]:
     yield
 
 
-@fault()
+@contextlib.contextmanager
 def devices_vanish(world: World) -> Iterator[None]:
     """Most binder devices of a machine vanish, for longer than they count for its capacity, and return."""
     machine = world.cluster.machines[2]
-    paths = [machine.root / f"dev/{PREFIX}{number}" for number in range(1, DEVICES)]
-    for path in paths:
-        path.unlink()
+    for number in range(1, DEVICES):
+        (machine.root / f"dev/{PREFIX}{number}").unlink()
     yield
     time.sleep(2 * _AWAY)
-    for path in paths:
-        os.mknod(path, stat.S_IFCHR | 0o666, _STAND_IN)
+    machine.create_devices()
 
 
-@fault()
+@contextlib.contextmanager
 def phones_are_deleted(world: World) -> Iterator[None]:
     """Some phones are deleted by force; their controllers create others."""
     names = [str(pod["metadata"]["name"]) for pod in world.pods()[::3]]
@@ -169,16 +129,7 @@ def phones_are_deleted(world: World) -> Iterator[None]:
     yield
 
 
-def step(world: World, faults: Sequence[Fault]) -> None:
-    """Let faults happen at once, and wait until all invariants hold.
-
-    Raises AssertionError if they do not hold in time, or if phones were disturbed that no fault has touched.
-    """
-    before = world.phones()
-    with contextlib.ExitStack() as lasting:
-        for each in faults:
-            lasting.enter_context(each.inject(world))
-    time.sleep(_EFFECT)
-    invariants.settle(world.cluster, seconds=max(each.bound for each in faults), tend=world.tend)
-    problems = world.problems(before)
-    assert not problems, "; ".join(problems)
+ALL: Final = (
+    *(control_plane_is_killed, kubelet_is_killed, containerd_is_killed, machine_is_cut_off, machine_reboots),
+    *(node_is_drained, plugin_is_killed, plugin_pod_is_deleted, devices_vanish, phones_are_deleted),
+)

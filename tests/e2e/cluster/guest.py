@@ -4,17 +4,19 @@ The guest sees the host's files, read-only and at the same paths, below a file s
 a reboot is on the disk. :mod:`tests.e2e.cluster.remote` runs containerd, the kubelet and all other commands in it.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from typing import IO, TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Final
 
+from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.guest_start import kept_at
 from tests.e2e.cluster.machine import Machine
+from tests.e2e.cluster.parts import Parts
 from tests.e2e.cluster.sandbox import ADDRESS, BRIDGE
 from tests.e2e.common.report import say
 from tests.e2e.kernel import initrd
@@ -24,13 +26,6 @@ from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import EnteredDaemon, run
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tests.e2e.cluster.control_plane import ControlPlane
-    from tests.e2e.cluster.parts import Parts
 
 SLOW: Final = 10 * PATIENCE
 """Seconds: the limit for what emulated programs do."""
@@ -184,5 +179,6 @@ def _numa_node(number: int, memory: int) -> tuple[str, ...]:
 
 
 def _print(output: IO[str]) -> None:
-    for line in output:
-        say(f"# guest: {line.strip()}")
+    with output:
+        for line in output:
+            say(f"# guest: {line.strip()}")

@@ -4,8 +4,6 @@
 they survive a reboot; others are in memory. As process 1 it becomes systemd, and a child runs the commands.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -5,23 +5,18 @@ views: what the containers have, what each kubelet says (podresources), what exi
 the API server. None of them asks the plugin.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 from tests.e2e.cluster import outside
-from tests.e2e.cluster.api import APPS, CORE
+from tests.e2e.cluster.api import APPS, CORE, is_ready
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.outside import Host, members
 from tests.e2e.cluster.plugin import NAME, PHONE
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.e2e.cluster.cluster import Cluster
-
-SETTLE: Final = 4 * PATIENCE
+SETTLE: Final = 6 * PATIENCE
 """Seconds within which all invariants hold again: the kubelet reports allocatable devices every 10 s, and pods that
 were rejected are replaced with a growing pause."""
 ADMISSION: Final = frozenset({"UnexpectedAdmissionError", f"OutOf{PHONE}"})
@@ -43,11 +38,6 @@ class State(NamedTuple):
     def phones(self) -> list[dict[str, Any]]:
         """Return the pods that request phones and have not ended."""
         return [pod for pod in self.pods if requested(pod) and not _ended(pod)]
-
-    def ready(self, name: str) -> bool:
-        """Return whether a node is Ready."""
-        conditions = self.nodes[name]["status"].get("conditions", []) if name in self.nodes else []
-        return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
 
 INVARIANTS: list[Callable[[State], Iterator[str]]] = []
@@ -156,7 +146,7 @@ def each_kubelet_gives_a_device_once(state: State) -> Iterator[str]:
 def nodes_agree_with_their_hosts(state: State) -> Iterator[str]:
     """Capacity and allocatable are the devices of the host: allocatable the healthy ones, capacity all."""
     for name, host in state.hosts.items():
-        if not state.ready(name):
+        if not is_ready(state.nodes.get(name, {})):
             yield f"{name} is not Ready"
             continue
         status = state.nodes[name]["status"]

@@ -1,18 +1,14 @@
 """What an uninstalled plugin must not leave behind: objects in the API server, files and mounts on a node."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.cluster import plugin
 from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW
+from tests.e2e.cluster.machine import Machine
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.machine import Machine
 
 _TRANSIENT: Final = frozenset({"events", "events.events.k8s.io", "leases.coordination.k8s.io"})
 """Kinds that expire."""

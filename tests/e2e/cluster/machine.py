@@ -1,18 +1,18 @@
 """A machine of the cluster: namespaces with a containerd and a kubelet, which can reboot and lose its network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
 from tests.e2e.cluster import boot
+from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.sandbox import BRIDGE
 from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.kubelet.parts import PROJECT
@@ -21,13 +21,11 @@ from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import common_configuration
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.cluster.control_plane import ControlPlane
-
 _UNSHARE: Final = ("--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc")
 _NAMESPACES: Final = ("--mount", "--pid", "--net", "--uts", "--ipc")
+DEVICES: Final = 12
+"""Binder devices of a new machine; stand-ins, three of which form a phone."""
+RENDER_NODE: Final = "/dev/dri/renderD128"
 _FIRST: Final = 20
 """The last byte of the address before the first machine's."""
 
@@ -51,11 +49,9 @@ class Machine:
         self._pid = 0
         self.connected = True
         self.configuration: dict[str, Any] = self._kubelet_configuration(f"/{cgroups}/{self.name}")
-        """The kubelet's configuration, which items may change; it is read at the kubelet's next start."""
+        """The kubelet's configuration, which tests may change; it is read at the kubelet's next start."""
         self.labels = {"aosp.io/binder": "true"}
         self._containerd = programs
-        self.oci_runtime = "runc"
-        """The program that runs containers, a path or a name; it is read at each boot."""
 
     @property
     def root(self) -> Path:
@@ -80,16 +76,14 @@ class Machine:
         self._enter_namespaces()
         runtime = self.directory / "runtime"
         shutil.rmtree(runtime / "state", ignore_errors=True)  # on a host it is in /run
-        self.runtime = Runtime(
-            runtime, self._containerd, oci_runtime=self.oci_runtime, enter=self.enter(), subnet=self.subnet
-        )
+        self.runtime = Runtime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
         self.runtime.start()
         self.use(programs)
         before_kubelet()
         self.start_kubelet()
 
     def use(self, programs: Path) -> None:
-        """Use the kubelet of another directory from its next start on, for an upgrade. No kubelet may be running."""
+        """Use the kubelet of another directory from its next start on. No kubelet may be running."""
         command = [*self.enter(), *self._kubelet_command(programs)]
         self.kubelet: Daemon = EnteredDaemon("kubelet", command, self.directory / "kubelet.log")
 
@@ -97,6 +91,12 @@ class Machine:
         """Write the configuration and start the kubelet; it registers the Node object if that does not exist."""
         self._configure_kubelet()
         self.kubelet.start()
+
+    def replace_kubelet(self, programs: Path) -> None:
+        """Restart the kubelet with the program of another directory, on the same files."""
+        self.kubelet.end()
+        self.use(programs)
+        self.start_kubelet()
 
     def enter(self) -> list[str]:
         """Return the words that run a command in the machine's namespaces."""
@@ -110,11 +110,19 @@ class Machine:
         """Run hack/binder_devices.py on the machine."""
         return self.run(*COMMAND, *words)
 
+    def create_devices(self, count: int = DEVICES) -> None:
+        """Create the missing ones of so many stand-ins for binder devices."""
+        self.device_tool("create", "--stand-ins", "--count", str(count))
+
+    def create_render_node(self) -> None:
+        """Create a stand-in for the device of a GPU unless there is one."""
+        self.run("sh", "-ec", f"mkdir -p /dev/dri; [ -c {RENDER_NODE} ] || mknod {RENDER_NODE} c 1 3")
+
     def shut_down(self) -> None:
         """End all processes at once, as at a loss of power; files in memory are lost."""
         assert self._process is not None, f"{self.name} does not run"
         os.kill(self._pid, signal.SIGKILL)
-        self._process.wait(PATIENCE)
+        self._process.communicate(timeout=PATIENCE)
         for daemon in (self.kubelet, self.runtime.daemon):
             daemon.wait(PATIENCE)
         self._process = None
@@ -150,11 +158,10 @@ class Machine:
         (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(self.configuration))
 
     def _enter_namespaces(self) -> None:
-        module = ("-m", "tests.e2e.cluster.boot")
-        options = ["--name", self.name, "--address", self.address, "--directory", str(self.directory)]
+        boot_it = ("-m", "tests.e2e.cluster.boot", self.name, self.address, str(self.directory))
         with (self.directory / "boot.log").open("a") as log:
             self._process = subprocess.Popen(
-                ["unshare", *_UNSHARE, sys.executable, *module, *options],
+                ["unshare", *_UNSHARE, sys.executable, *boot_it],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,  # unshare complains if its child is killed

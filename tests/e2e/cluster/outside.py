@@ -4,27 +4,22 @@ Everything is read from the machine's file tree and from the kubelet's sockets, 
 server, containerd or the network is not, and does not depend on what the plugin reports.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
+from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import PHONE, SIZE
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.standalone import PLUGINS, POD_RESOURCES, ask, devices_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.cluster.machine import Machine
 
 _TASKS: Final = "runtime/state/io.containerd.runtime.v2.task/k8s.io"
 _ANNOTATION: Final = "io.kubernetes.cri."
@@ -86,7 +81,7 @@ def observe(machine: Machine) -> Host:
     whole, partial = _sets(machine.root / "dev")
     allocatable = allocated = None
     with contextlib.suppress(grpc.RpcError):
-        allocatable, allocated = _kubelet(str(machine.root) + POD_RESOURCES)
+        allocatable, allocated = healthy(machine), _allocated(machine)
     return Host(
         containers=list(containers(machine)),
         sets=whole,
@@ -120,6 +115,26 @@ def containers(machine: Machine) -> Iterator[Container]:
             )
 
 
+def holders(machine: Machine) -> list[tuple[str, frozenset[str]]]:
+    """Return pod and devices of each container of a machine that has binder devices, as the kernel shows them."""
+    found = []
+    for container in containers(machine):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if container.kind == "container" and (devices := container.bound):
+                found.append((container.pod, frozenset(devices.values())))
+    return found
+
+
+def conflicts(machine: Machine) -> list[tuple[str, str, str]]:
+    """Return each device that the running containers of two pods have, with the names of both."""
+    owners: dict[str, str] = {}
+    found = []
+    for pod, devices in holders(machine):
+        taken = {device: owners.setdefault(device, pod) for device in sorted(devices)}
+        found += [(device, owner, pod) for device, owner in taken.items() if owner != pod]
+    return found
+
+
 def members(device_id: str) -> set[str]:
     """Return the binder devices of a device set."""
     first = int(device_id.removeprefix(PREFIX))
@@ -138,13 +153,22 @@ def _sets(devices: Path) -> tuple[set[str], set[str]]:
     return whole, ids - whole
 
 
-def _kubelet(socket: str) -> tuple[set[str], dict[tuple[str, str], set[str]]]:
-    """Return the healthy devices, and the devices of each pod that has some."""
-    healthy = ask(socket, "GetAllocatableResources", pb.AllocatableResourcesRequest())
-    held = ask(socket, "List", pb.ListPodResourcesRequest())
+def healthy(machine: Machine) -> set[str]:
+    """Return the healthy devices that a machine's kubelet knows, allocated or not, without the delay of its reports."""
+    answer = ask(str(machine.root) + POD_RESOURCES, "GetAllocatableResources", pb.AllocatableResourcesRequest())
+    return devices_of(answer, PHONE)
+
+
+def given(machine: Machine, pod: dict[str, Any]) -> set[str]:
+    """Return the phones that a pod has according to the kubelet of its machine."""
+    return _allocated(machine).get((pod["metadata"]["namespace"], pod["metadata"]["name"]), set())
+
+
+def _allocated(machine: Machine) -> dict[tuple[str, str], set[str]]:
+    """Return the devices of each pod that has some."""
     allocated: dict[tuple[str, str], set[str]] = {}
-    for pod in held.pod_resources:
+    for pod in ask(str(machine.root) + POD_RESOURCES, "List", pb.ListPodResourcesRequest()).pod_resources:
         for container in pod.containers:
             if devices := devices_of(container, PHONE):
                 allocated.setdefault((pod.namespace, pod.name), set()).update(devices)
-    return devices_of(healthy, PHONE), allocated
+    return allocated

@@ -3,9 +3,8 @@
 Each function raises MissingError if this machine cannot have the part, and AssertionError if the build fails.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +59,12 @@ def collect(*, newest: bool, binder: bool = False) -> Parts:
     )
 
 
-def control_plane(module: Path = node.KUBERNETES) -> Path:
-    """Return the programs of a control plane without nodes: of the oldest Kubernetes, or of another module."""
+def control_planes(modules: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the programs of control planes without nodes, which modules pin."""
     packages.install(("openssl", "iproute2"))
     if problem := sandbox.problem():
         raise packages.MissingError(problem)
-    return node.kubernetes(module)
+    return {name: node.kubernetes(module) for name, module in modules.items()}
 
 
 def _binder() -> dict[str, Path]:

@@ -1,19 +1,23 @@
-"""Phones as people run them: Deployments, StatefulSets and pods, and what a phone sees from inside."""
-
-from __future__ import annotations
+"""Phones as people run them: Deployments, StatefulSets and pods; what a phone sees from inside, and whose it is."""
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+from tests.e2e.cluster import outside
 from tests.e2e.cluster.api import APPS, CORE
-from tests.e2e.cluster.plugin import PHONE
-from tests.e2e.kubelet.pods import STAY, ContainerView, container, parse
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.machine import Machine
+from tests.e2e.cluster.plugin import PHONE, SIZE, VALUES
+from tests.e2e.kubelet.node import natural_sort
+from tests.e2e.kubelet.pods import PREFIX, STAY, ContainerView, container, parse
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-
 DEFAULT: Final = "default"
+PATHS: Final[Sequence[str]] = VALUES["config"]["container_paths"]
+RETRIED: Final = 5 * PATIENCE
+"""Seconds within which a pod runs whose claim the kubelet could not prepare at first: it tries again after a minute.
+That happens without a fault of the driver, if the API server does not know yet that the node may read the claim."""
 
 
 def template(app: str, *, resource: str = PHONE, count: int = 1, then: str = STAY, **spec: Any) -> dict[str, Any]:
@@ -37,42 +41,22 @@ def pod(name: str, **options: Any) -> dict[str, Any]:
 
 
 def deployment(name: str, replicas: int, **options: Any) -> dict[str, Any]:
-    """Return the manifest of a Deployment of phones."""
-    return _controller("Deployment", name, replicas, **options)
+    """Return the manifest of a Deployment of phones; the options are those of :func:`template`."""
+    selector = {"matchLabels": {"app": name}}
+    spec = {"replicas": replicas, "selector": selector, "template": template(name, **options)}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
-def stateful_set(name: str, replicas: int, **options: Any) -> dict[str, Any]:
+def stateful_set(name: str, replicas: int) -> dict[str, Any]:
     """Return the manifest of a StatefulSet of phones, without a Service."""
-    manifest = _controller("StatefulSet", name, replicas, **options)
+    manifest = deployment(name, replicas) | {"kind": "StatefulSet"}
     manifest["spec"] |= {"serviceName": name, "podManagementPolicy": "Parallel"}
     return manifest
 
 
-def _controller(kind: str, name: str, replicas: int, **options: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": template(name, **options),
-        },
-    }
-
-
-_COLLECTIONS: Final = {
-    "Pod": (CORE, "pods"),
-    "Deployment": (APPS, "deployments"),
-    "StatefulSet": (APPS, "statefulsets"),
-    "ReplicaSet": (APPS, "replicasets"),
-}
-
-
 def collection(kind: str) -> str:
     """Return the path of a collection."""
-    group, plural = _COLLECTIONS[kind]
-    return f"{group}/namespaces/{DEFAULT}/{plural}"
+    return f"{CORE if kind == 'Pod' else APPS}/namespaces/{DEFAULT}/{kind.lower()}s"
 
 
 def create(cluster: Cluster, manifest: dict[str, Any]) -> None:
@@ -91,7 +75,7 @@ def running(cluster: Cluster, app: str) -> list[dict[str, Any]]:
     return [pod for pod in of(cluster, app) if pod["status"].get("phase") == "Running"]
 
 
-def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = 2 * PATIENCE) -> list[dict[str, Any]]:
+def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = RETRIED) -> list[dict[str, Any]]:
     """Wait until exactly this number of an app's pods is running, and return them, sorted by name."""
 
     def reached() -> list[dict[str, Any]]:
@@ -102,6 +86,12 @@ def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = 2 *
 
     pods = until(reached, f"{count} pods of {app} run", seconds=seconds)
     return sorted((pod for pod in pods if pod), key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def run(cluster: Cluster, manifest: dict[str, Any], *, seconds: float = RETRIED) -> list[dict[str, Any]]:
+    """Create a pod or a controller of pods, wait until the pods run, and return them, sorted by name."""
+    create(cluster, manifest)
+    return wait_running(cluster, manifest["metadata"]["name"], manifest["spec"].get("replicas", 1), seconds=seconds)
 
 
 def remove(cluster: Cluster, kind: str, name: str, *, seconds: float = 2 * PATIENCE) -> None:
@@ -117,15 +107,12 @@ def remove(cluster: Cluster, kind: str, name: str, *, seconds: float = 2 * PATIE
     )
 
 
-def view(cluster: Cluster, pod: dict[str, Any], container: str = "") -> ContainerView:
-    """Return what a container sees, by default the only one, from its log, which the kubelet has."""
-    metadata = pod["metadata"]
-    path = f"{collection('Pod')}/{metadata['name']}/log"
-    query = {"container": container} if container else {}
+def view(cluster: Cluster, name: str, container: str = "main") -> ContainerView:
+    """Return what a container of a pod sees, from its log, which the kubelet has."""
+    path = f"{collection('Pod')}/{name}/log"
     return until(
-        lambda: parse(cluster.api.text("GET", path, query=query).splitlines()),
-        f"the report of {metadata['name']}",
-        seconds=PATIENCE,
+        lambda: parse(cluster.api.text("GET", path, query={"container": container}).splitlines()),
+        f"the report of {name}",
     )
 
 
@@ -135,11 +122,19 @@ def container_of(pod: dict[str, Any]) -> tuple[str, int]:
     return status["containerID"], status["restartCount"]
 
 
-def end_container(cluster: Cluster, name: str) -> None:
-    """End the first process of a phone, so that the kubelet restarts the container."""
+def restart_container(cluster: Cluster, name: str) -> None:
+    """End the first process of a phone, and wait until the kubelet has restarted the container."""
+    path = f"{collection('Pod')}/{name}"
+    _, restarts = container_of(cluster.api.get(path))
     # kubectl fails if the container ends before the command does.
     with contextlib.suppress(AssertionError):
         cluster.kubectl("exec", name, "--", "/bin/busybox", "kill", "1")
+
+    def restarted() -> bool:
+        (status,) = cluster.api.get(path)["status"]["containerStatuses"]
+        return bool(status["restartCount"] == restarts + 1 and "running" in status["state"])
+
+    until(restarted, f"the container of {name} has restarted")
 
 
 def reason(pod: dict[str, Any]) -> str:
@@ -152,3 +147,43 @@ def reason(pod: dict[str, Any]) -> str:
     for entry in status.get("containerStatuses", []):
         texts += map(str, entry["state"].get("waiting", {}).values())
     return " ".join(text for text in texts if text)
+
+
+def phone_of(seen: ContainerView) -> str:
+    """Return the device ID of a container's only phone. Raises AssertionError if it does not have a whole one.
+
+    The names at the container's paths are those that the mount table has for the host's files.
+    """
+    members = natural_sort(seen.binder_devices)
+    first = int(members[0].removeprefix(PREFIX)) if members else 0
+    expected = [f"{PREFIX}{number}" for number in range(first, first + SIZE)]
+    assert first % SIZE == 0, f"no phone begins with {members}"
+    assert members == expected, f"in /dev: {members}"
+    assert seen.visible == expected, f"in the environment: {seen.visible}, in /dev: {members}"
+    bound = [seen.bound.get(path) for path in PATHS]
+    assert bound == expected, f"{PATHS} are {bound}, in /dev: {members}"
+    opened = {*expected, *(path.removeprefix("/dev/") for path in PATHS)}
+    assert seen.opened == opened, f"opened: {seen.opened}, expected: {opened}"
+    return expected[0]
+
+
+def owners(
+    cluster: Cluster,
+    pods: Sequence[dict[str, Any]],
+    held: Callable[[Machine, dict[str, Any]], set[str]] | None = None,
+) -> dict[str, tuple[str, str]]:
+    """Return node and device ID of the phone that each pod has, by the pod's name.
+
+    Raises AssertionError if a pod does not have a whole phone, if two have the same one, or if ``held``, by default the
+    kubelet, says that a pod has another one.
+    """
+    machines = {machine.name: machine for machine in cluster.machines}
+    found: dict[str, tuple[str, str]] = {}
+    for pod in pods:
+        name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+        seen = phone_of(view(cluster, name))
+        given = (held or outside.given)(machines[node], pod)
+        assert given == {seen}, f"{name} sees {seen}, and the kubelet says {given}"
+        found[name] = node, seen
+    assert len(set(found.values())) == len(found), f"two pods have the same phone: {found}"
+    return found

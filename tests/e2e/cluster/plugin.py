@@ -1,21 +1,18 @@
 """The plugin in the cluster: installed by its chart, with a configuration for stand-in devices."""
 
-from __future__ import annotations
-
 import copy
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.cluster.api import APPS, CORE
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.machine import Machine
 from tests.e2e.deploy.parts import CHART
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.machine import Machine
 
 NAMESPACE: Final = "kube-system"
 NAME: Final = "aosp-device-plugin"
@@ -93,6 +90,18 @@ def pod_on(cluster: Cluster, machine: Machine) -> dict[str, Any]:
     return found[0]
 
 
+def status(cluster: Cluster, machine: Machine, *, seconds: float = 120) -> dict[str, Any]:
+    """Return what ``aosp-plugin status`` reports on a machine."""
+    words = ("exec", f"--namespace={NAMESPACE}", pod_on(cluster, machine)["metadata"]["name"], "--")
+    found: dict[str, Any] = json.loads(cluster.kubectl(*words, "aosp-plugin", "status", "--json", seconds=seconds))
+    return found
+
+
+def log(cluster: Cluster) -> str:
+    """Return the log of the plugin on the first machine."""
+    return cluster.api.text("GET", f"{PODS}/{pod_on(cluster, cluster.machine)['metadata']['name']}/log")
+
+
 def capacity(cluster: Cluster, machine: Machine, resource: str = PHONE) -> tuple[int, int]:
     """Return capacity and allocatable of the Node object; 0 if it does not list the resource."""
     status = cluster.api.get(f"{CORE}/nodes/{machine.name}")["status"]
@@ -120,19 +129,16 @@ def require_not_offered(cluster: Cluster, machine: Machine) -> None:
     wait_allocatable(cluster, machine, 0)
 
 
-def metrics(cluster: Cluster, pod: dict[str, Any]) -> str:
-    """Return the metrics of a pod of the plugin, through the API server."""
-    return cluster.api.text("GET", f"{PODS}/{pod['metadata']['name']}:9478/proxy/metrics")
-
-
 def metric(cluster: Cluster, pod: dict[str, Any], name: str, **labels: str) -> float:
     """Return the sum of a metric's series that have these labels. Raises LookupError if there is none."""
-    values = [
-        sample.value
-        for family in text_string_to_metric_families(metrics(cluster, pod))
-        for sample in family.samples
-        if sample.name == f"aosp_plugin_{name}" and labels.items() <= sample.labels.items()
-    ]
+    text = cluster.api.text("GET", f"{PODS}/{pod['metadata']['name']}:9478/proxy/metrics")
+    values = samples(text, f"aosp_plugin_{name}", labels)
     if not values:
         raise LookupError(f"no metric {name} with {labels}")
     return sum(values)
+
+
+def samples(text: str, name: str, labels: Mapping[str, str]) -> list[float]:
+    """Return the values of a metric's series that have these labels, in a text of metrics."""
+    found = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return [sample.value for sample in found if sample.name == name and labels.items() <= sample.labels.items()]

@@ -8,8 +8,6 @@ Unlike the sandbox of ``tests/e2e/kubelet``, several may run at a time: the sysc
 its node (:mod:`tests.e2e.cluster.boot`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle
@@ -19,17 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.common import packages
-from tests.e2e.common.report import Report, describe, say
+from tests.e2e.common.report import describe, say
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import run
 from tests.e2e.kubelet.sandbox import CGROUPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ADDRESS: Final = "203.0.113.10"
 """The control plane's address, and the nodes' gateway; 203.0.113.0/24 is reserved for documentation (RFC 5737)."""
@@ -43,15 +39,14 @@ _MODULE: Final = "tests.e2e.cluster.sandbox"
 
 def main(find: Callable[[], object], inside: Callable[..., int], *arguments: object, seconds: float | None) -> int:
     """Find the parts, and call ``inside`` with them and the arguments as :func:`enter` does; return the exit code."""
-    report = Report()
     try:
         found = find()
     except packages.MissingError as error:
-        report.skip("all items", str(error))
-        return report.end()
+        say(f"skipped: {error}")
+        return int(os.environ.get("E2E_STRICT") == "yes")
     except (AssertionError, OSError, subprocess.SubprocessError) as error:
-        report.not_ok("the parts can be built", describe(error))
-        return report.end()
+        say(f"ERROR: a part cannot be built: {describe(error)}")
+        return 1
     return enter(inside, found, *arguments, seconds=seconds)
 
 
@@ -63,23 +58,21 @@ def prefix() -> str:
 def enter(inside: Callable[..., int], *arguments: object, seconds: float | None) -> int:
     """Call ``inside(work, cgroups, *arguments)`` as the first process of a new sandbox, and return its result.
 
-    ``work`` is a temporary directory, ``cgroups`` the name of a directory of cgroups; both are removed at the end. The
-    result is 1 if the call does not end within the time limit, if there is one.
+    ``inside`` is a function of the program's main module. ``work`` is a temporary directory, ``cgroups`` the name of a
+    directory of cgroups; both are removed at the end. The result is 1 if the call does not end within the time limit,
+    if there is one.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the context managers exit
     with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as work, _cgroups() as root:
         call = Path(work, "call.pickle")
-        module = inside.__module__
-        if module == "__main__":
-            spec = sys.modules[module].__spec__
-            assert spec is not None, "the program was not started by its module's name"
-            module = spec.name
-        call.write_bytes(pickle.dumps((f"{module}:{inside.__name__}", (Path(work), root, *arguments))))
+        spec = sys.modules["__main__"].__spec__
+        assert spec is not None, "the program was not started by its module's name"
+        call.write_bytes(pickle.dumps((f"{spec.name}:{inside.__name__}", (Path(work), root, *arguments))))
         process = subprocess.Popen(["unshare", *_UNSHARE, sys.executable, "-m", _MODULE, str(call)], cwd=PROJECT)
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
-            say(f"not ok - the whole run did not end within {seconds:.0f} s")
+            say(f"ERROR: the whole run did not end within {seconds:.0f} s")
             return 1
         finally:
             _kill(process)

@@ -1,25 +1,22 @@
 """Phones under test: a Deployment of them, what must not happen to them, and why pods wait."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
-from tests.e2e.cluster.cluster import DEVICES
-from tests.e2e.cluster.ownership import owners
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.machine import DEVICES, Machine
+from tests.e2e.cluster.phones import owners
 from tests.e2e.cluster.plugin import PHONE, SIZE
 from tests.e2e.kubelet.pods import PREFIX
-from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 PHONES: Final = DEVICES // SIZE
 """The phones of a machine."""
+RUNNING: Final = 2
+"""The phones that run during an update or a failure; others are free."""
 LABEL: Final = "aosp.io/binder"
 INSUFFICIENT: Final = f"Insufficient {PHONE}"
 
@@ -33,15 +30,13 @@ def prepare(cluster: Cluster) -> None:
 
 
 @contextlib.contextmanager
-def web(cluster: Cluster, replicas: int = PHONES, **options: Any) -> Iterator[list[dict[str, Any]]]:
-    """Run a Deployment of phones, whose pods are the result; at the end remove it, and what keeps pods off the node."""
+def web(cluster: Cluster, replicas: int = PHONES) -> Iterator[list[dict[str, Any]]]:
+    """Run a Deployment of phones, whose pods are the result; at the end remove it, and label the node."""
     prepare(cluster)
-    phones.create(cluster, phones.deployment("web", replicas, **options))
     try:
-        yield phones.wait_running(cluster, "web", replicas)
+        yield phones.run(cluster, phones.deployment("web", replicas))
     finally:
-        usual = {"metadata": {"labels": {LABEL: "true"}}, "spec": {"unschedulable": None, "taints": None}}
-        cluster.api.patch(f"{CORE}/nodes/{cluster.machine.name}", usual)
+        cluster.kubectl("label", "node", cluster.machine.name, f"{LABEL}=true", "--overwrite")
         phones.remove(cluster, "Deployment", "web")
 
 
@@ -52,12 +47,7 @@ def without(cluster: Cluster, phone: str) -> Iterator[None]:
     try:
         yield
     finally:
-        restore(cluster)
-
-
-def restore(cluster: Cluster) -> None:
-    """Create the missing binder devices of the first machine."""
-    cluster.machine.device_tool("create", "--stand-ins", "--count", str(DEVICES))
+        cluster.machine.create_devices()
 
 
 def containers(pods: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
@@ -77,6 +67,12 @@ def undisturbed(cluster: Cluster, pods: list[dict[str, Any]]) -> Iterator[None]:
     assert after == devices, f"before: {devices}, after: {after}"
 
 
+def free_phone(cluster: Cluster) -> None:
+    """Check that one more phone starts."""
+    assert len(owners(cluster, phones.run(cluster, phones.pod("further")))) == 1
+    phones.remove(cluster, "Pod", "further")
+
+
 def waiting(cluster: Cluster, app: str, count: int, reason: str) -> None:
     """Wait until this number of an app's pods is Pending, with this in the scheduler's reason, which an event has."""
 
@@ -90,6 +86,25 @@ def waiting(cluster: Cluster, app: str, count: int, reason: str) -> None:
         )
 
     until(pending, f"{count} pods of {app} are Pending")
+
+
+def kill_plugin(cluster: Cluster, machine: Machine, *, seconds: float = 2 * PATIENCE) -> None:
+    """Kill the plugin's process on a machine, and wait until the kubelet has started it again and it is ready."""
+    container, restarts = phones.container_of(plugin.pod_on(cluster, machine))
+    machine.runtime.kill(container.removeprefix("containerd://"))
+
+    def ready() -> bool:
+        status = plugin.pod_on(cluster, machine)["status"]["containerStatuses"][0]
+        return bool(status["restartCount"] > restarts and status["ready"])
+
+    until(ready, "the plugin was started again", seconds=seconds)
+
+
+def restart_plugin(cluster: Cluster, seconds: float = 120) -> None:
+    """Restart the plugin's pods by a rolling update, as people do."""
+    target = (f"daemonset/{plugin.NAME}", f"--namespace={plugin.NAMESPACE}")
+    cluster.kubectl("rollout", "restart", *target, seconds=seconds)
+    cluster.kubectl("rollout", "status", *target, f"--timeout={seconds:.0f}s", seconds=seconds + 10)
 
 
 def events(cluster: Cluster, thing: dict[str, Any]) -> list[tuple[str, str]]:

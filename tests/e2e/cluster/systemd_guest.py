@@ -3,23 +3,19 @@
 The units are in ``/run/systemd/system``, besides those of Debian's package. What the host has in ``/etc`` is not read.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.cluster.guest import ENVIRONMENT, SLOW, GuestMachine, GuestRuntime
 from tests.e2e.deploy.parts import DEPLOY, PHONES, PROGRAM, SYSTEMD, UNIT
 from tests.e2e.kernel import initrd
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import TAIL, Daemon
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 _FILES: Final = "files"
 _UNITS: Final = "run/systemd/system"

@@ -1,23 +1,17 @@
 """What a watch on the API server reports over time, as a thread records it."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
 
 from tests.e2e.cluster import dra
-from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.api import CORE, Api
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tests.e2e.cluster.api import Api
-    from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.machine import Machine
 
 _WATCH: Final = 3.0
 """Seconds of one request; the next one continues from its last event."""

@@ -1,26 +1,22 @@
 """``python -m tests.e2e.cluster.storm``: the package's docstring describes it. Requires root, Debian and Go."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
 import time
+from argparse import Namespace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.cluster import parts, sandbox
-from tests.e2e.cluster.cluster import DEVICES, Cluster
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.machine import DEVICES
+from tests.e2e.cluster.parts import Parts
 from tests.e2e.cluster.storm import __doc__ as description
 from tests.e2e.cluster.storm import records
 from tests.e2e.cluster.storm.scenes import SCENES, Stage
 from tests.e2e.common.report import FAILED, PASSED, describe, say
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from pathlib import Path
-
-    from tests.e2e.cluster.parts import Parts
 
 LIMIT: Final = 7200.0
 """The time limit of a run, in seconds."""
@@ -38,7 +34,7 @@ def _inside(work: Path, cgroups: str, found: Parts, options: Namespace) -> int:
     """Run the scenes in turn, and return the exit code."""
     cluster = Cluster(found, work, cgroups)
     cluster.start()
-    cluster.machine.device_tool("create", "--stand-ins", "--count", str(options.phones))
+    cluster.machine.create_devices(options.phones)
     stages = [Stage(cluster, name, max(options.phones, DEVICES)) for name in SCENES]
     failed = sum(_storm(cluster, stage, options.phones) for stage in stages)
     cluster.stop()

@@ -1,30 +1,23 @@
 """One storm: all pods are created at once, and deleted when they run; what is recorded, and what follows from it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from tests.e2e.cluster import phones
+from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.dra import CLAIMS
+from tests.e2e.cluster.storm.scenes import Stage
 from tests.e2e.cluster.watching import Watch
 from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.e2e.cluster.cluster import Cluster
-    from tests.e2e.cluster.storm.scenes import Stage
 
 _THREADS: Final = 16
 """Pods that are created at the same time."""
@@ -152,16 +145,10 @@ def _counters(cluster: Cluster) -> dict[str, float]:
     """Return numbers and seconds of the requests that the kubelet has measured."""
     text = cluster.api.text("GET", f"{CORE}/nodes/{cluster.machine.name}/proxy/metrics", seconds=60)
     return {
-        f"{rpc} {part}": total(text, f"{name}_{part}", labels)
+        f"{rpc} {part}": sum(plugin.samples(text, f"{name}_{part}", labels))
         for rpc, (name, labels) in _BY_KUBELET.items()
         for part in ("count", "sum")
     }
-
-
-def total(text: str, name: str, labels: Mapping[str, str]) -> float:
-    """Return the sum of the samples with a name and these labels in a text of metrics."""
-    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
-    return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
 
 
 def answers(entries: Sequence[Mapping[str, Any]]) -> list[Request]:

@@ -1,21 +1,17 @@
 """The scenes: how the phones of a storm get their devices."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from tests.e2e.cluster import accounts, dra, phones, plugin
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.control_plane import PORT
 from tests.e2e.cluster.sandbox import ADDRESS
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import EnteredDaemon
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster.cluster import Cluster
 
 DEVICE_PLUGIN: Final = "device-plugin"
 DRA: Final = "dra"

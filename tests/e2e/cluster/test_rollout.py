@@ -1,0 +1,47 @@
+"""Rolling updates of the plugin while phones run, with and without maxSurge."""
+
+from typing import Final
+
+import pytest
+
+from tests.e2e.cluster import documented, phones, plugin
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.scenes import PHONES, RUNNING, free_phone, restart_plugin, undisturbed
+from tests.e2e.cluster.watching import NodeHistory
+from tests.e2e.common.report import say
+from tests.e2e.kubelet.waiting import holds
+
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("two_phones")]
+
+REPORT: Final = 10.0
+"""Seconds between two reports of the kubelet to the API server."""
+
+
+def _update(cluster: Cluster) -> None:
+    """Check that a rolling update restarts no phone, and that one more starts afterwards."""
+    machine = cluster.machine
+    pods = phones.wait_running(cluster, "web", RUNNING)
+    old = plugin.pod_on(cluster, machine)["metadata"]["uid"]
+    with undisturbed(cluster, pods), NodeHistory(cluster, machine) as history:
+        restart_plugin(cluster)
+        assert plugin.pod_on(cluster, machine)["metadata"]["uid"] != old, "the plugin's pod is the old one"
+        # The kubelet reports every 10 s: the report after the last change is the last one that can show it.
+        holds(lambda: len(phones.running(cluster, "web")) == RUNNING, "the phones run on", seconds=REPORT + 2)
+        plugin.wait_allocatable(cluster, machine, PHONES)
+        say(f"# the Node object: {history}")
+    # A report of the kubelet may meet the milliseconds in which it has no plugin: the new one registers again.
+    assert {capacity for capacity, _ in history.amounts} == {PHONES}, f"{history}"
+    free_phone(cluster)
+
+
+def test_restart(cluster: Cluster) -> None:
+    """maxSurge: 0: no phone restarts, and the Node object has all devices again; its capacity stays."""
+    plugin.install(cluster, plugin.VALUES | documented.example("rollingUpdate: {maxSurge"))
+    _update(cluster)
+
+
+def test_surge(cluster: Cluster) -> None:
+    """By default, the new plugin is ready before the old one ends; no phone restarts, and the Node's capacity stays."""
+    _update(cluster)
+    log = plugin.log(cluster)
+    assert "another plugin of the resource is running" in log, f"the old plugin had ended: {log[:500]}"
