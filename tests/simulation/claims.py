@@ -114,6 +114,10 @@ class ClaimKubelet(Startable):
         await self._standin.stop()
         self._connected.clear()
 
+    def is_connected(self, driver: str) -> bool:
+        """Return whether a driver is registered and connected."""
+        return self.running and driver in self._connected
+
     def _on_event(self, event: Event) -> None:
         """Follow the stand-in."""
         self.events += 1

@@ -233,6 +233,10 @@ class Kubelet(Startable):
             name for name, streams in self._streams.items() if streams and not self._standin.resource(name).connected
         ]
 
+    def is_connected(self, resource: str) -> bool:
+        """Return whether the stream of a plugin of the resource is open."""
+        return self.running and bool(self._streams[resource])
+
     def healthy(self, resource: str) -> set[str]:
         """Return the healthy devices, which nobody changes."""
         return self._healthy.get(resource, set()) if self.running else set()

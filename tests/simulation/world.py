@@ -17,8 +17,10 @@ from tests.simulation.files import FileSystem, Inode
 from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, Kubelet, Pod
 from tests.simulation.loop import SimulatedLoop, SimulatedTask
+from tests.simulation.node import Node
 from tests.simulation.processes import CURRENT, Process
 from tests.simulation.provisioner import Provisioner
+from tests.simulation.readers import Readers
 from tests.simulation.runbook import Runbook
 from tests.simulation.settings import (
     DEVICES,
@@ -112,6 +114,12 @@ class World:
         self.provisioner = Provisioner(self.host, self.settings)
         self._others: set[Process] = set()
         self._daemon: Daemon | None = None
+        self.daemons: dict[Process, Daemon] = {}
+        """What runs in each process of the plugin."""
+        self.witnesses = random.Random(f"witnesses {seed}")  # noqa: S311 - a simulation
+        """Decides what is looked at, and when."""
+        self.node = Node(self)
+        self.readers = Readers(self)
         self._pods = 0
         self._stopping = False
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -133,6 +141,7 @@ class World:
         self._write_configuration()
         self.start_kubelet()
         self.spawn(self._keep_plugin())
+        self.spawn(self.node.run())
 
     def spawn(self, work: Any) -> None:
         """Run a task of the world."""
@@ -190,8 +199,10 @@ class World:
         def start() -> asyncio.Task[None]:
             return self._loop.create_task(daemon.run())
 
+        self.daemons[process] = daemon
         task = process.run(start)
         await asyncio.wait({task})
+        del self.daemons[process]
         if process.alive and not task.cancelled() and (error := task.exception()) is not None:
             self.host.log("plugin failed", error=_leaves(error))
             if daemon._service is not None:  # if it cannot start, its supervisor starts it again
@@ -295,6 +306,10 @@ class World:
         process.at_death.append(partial(self._others.discard, process))
         self.spawn(self._until_ended(process, daemon))
         return process.stop
+
+    def has_second_plugin(self) -> bool:
+        """Return whether another plugin runs beside."""
+        return bool(self._others)
 
     def start_pod(self) -> None:
         """Let a pod arrive."""
