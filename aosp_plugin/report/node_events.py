@@ -68,15 +68,15 @@ class ConditionWatch:
         """Yield which conditions last, and which have ended, since the last call."""
         conditions = sorted(self._conditions.of(self._resource), key=lambda each: each.started, reverse=True)
         found = {each.kind.name: each for each in conditions}  # the oldest of each kind
-        if OVERRIDDEN.name in found:  # of two plugins, the later one reports the other
-            found.pop(SECOND_PLUGIN.name, None)
+        silent = SECOND_PLUGIN.name if OVERRIDDEN.name in found else ""  # of two, the later one reports the other
         about = f"{self._resource}: " if self._resource else ""
         for name in sorted(self._reported.keys() - found.keys()):
             ended = self._reported.pop(name)
             yield Occurrence("Normal", f"{_camel_case(name)}Ended", f"{about}no longer: {summary(ended)}")
         for name, condition in found.items():
             lasts = self._clock() - condition.started >= LASTING
-            if lasts and name not in self._reported and condition.kind.severity is not Severity.NOTICE:
+            is_new = name not in self._reported and name != silent
+            if lasts and is_new and condition.kind.severity is not Severity.NOTICE:
                 self._reported[name] = condition
                 yield Occurrence("Warning", _camel_case(name), f"{about}{summary(condition)}")
 

@@ -91,6 +91,17 @@ def test_of_two_plugins_the_later_one_reports_the_other() -> None:
     assert [each.reason for each in watched.at(200.0)] == ["SecondPlugin"]
 
 
+def test_a_plugin_that_is_overridden_reports_the_end_of_the_other_when_that_has_ended() -> None:
+    watched = Watched()
+    second = Condition(SECOND_PLUGIN, "other.sock")
+    watched.set(second)
+    assert [each.reason for each in watched.at(160.0)] == ["SecondPlugin"]
+    watched.set(second, Condition(OVERRIDDEN, "it has taken over"))
+    assert watched.at(200.0) == []
+    watched.set()
+    assert [each.reason for each in watched.at(210.0)] == ["SecondPluginEnded"]
+
+
 @pytest.mark.parametrize("name", kinds())
 def test_whatever_is_more_than_a_notice_is_an_event(name: str) -> None:
     watched, kind = Watched(), kinds()[name]
