@@ -194,9 +194,9 @@ class Readers:
         for pod in self._world.kubelet.pods.values():
             for device in pod.ids if pod.resource == pool.name else ():
                 owners.setdefault(device, set()).add(pod.name)
-        for claim in self._world.claims.prepared():
-            if claim.driver == pool.driver:
-                owners.setdefault(claim.device.replace("-", "_"), set()).add(claim.name)
+        for device, claim in self._world.claims.of(pool.driver).items():
+            if claim.names:
+                owners.setdefault(device, set()).add(claim.name)
         return owners
 
 
@@ -249,6 +249,6 @@ HOLDS: dict[str, tuple[Callable[["World", str], bool], float]] = {
     "second-plugin": (_has_second_plugin, NOTICED),
     "api-server-failing": (_api_fails, ASKED),
     "node-task-failing": (_api_fails, BLIND),
-    "device-records": (_host_fails, NOTICED),
+    "device-records": (_host_fails, OWNERS),
 }
 """Whether a condition really holds, by its kind, and for how many seconds it may be read when it does no longer."""
