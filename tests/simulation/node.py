@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,8 @@ class Node:
         self._shown: dict[str, float] = {}
         """Until when the Node had a device of each resource."""
         self._started: dict[Process, float] = {}
+        self._revision = 0
+        """That of the API server at the last look."""
         self._api.answered = self._answered
         self._register()
 
@@ -98,10 +100,11 @@ class Node:
         if not self._is_there and kubelet_answers:
             self._register()
         if self._key and self._is_tainted():
-            self._advertised |= dict.fromkeys(self._given(), now)
+            self._advertised |= dict.fromkeys([*self._given(), *self._given_since_look()], now)
             if now >= self._due and kubelet_answers:
                 self._due = now + world.witnesses.uniform(*SHOWN)
                 self._show()
+        self._revision = self._api.store.revision
         if world.settings.node_events:
             self._told = {process: self._told.get(process, Told()) for process in world.daemons}
             for process, told in self._told.items():
@@ -112,6 +115,14 @@ class Node:
         kubelet = self._world.kubelet
         drivers = [each["spec"]["driver"] for each in self._api.slices() if each["spec"].get("devices")]
         return [*drivers, *(name for name in kubelet.resources if kubelet.healthy(name))]
+
+    def _given_since_look(self) -> Iterator[str]:
+        """Yield the drivers that have had slices since the last look, as the plugin may still believe."""
+        for change in reversed(self._api.store.history):
+            if change.revision <= self._revision:
+                return
+            if change.kind.name == "ResourceSlice" and change.object["spec"].get("devices"):
+                yield change.object["spec"]["driver"]
 
     def _is_tainted(self) -> bool:
         return self._is_there and any(each["key"] == self._key for each in self._taints(self._api.objects.get(PATH)))
@@ -172,7 +183,7 @@ class Node:
         before, after = self._taints(change.previous), self._taints(change.object)
         if after != [each for each in before if each["key"] != self._key] or not self._key:
             self._world.host.violated(f"the plugin changes the Node's taints from {before} to {after}")
-        self._advertised |= dict.fromkeys(self._given(), self._now())
+        self._advertised |= dict.fromkeys([*self._given(), *self._given_since_look()], self._now())
         service = self._world.daemons[process]._service
         assert service is not None
         since = self._now() - (PROMPT if self._is_prompt() else LATE)
@@ -184,7 +195,7 @@ class Node:
                 self._world.host.violated(f"the startup taint is removed, and the Node has no {name}")
 
     def _is_prompt(self) -> bool:
-        return self._now() > self._api.last_trouble + TROUBLE
+        return self._now() > self._api.last_trouble + TROUBLE and not self._api.loses_events
 
     def _wrong(self, told: Told, event: dict[str, Any]) -> str:
         """Return why an Event is not true; empty if it is. Note what it tells."""
@@ -225,7 +236,9 @@ class Node:
         world, now = self._world, self._now()
         told = self._told.get(world.process)
         if world.settings.node_events and told is not None:
-            yield from (f"no Event tells of the end of {key}" for key in told.told if told.silent.get(key) == now)
+            yield from (
+                f"no Event tells of the end of {key}" for key in told.told if told.silent.get(key, 0.0) >= now - LOOK
+            )
             for (name, kind, began), seen in told.seen.items():
                 lasts = seen >= now - LOOK and now - began > LASTING + TROUBLE
                 if lasts and kind != SECOND_PLUGIN.name and (name, kind) not in told.told:

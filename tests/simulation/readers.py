@@ -200,19 +200,25 @@ class Readers:
         return owners
 
 
-def _of(resource: dict[str, Any], *, is_known: bool) -> Samples:
-    """Return the metrics of a resource that its report tells; ``is_known``: which pod has which device."""
+def _of(resource: dict[str, Any], *, is_known: bool) -> dict[tuple[str, frozenset[str]], float | None]:
+    """Return the metrics of a resource that its report tells, None for those that are absent while they are unknown.
+
+    ``is_known``: which pod has which device.
+    """
     counts, driver, label = resource["counts"], resource["driver"], f'resource="{resource["name"]}"'
-    values = {"devices_truncated": resource["truncated"], "registered": resource["registered"]}
-    if is_known:
-        values["devices_allocated"] = counts["allocated"]
-    if resource["kubelet_allocatable"] is not None:
-        values["kubelet_allocatable"] = resource["kubelet_allocatable"]
+    values = {
+        "devices_allocated": counts["allocated"] if is_known else None,
+        "devices_truncated": resource["truncated"],
+        "kubelet_allocatable": resource["kubelet_allocatable"],
+        "registered": resource["registered"],
+    }
     if driver is not None:
         values |= {"claims_prepared": driver["claims"], "slices_wanted": driver["slices"]}
         values["slices_confirmed"] = driver["slices_confirmed"]
-    found = {(name, frozenset({label})): float(value) for name, value in values.items()}
-    found["devices", frozenset({label, 'health="healthy"', 'reason=""'})] = float(counts["healthy"])
+    found: dict[tuple[str, frozenset[str]], float | None] = {
+        (name, frozenset({label})): value for name, value in values.items()
+    }
+    found["devices", frozenset({label, 'health="healthy"', 'reason=""'})] = counts["healthy"]
     return found
 
 
