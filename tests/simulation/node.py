@@ -205,12 +205,14 @@ class Node:
         about, _, _text = event["message"].partition(": ")
         kind = re.sub(r"(?<!^)(?=[A-Z])", "-", event["reason"].removesuffix("Ended")).lower()
         key = (about if "/" in about else "", kind)
+        spells = [(began, seen) for (*each, began), seen in told.seen.items() if (*each,) == key]
         if event["reason"].endswith("Ended"):
             began = told.told.pop(key, None)
             if began is None:
                 return "no Event has told of its begin"
-            return "" if told.silent.get(key, -LATE) >= began - delay else "it has not ended"
-        spells = [(began, seen) for (*each, began), seen in told.seen.items() if (*each,) == key]
+            # If all that is there began later, it was away between two looks.
+            is_new = all(start > began - delay for start, seen in spells if seen == now)
+            return "" if is_new or told.silent.get(key, -LATE) >= began - delay else "it has not ended"
         if key in told.told:
             return "it was told before"
         told.told[key] = now

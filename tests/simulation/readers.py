@@ -22,11 +22,11 @@ with LOADER.importing():
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-PAUSE = 12.0
+PAUSE = 15.0
 """Seconds between two readings, on average."""
 AGAIN = 1.0
 """Seconds until the same is read again that was not true."""
-SCRAPES = 0.15
+SCRAPES = 0.12
 """How many of the readings are also of the metrics, which take milliseconds."""
 NOTICED = 5.0
 """Seconds in which the plugin notices what has changed, if it can."""
@@ -131,7 +131,9 @@ class Readers:
         counters = {key: value for key, value in samples.items() if _COUNTED.search(key[0])}
         last, before = self._counters
         if last is process and (less := [key for key, value in before.items() if counters.get(key, -1.0) < value]):
-            self._world.host.violated(f"counters decrease: {sorted(map(str, less))}")
+            self._world.host.violated(
+                f"counters decrease: {sorted(f'{name} {sorted(labels)}' for name, labels in less)}"
+            )
         self._counters = process, counters
         return samples
 
@@ -159,8 +161,13 @@ class Readers:
         is_known = read.report["allocations"]["known"]
         if read.samples:
             told = _of(resource, is_known=is_known)
-            if wrong := [f"{key} is {value}" for key, value in told.items() if read.samples.get(key) != value]:
-                world.host.violated(f"/status and /metrics differ: {'; '.join(wrong)}")
+            wrong = [
+                f"{metric} is {read.samples.get((metric, labels))}, not {value}"
+                for (metric, labels), value in told.items()
+                if read.samples.get((metric, labels)) != value
+            ]
+            if wrong:
+                world.host.violated(f"/status and /metrics differ: {name}: {'; '.join(wrong)}")
         if resource["registered"] and not world.kubelet.running:
             found[f"{name} is registered, and no kubelet runs"] = ASKED if driver else NOTICED
         pool = next((each for each in world.settings.pools if each.name == name), None)
