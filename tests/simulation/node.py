@@ -186,7 +186,8 @@ class Node:
         self._advertised |= dict.fromkeys([*self._given(), *self._given_since_look()], self._now())
         service = self._world.daemons[process]._service
         assert service is not None
-        since = self._now() - (PROMPT if self._is_prompt() else LATE)
+        is_known = self._is_prompt() and not self._world.kubelet.lost  # no plugin knows at once what a kubelet loses
+        since = self._now() - (PROMPT if is_known else LATE)
         for resource in service.config.resources:
             name, is_plugin = resource.resource_name, resource.api is Api.DEVICE_PLUGIN
             if self._advertised.get(name if is_plugin else driver_of(name), -math.inf) < since:
