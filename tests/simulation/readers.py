@@ -175,10 +175,12 @@ class Readers:
             return found  # of a former configuration
         if driver is None:
             places = pool.devices()
+            problems = [each for each in read.report["problems"] if each["resource"] == name]
+            is_told = any(each["severity"] == "error" for each in problems)  # such as that the list is out of date
             usable = [each["id"] for each in resource["devices"] if each["state"] != "unhealthy"]
             for each in usable:
                 if not world.host.containers.exist(places.get(each.partition("::")[0], ())):
-                    found[f"{name}: {each} is usable, and the host has none"] = NOTICED
+                    found[f"{name}: {each} is usable, and the host has none"] = BLIND if is_told else NOTICED
         return found | (self._untrue_owners(resource, pool) if is_known else {})
 
     def _untrue_owners(self, resource: dict[str, Any], pool: Pool) -> dict[str, float]:
