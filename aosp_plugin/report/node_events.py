@@ -56,8 +56,8 @@ class Occurrence(NamedTuple):
 class ConditionWatch:
     """Compares the conditions of a resource, or of the process, with those that were reported. For one event loop."""
 
-    def __init__(self, conditions: Conditions, resource: str, clock: Callable[[], float] = time.time) -> None:
-        """``clock`` returns seconds since the epoch."""
+    def __init__(self, conditions: Conditions, resource: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns a monotonic time in seconds: how long a condition lasts does not depend on the date."""
         self._conditions = conditions
         self._resource = resource
         self._clock = clock
@@ -66,17 +66,17 @@ class ConditionWatch:
 
     def occurrences(self) -> Iterator[Occurrence]:
         """Yield which conditions last, and which have ended, since the last call."""
-        conditions = sorted(self._conditions.of(self._resource), key=lambda each: each.since, reverse=True)
+        conditions = sorted(self._conditions.of(self._resource), key=lambda each: each.started, reverse=True)
         found = {each.kind.name: each for each in conditions}  # the oldest of each kind
-        if OVERRIDDEN.name in found:  # of two plugins, the later one reports the other
-            found.pop(SECOND_PLUGIN.name, None)
+        silent = SECOND_PLUGIN.name if OVERRIDDEN.name in found else ""  # of two, the later one reports the other
         about = f"{self._resource}: " if self._resource else ""
         for name in sorted(self._reported.keys() - found.keys()):
             ended = self._reported.pop(name)
             yield Occurrence("Normal", f"{_camel_case(name)}Ended", f"{about}no longer: {summary(ended)}")
         for name, condition in found.items():
-            lasts = self._clock() - condition.since >= LASTING
-            if lasts and name not in self._reported and condition.kind.severity is not Severity.NOTICE:
+            lasts = self._clock() - condition.started >= LASTING
+            is_new = name not in self._reported and name != silent
+            if lasts and is_new and condition.kind.severity is not Severity.NOTICE:
                 self._reported[name] = condition
                 yield Occurrence("Warning", _camel_case(name), f"{about}{summary(condition)}")
 
@@ -84,8 +84,8 @@ class ConditionWatch:
 class DeviceWatch:
     """Compares the devices of one resource with those that were reported. For one event loop."""
 
-    def __init__(self, inventory: Inventory, resource: str, clock: Callable[[], float] = time.time) -> None:
-        """``clock`` returns seconds since the epoch."""
+    def __init__(self, inventory: Inventory, resource: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns a monotonic time in seconds."""
         self._inventory = inventory
         self._resource = resource
         self._clock = clock

@@ -17,12 +17,11 @@ from kubelet_standin.apiserver.server import NEWEST
 from kubelet_standin.apiserver.statuses import StatusError
 from kubelet_standin.apiserver.store import Store
 from kubelet_standin.apiserver.watches import Watch, WatchOptions
-from tests.simulation.processes import System, current
+from tests.simulation.processes import Process, System, current
 from tests.simulation.system import LOADER
 
 with LOADER.importing():
     from aosp_plugin.framework.apiserver.protocol import (
-        NODES,
         RESOURCE_SLICES,
         ApiError,
         ApiUnavailableError,
@@ -54,6 +53,10 @@ class ApiServer:
         self.refuses = 0
         """The status of requests that it refuses."""
         self.loses_events = False
+        self.answered: Callable[[Process, Received, dict[str, Any]], object] = lambda *_: None
+        """Called with each request of a process that succeeds, and with its answer."""
+        self.last_trouble = float("-inf")
+        """When a request failed last that no client is to blame for, in simulated seconds."""
         self.open_watches = 0
         self._uids = 0
         self._slices: list[dict[str, Any]] = []
@@ -64,7 +67,6 @@ class ApiServer:
         self.store = Store(drop_fields=(), minor=NEWEST, changed=self._changed, now=host.wall_time, uid=self._next_uid)
         self.objects = Objects(self.store)
         """The requests of an administrator."""
-        self.objects.create(NODES, {"metadata": {"name": NODE}})
 
     @property
     def running(self) -> bool:
@@ -185,7 +187,10 @@ class SimulatedRequests(System):
         """Return the body of the answer. Raises StatusError."""
         received = Received(request.verb, located(request.path))
         data = b"" if body is None else json.dumps(body).encode()
-        return process(self._server.store, received, query, "application/json", data)[1]
+        content_type = "application/json-patch+json" if request.verb == "patch" else "application/json"
+        answer = process(self._server.store, received, query, content_type, data)[1]
+        self._server.answered(self._process, received, answer)
+        return answer
 
     async def _sent(self, request: Request) -> None:
         """Let a request take its time, and fail if a fault says so. Its effect may come without an answer."""
@@ -198,8 +203,11 @@ class SimulatedRequests(System):
                 async with asyncio.timeout(min(server.is_slow, self.limits.request)):
                     await server.is_fast_again.wait()
                     is_late = False
+        refused = server.refuses and rng.random() < 0.5
+        if server.is_slow or server.is_away or refused:
+            server.last_trouble = server.host.monotonic()
         if not self._process.alive or server.is_away or is_late:
             self._observer(request.verb, "", "error", 0.0)
             raise ApiUnavailableError(request, "cannot connect")
-        if server.refuses and rng.random() < 0.5:
+        if refused:
             raise ApiError(request, "refused", status=server.refuses, retry_after=1.0)

@@ -52,6 +52,12 @@ def kubelet_is_away(world: "World") -> Undo:
 
 
 @fault
+def node_is_created_again(world: "World") -> None:
+    """The Node is deleted, and the kubelet starts again and creates it with its startup taint."""
+    world.node.create_again()
+
+
+@fault
 def streams_end(world: "World") -> None:
     """The kubelet's streams end."""
     world.kubelet.drop_streams()

@@ -86,6 +86,8 @@ class Host:
         self.no_devices = False
         self.api: Any = None
         """The API server."""
+        self.routes: dict[Process, dict[str, Callable[[], Any]]] = {}
+        """What each process serves by HTTP, by path."""
         self.lost_events = False
         self.late_events = 0.0
         self.overflows_until = 0.0

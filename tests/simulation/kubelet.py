@@ -86,9 +86,11 @@ class _PodResources(kubelet_standin.PodResources):
         for pod in self._owner.claims():
             found = response.pod_resources.add(name=pod.name, namespace="default").containers.add(name="main")
             claim = found.dynamic_resources.add(claim_name=pod.name, claim_namespace="default")
-            device = claim.claim_resources.add(driver_name=pod.driver, pool_name=pod.pool, device_name=pod.device)
-            for name in pod.names:
-                device.cdi_devices.add(name=name)
+            for driver, pool, name in pod.devices.values():
+                device = claim.claim_resources.add(driver_name=driver, pool_name=pool, device_name=name)
+                for cdi in pod.names:
+                    if cdi.startswith(f"{driver}/"):
+                        device.cdi_devices.add(name=cdi)
         return response
 
     async def GetAllocatableResources(  # noqa: N802 - the RPC's name
@@ -232,6 +234,10 @@ class Kubelet(Startable):
         return [
             name for name, streams in self._streams.items() if streams and not self._standin.resource(name).connected
         ]
+
+    def is_connected(self, resource: str) -> bool:
+        """Return whether the stream of a plugin of the resource is open."""
+        return self.running and bool(self._streams[resource])
 
     def healthy(self, resource: str) -> set[str]:
         """Return the healthy devices, which nobody changes."""

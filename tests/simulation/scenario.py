@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tests.simulation.claims import STATE
 from tests.simulation.faults import FAULTS, Undo
 from tests.simulation.loop import SimulatedLoop
+from tests.simulation.readers import SCRAPES
 from tests.simulation.settings import TTL
 from tests.simulation.system import LOADER, simulated
 from tests.simulation.world import OPERATOR, Signal, World
@@ -96,6 +97,7 @@ RARE = {
     "kubelet_is_away": 2,
     "kubelet_restarts": 2,
     "kubelet_loses_devices": 2,
+    "node_is_created_again": 4,
     "plugin_is_killed": 4,
     "plugin_is_killed_at_a_call": 4,
     "plugin_is_killed_at_an_await": 4,
@@ -182,6 +184,7 @@ async def _run(result: Result, steps: list[Step]) -> None:
         world.set_up()
         await _recovered(world, result, "start")
         world.spawn(_Signals(world, result).run())
+        world.spawn(world.readers.run())
         lasting: list[Undo] = []
         alone = True
         for step in steps:
@@ -325,6 +328,8 @@ async def _is_settled(world: World) -> bool:
     await _until_none(world, "returned", partial(_unreturned, world))
     await _until_none(world, "linked", world.wrong_links)
     await _until_none(world, "counted", world.misreported)
+    scrapes = world.witnesses.random() < SCRAPES
+    await _until_none(world, "read", partial(world.readers.settled, scrapes=scrapes))
     return loop.time() == began
 
 
@@ -363,6 +368,8 @@ async def _check_peace(world: World) -> None:
     await asyncio.sleep(PEACE)  # what follows from the last faults may be late
     before = len(world.host.lines)
     await asyncio.sleep(PEACE)
+    if untold := [*world.node.untold()]:
+        world.host.violated(f"not told after {2 * PEACE:.0f} s: {'; '.join(untold)}")
     lines = world.host.lines[before:]
     expected = (*RETRIED, *(["phone replaced"] if any("container not started" in line for line in lines) else []))
     if more := [line for line in lines if not any(text in line for text in expected)]:

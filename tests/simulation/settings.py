@@ -23,6 +23,8 @@ DEVICES = 4
 """Binder devices that are found."""
 MOST = 4
 """Phones of a resource, at the most."""
+TAINT = "aosp.io/starting"
+"""The startup taint, if the plugin is to remove any."""
 TTL = 30.0
 """Seconds for which a missing or replaced device is remembered."""
 
@@ -155,6 +157,9 @@ class Settings:
                 ("tablet", Api.DRA, Api.DEVICE_PLUGIN),
             )
         )
+        self.listen = likely("127.0.0.1:9478", "", 0.7)
+        self.node_events = rng.random() < 0.5
+        self.startup_taint = likely(TAINT, "", 0.5)
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -189,7 +194,9 @@ class Settings:
         return json.dumps(
             {
                 "version": "v1",
-                "listen": "",
+                "listen": self.listen,
+                "node_events": self.node_events,
+                "startup_taint": self.startup_taint,
                 "kubelet_dir": DIRECTORY,
                 "pod_resources_socket": POD_RESOURCES,
                 "log_level": self.log_level,

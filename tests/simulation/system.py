@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation import outside
 from tests.simulation.files import Inode
 from tests.simulation.loader import COPY, Loader
 from tests.simulation.loop import wait
@@ -180,6 +181,7 @@ LOADER = Loader(
         "random": types.SimpleNamespace(Random=SimulatedRandom),
         "tempfile": SimulatedTempfile(_OS),
         "time": SimulatedTime(),
+        **outside.MODULES,
     },
     missing=("glob", "mmap", "multiprocessing", "shutil", "subprocess"),
     functions={"open": simulated_open},
@@ -198,6 +200,7 @@ LOADER = Loader(
         "framework.worker": lambda module: {
             "Worker": type("Worker", (SimulatedWorker,), {"timeout_error": module.WorkerTimeoutError})
         },
+        **outside.EDGES,
     },
 )
 """Functions and classes are replaced where the plugin reaches the kernel or another process without these modules."""

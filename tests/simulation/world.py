@@ -17,8 +17,10 @@ from tests.simulation.files import FileSystem, Inode
 from tests.simulation.host import Host
 from tests.simulation.kubelet import DIRECTORY, Kubelet, Pod
 from tests.simulation.loop import SimulatedLoop, SimulatedTask
+from tests.simulation.node import Node
 from tests.simulation.processes import CURRENT, Process
 from tests.simulation.provisioner import Provisioner
+from tests.simulation.readers import Readers
 from tests.simulation.runbook import Runbook
 from tests.simulation.settings import (
     DEVICES,
@@ -112,6 +114,12 @@ class World:
         self.provisioner = Provisioner(self.host, self.settings)
         self._others: set[Process] = set()
         self._daemon: Daemon | None = None
+        self.daemons: dict[Process, Daemon] = {}
+        """What runs in each process of the plugin."""
+        self.witnesses = random.Random(f"witnesses {seed}")  # noqa: S311 - a simulation
+        """Decides what is looked at, and when."""
+        self.node = Node(self)
+        self.readers = Readers(self)
         self._pods = 0
         self._stopping = False
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -133,6 +141,7 @@ class World:
         self._write_configuration()
         self.start_kubelet()
         self.spawn(self._keep_plugin())
+        self.spawn(self.node.run())
 
     def spawn(self, work: Any) -> None:
         """Run a task of the world."""
@@ -190,8 +199,10 @@ class World:
         def start() -> asyncio.Task[None]:
             return self._loop.create_task(daemon.run())
 
+        self.daemons[process] = daemon
         task = process.run(start)
         await asyncio.wait({task})
+        del self.daemons[process]
         if process.alive and not task.cancelled() and (error := task.exception()) is not None:
             self.host.log("plugin failed", error=_leaves(error))
             if daemon._service is not None:  # if it cannot start, its supervisor starts it again
@@ -295,6 +306,10 @@ class World:
         process.at_death.append(partial(self._others.discard, process))
         self.spawn(self._until_ended(process, daemon))
         return process.stop
+
+    def has_second_plugin(self) -> bool:
+        """Return whether another plugin runs beside."""
+        return bool(self._others)
 
     def start_pod(self) -> None:
         """Let a pod arrive."""
@@ -458,7 +473,7 @@ class World:
         else:
             drivers.remove(pool.driver)
         found = {name for pod in self.kubelet.pods.values() if pod.resource in names for name in pod.ids}
-        found |= {pod.device.replace("-", "_") for pod in self.claims.pods.values() if pod.driver in drivers}
+        found |= {device for driver in drivers for device in self.claims.of(driver)}
         found |= self._of_unknown_files(pool)
         return {name for each in found for name in pool.advertised(each.partition("::")[0])}
 
@@ -474,7 +489,7 @@ class World:
         """Return whether a tenant has its devices from this resource with its present name and API."""
         if isinstance(tenant, Pod):
             return pool.api is Api.DEVICE_PLUGIN and tenant.resource == pool.name
-        return pool.api is Api.DRA and isinstance(tenant, ClaimPod) and tenant.driver == pool.driver
+        return pool.api is Api.DRA and isinstance(tenant, ClaimPod) and pool.driver in tenant.devices
 
     def _given(self, pool: Pool) -> set[str]:
         """Return the IDs of the devices that new pods get."""
@@ -499,10 +514,9 @@ class World:
         pools = [pool for pool in self.settings.of(Api.DRA) if pool.directory]
         held = {f"{pool.directory}/{name}" for pool in pools for name in self._of_former_tenants(pool)}
         held |= {
-            f"{pool.directory}/{pod.device}"  # its spec may be of another plugin, with another directory
+            f"{pool.directory}/{device}"  # its spec may be of another plugin, with another directory
             for pool in pools
-            for pod in self.claims.pods.values()
-            if pod.driver == pool.driver
+            for device in self.claims.of(pool.driver)
         }
         return [*self.excess(), *self.claims.remains([pool.directory for pool in pools], held)]
 
@@ -540,9 +554,9 @@ class World:
 
     def _facts(self, pool: Pool) -> dict[str, int]:
         """Return what metrics should say of a resource at rest, by name."""
-        claims = [pod for pod in self.claims.prepared() if pod.driver == pool.driver]
+        claims = {device: pod for device, pod in self.claims.of(pool.driver).items() if pod.names}
         pods = [pod for pod in self.kubelet.pods.values() if pod.resource == pool.name]
-        used = {name for pod in pods for name in pod.ids} | {pod.device.replace("-", "_") for pod in claims}
+        used = {name for pod in pods for name in pod.ids} | claims.keys()
         if pool.api is Api.DEVICE_PLUGIN:
             healthy = len(self.kubelet.healthy(pool.name))
             return {"devices": healthy, "kubelet_allocatable": healthy, "devices_allocated": len(used), "registered": 1}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ with LOADER.importing():
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
     from aosp_plugin.framework.dra.kubelet_service import KubeletService
     from aosp_plugin.framework.inventory import Inventory, Snapshot
+    from aosp_plugin.framework.metrics import Metrics
     from aosp_plugin.framework.registration import Registration
     from aosp_plugin.framework.scan_loop import ScanLoop
+    from aosp_plugin.framework.service import http
+    from aosp_plugin.report import node_reporter
 
 LENGTH = 120
 SEEDS = 60
@@ -99,6 +103,25 @@ def slice_not_written_after_410(self: Any, *arguments: Any, opened: object, **ke
     return WATCH(self, *arguments, **keywords)
 
 
+TEXT, COUNT_DEVICES = http.text, Metrics.count_devices
+
+
+def readiness_that_ignores_a_condition(status: HTTPStatus, line: str) -> Any:
+    """Be ready while the kubelet has not registered a resource."""
+    return TEXT(HTTPStatus.OK if "registration failed" in line else status, line)
+
+
+def gauge_that_is_not_updated(self: Any, resource: str, snapshot: Snapshot) -> None:
+    """Count the devices of the first scan alone."""
+    if snapshot.revision <= 1:
+        COUNT_DEVICES(self, resource, snapshot)
+
+
+def taint_that_is_removed_too_early(_server: object) -> bool:
+    """Remove the startup taint while resources are not ready, or have no healthy device."""
+    return True
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("owner", "name", "defect"),
@@ -110,6 +133,9 @@ def slice_not_written_after_410(self: Any, *arguments: Any, opened: object, **ke
         (ScanLoop, "_set_due", no_scan_without_an_event),
         (phone_mount, "fill", incomplete_phone),
         (Registration, "_pause", pause_that_never_ends),
+        (http, "text", readiness_that_ignores_a_condition),
+        (Metrics, "count_devices", gauge_that_is_not_updated),
+        (node_reporter, "is_ready", taint_that_is_removed_too_early),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

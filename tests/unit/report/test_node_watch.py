@@ -28,7 +28,9 @@ class Watched:
     def __init__(self, resource: str = RESOURCE) -> None:
         self._resource = resource
         self._clock = Clock()
-        self._conditions = Conditions(self._clock)
+        self.jumped = 0.0
+        """Seconds by which the date was set."""
+        self._conditions = Conditions(lambda: self._clock() + self.jumped, self._clock)
         self._watch = ConditionWatch(self._conditions, resource, self._clock)
 
     def set(self, *found: Condition) -> None:
@@ -52,6 +54,15 @@ def test_a_condition_that_lasts_for_a_minute_is_reported_once_with_its_cause_and
     watched.set()
     end = Occurrence("Normal", "NotRegisteredEnded", f"{RESOURCE}: no longer: {text}")
     assert watched.at(162.0, 163.0) == [end]
+
+
+@pytest.mark.parametrize("jump", [3600.0, -86400.0])
+def test_a_condition_lasts_as_long_whatever_the_date_is(jump: float) -> None:
+    watched = Watched()
+    watched.jumped = jump
+    watched.set(Condition(NOT_REGISTERED, "a"))
+    assert watched.at(159.9) == []
+    assert [each.reason for each in watched.at(160.0)] == ["NotRegistered"]
 
 
 def test_a_condition_that_lasts_is_reported_although_younger_ones_of_its_kind_come_and_go() -> None:
@@ -78,6 +89,17 @@ def test_of_two_plugins_the_later_one_reports_the_other() -> None:
     assert watched.at(200.0) == []
     watched.set(second)
     assert [each.reason for each in watched.at(200.0)] == ["SecondPlugin"]
+
+
+def test_a_plugin_that_is_overridden_reports_the_end_of_the_other_when_that_has_ended() -> None:
+    watched = Watched()
+    second = Condition(SECOND_PLUGIN, "other.sock")
+    watched.set(second)
+    assert [each.reason for each in watched.at(160.0)] == ["SecondPlugin"]
+    watched.set(second, Condition(OVERRIDDEN, "it has taken over"))
+    assert watched.at(200.0) == []
+    watched.set()
+    assert [each.reason for each in watched.at(210.0)] == ["SecondPluginEnded"]
 
 
 @pytest.mark.parametrize("name", kinds())
