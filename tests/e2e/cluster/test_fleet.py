@@ -16,6 +16,8 @@ pytestmark = pytest.mark.usefixtures("three_nodes")
 APP: Final = "fleet"
 COUNT: Final = 8
 KIND: Final = "aosp.io/phones"
+_UNREADY: Final = "node.kubernetes.io/not-ready:NoSchedule"
+"""The taint of a node that is not Ready, as kubectl prints it."""
 
 
 def test_kinds(cluster: Cluster) -> None:
@@ -34,6 +36,8 @@ def test_kinds(cluster: Cluster) -> None:
     with undisturbed(cluster, phones.wait_running(cluster, "web", 2)):
         removed = network.rename(network.with_suffix(".removed"))
         cluster.wait_node(large, ready=False)
+        # The pod of the chart's check would wait for ever if the scheduler bound it to this node now.
+        until(lambda: _UNREADY in cluster.kubectl("describe", "node", large.name), "no pod is bound to it")
         plugin.release(cluster, plugin.VALUES | {"nodes": nodes, "hostNetwork": True})
         for machine, count in ((small, PHONES), (large, 2 * PHONES), (other, 0)):
             plugin.wait_allocatable(cluster, machine, count)
