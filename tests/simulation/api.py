@@ -196,15 +196,15 @@ class SimulatedRequests(System):
         """Let a request take its time, and fail if a fault says so. Its effect may come without an answer."""
         rng, server = self._server.host.rng, self._server
         await asyncio.sleep(rng.uniform(0.001, 0.01))
-        is_late = False
-        if server.is_slow:
+        is_late, was_slow = False, bool(server.is_slow)
+        if was_slow:
             is_late = server.is_slow > self.limits.request
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(server.is_slow, self.limits.request)):
                     await server.is_fast_again.wait()
                     is_late = False
         refused = server.refuses and rng.random() < 0.5
-        if server.is_slow or server.is_away or refused:
+        if was_slow or server.is_away or refused:
             server.last_trouble = server.host.monotonic()
         if not self._process.alive or server.is_away or is_late:
             self._observer(request.verb, "", "error", 0.0)
