@@ -84,7 +84,7 @@ class DeviceLinks:
     def _repair(self, devices: Mapping[str, str], directories: Sequence[str]) -> None:
         if directories:
             names = {*self._names()}
-            if devices and (devices, names) == self._repaired:
+            if devices and devices.keys() <= names and (devices, names) == self._repaired:
                 return
             below = tuple(f"{self._host.resolve(directory)}/" for directory in directories)
             for name in sorted(names - devices.keys()):

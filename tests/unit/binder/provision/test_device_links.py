@@ -119,6 +119,23 @@ def test_link_of_a_number_that_a_device_had_between_two_repairs_is_removed(root:
     assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
 
 
+def test_link_that_another_process_removes_during_a_repair_is_made_by_the_next_one(root: Path) -> None:
+    """As the provisioner does with the links of a phone that is replaced, whose numbers the next phone may get."""
+    name = add(root, "one", 1)
+    to_remove = [name]
+
+    class SharedHost(Host):
+        def listdir(self, directory: str) -> list[str]:
+            if to_remove and name in targets(root):
+                (root / "dev/char" / to_remove.pop()).unlink()
+            return super().listdir(directory)
+
+    links = DeviceLinks(SharedHost(str(root)))
+    for expected in (FOREIGN, FOREIGN | {name: "/run/binderfs/one"}):
+        links.repair({name: "/run/binderfs/one"}, [BINDERFS])
+        assert targets(root) == expected
+
+
 def test_host_without_udev_gets_the_directory(tmp_path: Path) -> None:
     (tmp_path / "run/binderfs").mkdir(parents=True)
     name = add(tmp_path, "one", 1)
