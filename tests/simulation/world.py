@@ -556,7 +556,7 @@ class World:
         """Return what metrics should say of a resource at rest, by name."""
         claims = {device: pod for device, pod in self.claims.of(pool.driver).items() if pod.names}
         if any(len(pod.devices) > 1 and not pod.names for pod in self.claims.of(pool.driver).values()):
-            return {"registered": 1}  # the kubelet asks all drivers of a claim again and again until the last one agrees
+            return {"registered": 1}  # the kubelet asks all drivers of the claim again, until each has agreed
         pods = [pod for pod in self.kubelet.pods.values() if pod.resource == pool.name]
         used = {name for pod in pods for name in pod.ids} | claims.keys()
         if pool.api is Api.DEVICE_PLUGIN:
