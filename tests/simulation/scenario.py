@@ -401,12 +401,18 @@ def shrunk(seed: int, steps: list[Step], kind: str) -> list[Step]:
         while size := size // 2:
             start = 0
             while start < len(steps):
-                fewer = _closed(steps[:start] + steps[start + size :])
+                fewer = _closed(_without(steps, start, start + size))
                 if fewer and kind_of(run(seed, fewer)) == kind:
                     steps = fewer
                 else:
                     start += size
     return steps
+
+
+def _without(steps: list[Step], start: int, end: int) -> list[Step]:
+    """Return all other steps, each at its time."""
+    pause = sum(step.pause for step in steps[start:end])
+    return steps[:start] + [step._replace(pause=step.pause + pause) for step in steps[end : end + 1]] + steps[end + 1 :]
 
 
 def _closed(steps: list[Step]) -> list[Step]:
