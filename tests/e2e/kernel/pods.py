@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import yaml
-
-from tests.e2e.deploy.manifests import configurations, the
-from tests.e2e.deploy.parts import DEPLOY, run
+from tests.e2e.deploy.manifests import configurations, kustomized, the
 from tests.e2e.kernel.operations import compare, words
 from tests.e2e.kernel.phones import RESOURCE
 from tests.e2e.kernel.world import part
@@ -77,7 +74,7 @@ def start_host(*, systemd: bool) -> Host:
 
 def deployed(host: Host, name: str, devices: AbstractSet[str]) -> PodWorld:
     """Start the plugin as deploy/NAME configures it, with these phones, and wait until they are allocatable."""
-    manifests = list(yaml.safe_load_all(run(str(part("kustomize")), "build", str(DEPLOY / name))))
+    manifests = kustomized(str(part("kustomize")), name)
     directory = WORK / name
     directory.mkdir()
     plugin = AsPod(directory, *host, the("DaemonSet", manifests))
