@@ -1,7 +1,4 @@
-"""What a cell's command prints: tests as ``pytest -v`` reports them, and ``# version NAME: VALUE``.
-
-Commands that do not run pytest print items in the format of ``tests.e2e.common.report``.
-"""
+"""What a cell's command prints: tests as ``pytest -v`` reports them, and ``# version NAME: VALUE``."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ _TEST: Final = re.compile(
 )
 _CAUSE: Final = re.compile(r"(?:FAILED|ERROR) (?P<name>\S+::.+?) - (?P<cause>.*)")
 """A line of pytest's summary, which follows the lines of all tests."""
-_ITEM: Final = re.compile(r"(?P<outcome>not ok|ok) (?:\d+ )?- (?P<name>.*?)(?: # skip: (?P<reason>.*))?")
 _MISSING: Final = re.compile(r"skipped: (?P<reason>.*)")
 """The line of a command that cannot run any test."""
 _VERSION: Final = re.compile(r"# version (?P<name>[^:]+): +(?P<value>.+)")
@@ -48,10 +44,10 @@ class Output:
             self.failures = [*others, _published(f"{match['name']} : {match['cause']}")]
         elif match := _MISSING.fullmatch(line):
             self._skip(match["reason"])
-        elif match := _TEST.fullmatch(line) or _ITEM.fullmatch(line):
-            if match["outcome"] in {"FAILED", "ERROR", "not ok"}:
+        elif match := _TEST.fullmatch(line):
+            if match["outcome"] in {"FAILED", "ERROR"}:
                 self.failures.append(_published(match["name"]))
-            elif match["outcome"] == "SKIPPED" or match["reason"]:
+            elif match["outcome"] == "SKIPPED":
                 self._skip(match["reason"] or "")
             else:
                 self.passed += 1

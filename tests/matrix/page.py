@@ -27,7 +27,7 @@ def render(columns: Mapping[str, Sequence[Cell]], results: Mapping[str, Result])
 
 
 def _table(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) -> Iterator[str]:
-    yield "| cell | what | state | items | date | versions | notes |"
+    yield "| cell | what | state | tests | date | versions | notes |"
     yield "|---|---|---|---|---|---|---|"
     for cell in cells:
         result = results.get(f"{column}/{cell.name}")
@@ -43,13 +43,13 @@ def state(cell: Cell, result: Result | None) -> State:
 
 
 def _measured(result: Result | None) -> tuple[str, str, str]:
-    """Return items, date and versions."""
+    """Return tests, date and versions."""
     if not result:
         return "", "", ""
     total = result.passed + len(result.failures)
-    items = f"{result.passed} of {total}" if total else ""
+    tests = f"{result.passed} of {total}" if total else ""
     versions = ", ".join(f"{name} {value}" for name, value in result.versions.items())
-    return items, result.date, versions
+    return tests, result.date, versions
 
 
 def _notes(cell: Cell, result: Result | None) -> str:
