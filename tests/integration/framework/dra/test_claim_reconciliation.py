@@ -167,11 +167,12 @@ async def test_a_repair_that_fails_is_not_repeated_because_of_its_own_files(node
 async def test_lost_devices_are_reported_until_they_are_prepared_again_with_a_new_spec(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with reconciled(node) as claims:
+    async with reconciled(node, EVENTS_ONLY._replace(recheck=0.05)) as claims:
         await prepare(node, claims, "a", "phone1")
         written = node.spec("a").stat().st_ino
         node.backend.fail = {"prepare"}
         (node.backend.directory / "phone1").rmdir()
+        claims.check()
         await until(lambda: "prepare fails" in causes(claims))
         await until(lambda: node.repairs("mount", "failed") > 2)
         node.backend.fail = set()
@@ -437,6 +438,16 @@ async def test_a_damaged_record_of_a_claim_that_has_ended_is_removed(damaged: No
             await claims.unprepare(reference("a"), PATIENCE)
         await until(lambda: not causes(claims, CLAIMS_FAILING) and damaged.records == {"b"})
         assert damaged.specs == {"b"}
+
+
+async def test_a_device_that_a_claim_with_a_restored_record_has_now_is_not_released(damaged: Node) -> None:
+    """The scheduler knew before the kubelet that the claim of its former pod has ended."""
+    damaged.source.add("a", "phone2")
+    damaged.source.remove("b")
+    async with reconciled(damaged, gone=3600.0) as claims:
+        await until(lambda: set(claims.prepared) == {"a", "b"})
+        await claims.unprepare(reference("b"), PATIENCE)
+        assert (set(claims.prepared), in_use(damaged)) == ({"a"}, {"phone1", "phone2"})
 
 
 # -- another driver with the same devices, as after a change of the resource's name
