@@ -25,6 +25,7 @@ from tests.support import (
     PATIENCE,
     RESOURCE,
     DeviceDirectory,
+    connected,
     listed,
     make_plugin,
     problem,
@@ -216,7 +217,8 @@ class SlowStart(ListedDevices):
     pre_start_required = True
 
     def __init__(self) -> None:
-        super().__init__(RESOURCE, lambda: ["/dev/a"])
+        self.devices = ["/dev/a"]
+        super().__init__(RESOURCE, lambda: self.devices, directories=())
         self.allocated = False
         self.begun, self.end = threading.Event(), threading.Event()
 
@@ -265,6 +267,21 @@ async def test_a_container_that_starts_does_not_delay_the_stop(kubelet: Kubelet)
     with pytest.raises(AdmissionError):
         await starting
     backend.end.set()
+
+
+async def test_devices_are_scanned_when_a_preparation_that_took_too_long_has_ended(kubelet: Kubelet) -> None:
+    """It may have changed what no event reports."""
+    backend = SlowStart()
+    backend.allocated = True
+    runtime = Runtime(timings=IN_LIFE._replace(pre_start=0.1))
+    async with run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=runtime)):
+        await listed(kubelet, 1)
+        async with connected(kubelet) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="could not be prepared"):
+                await DevicePluginStub(channel).PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
+        backend.devices = ["/dev/a", "/dev/b"]
+        backend.end.set()
+        await listed(kubelet, 2)
 
 
 @pytest.mark.parametrize("inotify", [True, False])
