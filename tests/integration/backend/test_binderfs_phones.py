@@ -145,6 +145,7 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock)
     backend = started_phones(directory.path, 1, clock)
     surplus = {"phone0": "", "phone1": "surplus", "phone2": "surplus", "phone3": "surplus"}
     assert backend.scan() == surplus
+    assert backend.due() == SURPLUS_INTERVAL
     backend.update_host()
     with pytest.raises(UnhealthyDeviceError, match="surplus"):
         backend.allocate(["phone1"])
@@ -165,6 +166,7 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts, clock: Clock)
     answer_later(backend, clock)
     assert backend.scan() == {"phone0": ""}
     assert not backend.found.has_surplus
+    assert backend.due() is None
     assert os.listdir(directory.path) == ["phone0"]
 
 

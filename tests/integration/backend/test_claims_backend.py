@@ -124,6 +124,9 @@ def test_phone_that_cannot_be_mounted_is_not_prepared(directory: Mounts, monkeyp
         backend.prepare(["phone0", "phone1"])
     assert os.listdir(directory.path) == []  # nothing is left of them
     backend.prepare(["phone0"])
+    monkeypatch.setattr(binderfs, "check_mountable", refuse)
+    backend.settle()
+    assert backend.scan() == {"phone0": "", "phone1": "binderfs-unavailable"}, "a claim keeps its phone"
 
 
 def test_shared_and_spread_devices_come_with_the_phone(directory: Mounts) -> None:

@@ -459,15 +459,21 @@ def test_the_names_of_a_request_are_not_compared_with_each_other(directory: Moun
     assert Name.comparisons < 10 * len(names)
 
 
-@pytest.mark.parametrize("place", ["work", "work/phones", "link"])
-def test_nothing_is_mounted_where_others_can_change_the_path(directory: Mounts, command: Command, place: str) -> None:
-    """A directory of the path, that of the phones, or one with a link on the path belongs to another user."""
+@pytest.mark.parametrize(
+    ("place", "owner", "mode"),
+    [*((place, 65534, 0o755) for place in ("work", "work/phones", "link")), ("work", 0, 0o775), ("work", 0, 0o757)],
+)
+def test_nothing_is_mounted_where_others_can_change_the_path(
+    directory: Mounts, command: Command, place: str, owner: int, mode: int
+) -> None:
+    """Because of the owner or mode of a directory of the path, that of the phones, or one with a link on the path."""
     work = directory.path.parent / "work"
     (work / "phones").mkdir(parents=True)
     (work / "link").symlink_to("phones")
     (directory.path.parent / "link").mkdir()
     (directory.path.parent / "link/link").symlink_to(work / "phones")
-    os.chown(directory.path.parent / place, 65534, 65534)
+    os.chown(directory.path.parent / place, owner, owner)
+    (directory.path.parent / place).chmod(mode)
     leads = "link/link" if place == "link" else "work/link"
     code, log = command(phones={"count": 1, "directory": str(directory.path.parent / leads)})
     assert code == 1

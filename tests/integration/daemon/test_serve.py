@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from aosp_plugin.framework.service import http
 from aosp_plugin.framework.service import process as service_process
-from aosp_plugin.report.document import Known, ProcessReport, Report
+from aosp_plugin.report.document import Known, ProcessReport, ReloadReport, Report
 from kubelet_standin import Kubelet
 from tests.support import (
     RESOURCE,
@@ -125,6 +126,27 @@ async def test_reload_signals_no_process_but_the_plugin(started: int, command: s
     if not signalled:
         process.kill()
     assert await process.wait() == -(signal.SIGHUP if signalled else signal.SIGKILL)
+
+
+async def test_the_outcome_of_a_reload_is_not_that_of_the_one_before() -> None:
+    """The process may answer again before it has begun to reload."""
+    waits = (sys.executable, "-c", "import signal; signal.pause()", "aosp-plugin", "serve")
+    process = await asyncio.create_subprocess_exec("env", "--ignore-signal=HUP", *waits)
+    report = Report("1", "node", 1.0, Known(known=True, problem=""), (), process=ProcessReport.of(process.pid))
+    former = ReloadReport(time.time(), changed=False, error="of the reload before")
+    fetched: list[float] = []
+
+    def status() -> http.Answer:
+        fetched.append(time.time())
+        outcome = former if len(fetched) < 4 else ReloadReport(fetched[-1], changed=True, error="")
+        content = msgspec.json.encode(msgspec.structs.replace(report, last_reload=outcome))
+        return http.Answer("application/json", content)
+
+    with http_serving(("127.0.0.1", 0), {"/status": status}) as port:
+        printed = await asyncio.to_thread(run_command, "reload", "--url", f"http://127.0.0.1:{port}")
+    process.kill()
+    await process.wait()
+    assert (printed, len(fetched)) == ((0, "configuration reloaded\n", ""), 4)
 
 
 # -- probes, logs and errors

@@ -140,7 +140,7 @@ async def test_claims_that_cannot_be_recorded_are_no_outdated_device_list(
         await until(lambda: problems_of(driver) == [("error", "claims-failing")])
 
 
-async def test_a_claim_that_waits_is_a_warning(node: DraNode, backend: DirectoryBackend) -> None:
+async def test_a_claim_that_waits_is_a_warning_until_it_ends(node: DraNode, backend: DirectoryBackend) -> None:
     async with node.running(backend, runtime=Runtime(timings=Timings(claim_slow=0.0))) as driver:
         node.server.faults.add(Hang(), resource="resourceclaims")
         claim = node.create_claim("a", ["phone2"])
@@ -148,4 +148,5 @@ async def test_a_claim_that_waits_is_a_warning(node: DraNode, backend: Directory
         await until(lambda: bool(problems_of(driver)))
         assert (unready(driver), problems_of(driver)) == ("", [("warning", "claims-not-repaired")])
         preparing.cancel()
+        await until(lambda: not problems_of(driver))
         node.server.faults.clear()

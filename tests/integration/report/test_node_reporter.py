@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.protocol import ApiError
 from aosp_plugin.framework.backend import Device, Found
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.inventory import Inventory
@@ -24,6 +26,7 @@ from aosp_plugin.report.node_events import NodeEvents, Occurrence
 from aosp_plugin.report.node_reporter import StartupTaint, is_ready, keep_written, problem_metric
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
 from tests.served_node import ServedNode, node_with_pods
+from tests.simulation.loop import SimulatedLoop
 from tests.static_credentials import StaticCredentials
 from tests.support import RESOURCE, Clock, free_port, http_get, listed, until
 
@@ -137,6 +140,25 @@ async def test_a_server_that_hangs_or_fails_gets_the_events_later_and_the_proble
     await until(lambda: not reporting.conditions.of(""))
     assert [record.message for record in caplog.records] == ["node task failed, retrying", "node task recovered"] * 2
     assert "the service account requires the verb create on events" in vars(caplog.records[2])["error"]
+
+
+def test_the_pauses_of_a_task_that_fails_grow_and_respect_the_server() -> None:
+    """They begin again after a success."""
+    loop, times, away = SimulatedLoop(), list[float](), OSError("away")
+    outcomes = iter([away, away, away, ApiError(None, "429", status=429, retry_after=100.0), None, away])
+
+    async def write() -> None:
+        times.append(loop.time())
+        outcome = next(outcomes, asyncio.CancelledError())
+        if outcome is not None:
+            raise outcome
+
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(keep_written("a", write, Conditions(), problem_metric(Metrics()), interval=7.0))
+    loop.close()
+    limits = [(0.5, 1.0), (1.0, 2.0), (2.0, 4.0), (100.0, 120.0), (6.9, 7.1), (0.5, 1.0)]
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert all(least <= pause <= most for pause, (least, most) in zip(pauses, limits, strict=True)), pauses
 
 
 # -- the startup taint

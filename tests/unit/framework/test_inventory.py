@@ -59,9 +59,9 @@ def test_message_limit_is_exact_to_the_byte() -> None:
     Health does not change which devices fit. The message has the first devices, even if a later one would fit.
     """
     assert MESSAGE_LIMIT == 4_194_304
-    for length, unhealthy, numa_nodes in ((12, 0, ()), (12, 50, (0,)), (63, 110, (0, 1))):
+    for length, unhealthy, numa_nodes in ((12, 0, ()), (12, 50, (0,)), (63, 101, (0, 1))):
         limit = 100 * (length + 15 + 4 * len(numa_nodes))
-        reasons = ["missing" if number < unhealthy else "" for number in range(110)]
+        reasons = ["missing" if number < unhealthy else "" for number in range(101)]
         devices = [Device(f"{number:0{length}}", reason, numa_nodes) for number, reason in enumerate(reasons)]
         assert [encode([*devices, Device("a")], limit + byte)[1] for byte in (-1, 0, 1)] == [99, 100, 100]
 

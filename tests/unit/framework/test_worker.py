@@ -5,12 +5,17 @@ import gc
 import threading
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from aosp_plugin.framework.conditions import SCAN_HANGS, Conditions
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.service.logs import RESOURCE, working_for
-from aosp_plugin.framework.worker import Worker, running_calls
+from aosp_plugin.framework.timing import background_task
+from aosp_plugin.framework.worker import Worker, report_hangs, running_calls
+from tests.simulation.loop import SimulatedLoop
 from tests.support import PATIENCE
 
 
@@ -127,3 +132,20 @@ async def test_running_call_is_reported_until_it_ends(worker: Worker) -> None:
     blocked.finish()
     await call
     assert worker.running() is None
+
+
+def test_a_call_is_a_condition_from_the_time_limit_to_its_end() -> None:
+    loop, conditions = SimulatedLoop(), Conditions()
+    calls: Any = SimpleNamespace(name="a", running=lambda: ("scan", loop.time()) if loop.time() < 20 else None)
+
+    async def reported_at(*times: float) -> list[str]:
+        reported = []
+        async with background_task(report_hangs(calls, conditions, "", 10.0, lambda _: SCAN_HANGS)):
+            for each in times:
+                await asyncio.sleep(each - loop.time())
+                reported.append(" ".join(condition.detail for condition in conditions.of("")))
+        return reported
+
+    hangs = "scan has been hanging for more than 10 s"
+    assert loop.run_until_complete(reported_at(9.9, 10.1, 19.9, 22.6)) == ["", hangs, hangs, ""]
+    loop.close()

@@ -25,6 +25,7 @@ from tests.support import (
     PATIENCE,
     RESOURCE,
     DeviceDirectory,
+    connected,
     listed,
     make_plugin,
     problem,
@@ -32,6 +33,7 @@ from tests.support import (
     run,
     running,
     sockets,
+    until,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +44,26 @@ if TYPE_CHECKING:
 
 LONG_PAUSES = IN_LIFE._replace(first_pause=3600.0, longest_pause=3600.0)
 """The pause after the second failure in a row is longer than any test."""
+
+
+class QuickClock(Clock):
+    """A clock that a test moves, except that pauses after failures pass at once."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def __call__(self) -> float:
+        """Return the current time."""
+        return self.now
+
+    async def wait(self, *events: asyncio.Event, timeout: float | None = None) -> bool:
+        """Wait for an event, or for the time to pass."""
+        if timeout is None or not LONG_PAUSES.first_pause / 2 <= timeout <= 1e6:
+            return await super().wait(*events, timeout=timeout)
+        self.pauses.append(timeout)
+        self.now += timeout
+        return False
 
 
 async def restart(kubelet: Kubelet) -> None:
@@ -143,23 +165,37 @@ async def test_lost_registration_that_was_stable_is_renewed_at_once(
     device_directory: DeviceDirectory, kubelet: Kubelet
 ) -> None:
     """Otherwise each loss in the life of a process would take longer to repair than the one before."""
-
-    class LaterClock(Clock):
-        later = 0.0
-
-        def __call__(self) -> float:
-            return super().__call__() + self.later
-
     device_directory.add(0)
-    clock = LaterClock()
+    clock = QuickClock()
     plugin = make_plugin(device_directory, kubelet.directory, timings=LONG_PAUSES, clock=clock)
     async with run(plugin):
         for count in range(1, 5):
             await kubelet.wait_for(lambda k, count=count: len(k.registrations) == count)  # type: ignore[misc]
             await listed(kubelet, 1)
             await ready(plugin)
-            clock.later += STABLE
+            clock.now += STABLE
             await drop_streams(kubelet)
+    assert clock.pauses == []
+
+
+async def test_pauses_grow_until_a_registration_is_stable(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
+    device_directory.add(0)
+    clock = QuickClock()
+    timings = LONG_PAUSES._replace(longest_pause=1e6, safety=1e9)
+    kubelet.faults.refuse_register = "not today"
+    plugin = make_plugin(device_directory, kubelet.directory, timings=timings, clock=clock)
+    async with run(plugin):
+        await until(lambda: len(clock.pauses) >= 4)
+        kubelet.faults.refuse_register = None
+        await listed(kubelet, 1)
+        await ready(plugin)
+        before = len(clock.pauses)
+        clock.now += STABLE
+        kubelet.faults.refuse_register = "not today"
+        await drop_streams(kubelet)
+        await until(lambda: len(clock.pauses) > before)
+    assert clock.pauses[0] <= timings.first_pause < 4 * timings.first_pause <= clock.pauses[3]
+    assert clock.pauses[before] <= timings.first_pause
 
 
 async def test_missing_kubelet_socket_ends_no_registration(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
@@ -181,7 +217,8 @@ class SlowStart(ListedDevices):
     pre_start_required = True
 
     def __init__(self) -> None:
-        super().__init__(RESOURCE, lambda: ["/dev/a"])
+        self.devices = ["/dev/a"]
+        super().__init__(RESOURCE, lambda: self.devices, directories=())
         self.allocated = False
         self.begun, self.end = threading.Event(), threading.Event()
 
@@ -230,6 +267,21 @@ async def test_a_container_that_starts_does_not_delay_the_stop(kubelet: Kubelet)
     with pytest.raises(AdmissionError):
         await starting
     backend.end.set()
+
+
+async def test_devices_are_scanned_when_a_preparation_that_took_too_long_has_ended(kubelet: Kubelet) -> None:
+    """It may have changed what no event reports."""
+    backend = SlowStart()
+    backend.allocated = True
+    runtime = Runtime(timings=IN_LIFE._replace(pre_start=0.1))
+    async with run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=runtime)):
+        await listed(kubelet, 1)
+        async with connected(kubelet) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="could not be prepared"):
+                await DevicePluginStub(channel).PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
+        backend.devices = ["/dev/a", "/dev/b"]
+        backend.end.set()
+        await listed(kubelet, 2)
 
 
 @pytest.mark.parametrize("inotify", [True, False])

@@ -15,6 +15,7 @@ import pytest
 from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError, Request
 from aosp_plugin.framework.backend import ContainerEdits
 from aosp_plugin.framework.conditions import CLAIMS_FAILING, CLAIMS_NOT_REPAIRED, CLAIMS_UNSERVED
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import ClaimError, ClaimRecordError, FormerClaimError
 from aosp_plugin.framework.file_events import FileEvents
@@ -167,11 +168,12 @@ async def test_a_repair_that_fails_is_not_repeated_because_of_its_own_files(node
 async def test_lost_devices_are_reported_until_they_are_prepared_again_with_a_new_spec(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with reconciled(node) as claims:
+    async with reconciled(node, EVENTS_ONLY._replace(recheck=0.05)) as claims:
         await prepare(node, claims, "a", "phone1")
         written = node.spec("a").stat().st_ino
         node.backend.fail = {"prepare"}
         (node.backend.directory / "phone1").rmdir()
+        claims.check()
         await until(lambda: "prepare fails" in causes(claims))
         await until(lambda: node.repairs("mount", "failed") > 2)
         node.backend.fail = set()
@@ -439,6 +441,16 @@ async def test_a_damaged_record_of_a_claim_that_has_ended_is_removed(damaged: No
         assert damaged.specs == {"b"}
 
 
+async def test_a_device_that_a_claim_with_a_restored_record_has_now_is_not_released(damaged: Node) -> None:
+    """The scheduler knew before the kubelet that the claim of its former pod has ended."""
+    damaged.source.add("a", "phone2")
+    damaged.source.remove("b")
+    async with reconciled(damaged, gone=3600.0) as claims:
+        await until(lambda: set(claims.prepared) == {"a", "b"})
+        await claims.unprepare(reference("b"), PATIENCE)
+        assert (set(claims.prepared), in_use(damaged)) == ({"a"}, {"phone1", "phone2"})
+
+
 # -- another driver with the same devices, as after a change of the resource's name
 
 
@@ -449,10 +461,14 @@ def renamed(ended: Node) -> Node:
 
 
 async def prepare_renamed(node: Node, claims: Claims, uid: str, *ids: str) -> None:
+    await claims.prepare(add_renamed(node, uid, *ids), PATIENCE)
+
+
+def add_renamed(node: Node, uid: str, *ids: str) -> ClaimReference:
     claim = node.source.add(uid, *ids)
     for result in node.source.objects[f"claim-{uid}"]["status"]["allocation"]["devices"]["results"]:
         result["driver"] = node.driver
-    await claims.prepare(claim, PATIENCE)
+    return claim
 
 
 async def test_a_device_of_another_drivers_claim_is_not_given_until_that_one_has_ended(
@@ -477,6 +493,16 @@ async def test_a_device_of_another_drivers_claim_is_not_given_until_that_one_has
         await claims.repair()
         assert node.backend.mounted == {"phone1", "phone2"}
         assert (node.records, renamed.records) == (set(), {"b", "c"})
+
+
+async def test_a_device_that_a_claim_of_another_driver_has_too_is_not_released(node: Node, renamed: Node) -> None:
+    claim = add_renamed(renamed, "b", "phone1")
+    renamed.state.mkdir()
+    renamed.record("b").write_text("")  # restored from the API server, which knows of no other driver
+    async with reconciled(renamed, gone=3600.0) as claims:
+        await until(lambda: set(claims.prepared) == {"b"})
+        await claims.unprepare(claim, PATIENCE)
+        assert (set(claims.prepared), in_use(node)) == (set(), {"phone1"})
 
 
 async def test_a_damaged_record_of_another_driver_holds_what_is_prepared(node: Node, renamed: Node) -> None:

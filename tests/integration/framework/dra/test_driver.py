@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from aosp_plugin.framework.apiserver.protocol import object_path
 from aosp_plugin.framework.dra.driver import DraDriver
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings
 from kubelet_standin import ClaimsError, DraPod, KubeletVersion
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_drivers import HASTY
-from tests.dra_node import DraNode
+from tests.dra_node import CLAIMS, DraNode
 from tests.support import PATIENCE, unready, until
 
 
@@ -119,6 +120,20 @@ async def test_devices_are_kept_current_while_the_kubelet_is_away(node: DraNode,
         await node.kubelet.start()
         await node.ready(driver)
         await until(lambda: node.devices == published)
+
+
+async def test_a_claim_that_ended_without_the_kubelet_is_released(node: DraNode, backend: DirectoryBackend) -> None:
+    """The kubelet may have lost its record of the claim, and all claims are asked for seldom otherwise."""
+    timings = Timings(claim_gone=0.0, claim_round=0.05, claim_ask=3600.0)
+    async with node.running(backend, runtime=Runtime(timings=timings)) as driver:
+        claim = node.create_claim("a", ["phone2"])
+        await node.kubelet.prepare(DraPod("game", (claim,)))
+        await node.kubelet.stop()
+        node.server.objects.delete(object_path(CLAIMS, claim.name))
+        assert backend.mounted == {"phone2"}
+        await node.kubelet.start()
+        await node.ready(driver)
+        await until(lambda: backend.mounted == set())
 
 
 async def test_while_devices_are_withheld_only_prepared_claims_are_prepared(

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from aosp_plugin.framework.api import dra_pb2 as pb
+from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
 from aosp_plugin.framework.dra.claims import DeviceHealth
 from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.errors import PluginError
@@ -114,6 +115,18 @@ async def test_lost_confirmation_is_repeated(registry: str, version: KubeletVers
             )
             kubelet.faults.skip_notify = False
             await connected(kubelet, driver)
+
+
+async def test_a_refusal_of_a_registered_driver_is_followed_by_another_socket(registry: str) -> None:
+    """Unless the kubelet repeats its attempt."""
+    async with kubelet_at(registry) as kubelet, running_driver(registry, timings=HASTY) as driver:
+        await connected(kubelet, driver)
+        refused = driver.service.endpoint
+        status = registration_pb.RegistrationStatus(plugin_registered=False, error="out of order")
+        context: Any = None
+        await driver.service._notify(refused, status, context)
+        await until(lambda: driver.service.endpoint not in {"", refused})
+        await connected(kubelet, driver)
 
 
 # -- requests

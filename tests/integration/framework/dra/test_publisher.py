@@ -1,23 +1,28 @@
 """The publisher of ResourceSlices with the stand-in API server: what it publishes, and what it repairs."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.protocol import InvalidObjectError, Object, Request, WatchEvent
+from aosp_plugin.framework.apiserver.protocol import ApiError, InvalidObjectError, Object, Request, WatchEvent
 from aosp_plugin.framework.backend import Found
 from aosp_plugin.framework.dra import publisher
 from aosp_plugin.framework.dra.slices import wanted_slices
 from kubelet_standin.apiserver import ApiServer, Hang, Refuse
+from tests.simulation.loop import SimulatedLoop
 from tests.slices import (
     DRIVER,
     NODE,
     SLICES,
+    WATCH_ONLY,
     Publishing,
     phones,
     publishing,
@@ -319,4 +324,76 @@ async def test_a_watch_that_breaks_is_opened_again_and_what_it_missed_is_found(
         await running.fine()
 
 
-# The Node
+# Pauses, in simulated time
+
+
+class Scripted:
+    """An API server, and the client of it."""
+
+    def __init__(self, *, list_errors: int = 0, watch_errors: int = 0, loses_slices: bool = False) -> None:
+        """So many lists and watches fail at first; another client may delete each slice at once, all the time."""
+        self.lists: list[float] = []
+        """The time of each list."""
+        self._list_errors, self._watch_errors, self._loses_slices = list_errors, watch_errors, loses_slices
+
+    async def get(self, *_: object) -> Any:
+        """Return the Node."""
+        return SimpleNamespace(metadata=SimpleNamespace(uid="uid"))
+
+    async def list(self, *_: object, **_options: object) -> Sequence[Any]:
+        """Return no slice."""
+        self.lists.append(asyncio.get_running_loop().time())
+        if len(self.lists) <= self._list_errors:
+            raise ApiError(None, "429", status=429, retry_after=30.0)
+        return []
+
+    async def create(self, _path: str, body: Mapping[str, Any], **_: object) -> Any:
+        """Return the slice as it is stored."""
+        return {**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": "1"}}
+
+    async def watch(self, *_: object, **_options: object) -> AsyncGenerator[WatchEvent, None]:
+        """Yield what another client does."""
+        if self._watch_errors:
+            self._watch_errors -= 1
+            raise ApiError(None, "503", status=503)
+        while self._loses_slices:
+            await asyncio.sleep(0.001)
+            yield WatchEvent("DELETED", {"metadata": {}}, "2")
+        await asyncio.Event().wait()
+
+
+def problems_of(api: Any, *, changes: bool = False) -> str:
+    """Publish for a minute, with a change of the devices each second if there are any; return the problems then."""
+    loop = SimulatedLoop()
+
+    async def publish() -> str:
+        running = Publishing(api, api, WATCH_ONLY)
+        for second in range(60):
+            running.inventory.publish(Found(phones(second if changes else 1)))
+            await asyncio.sleep(1.0)
+        running.task.cancel()
+        await asyncio.wait([running.task])
+        return causes(running.publisher)
+
+    with contextlib.closing(loop):
+        return loop.run_until_complete(publish())
+
+
+def test_repairs_of_what_another_client_repeats_have_longer_and_longer_pauses() -> None:
+    """Although the watch reports each deletion."""
+    api = Scripted(loses_slices=True)
+    problems_of(api)
+    pauses = [later - earlier for earlier, later in pairwise(api.lists)]
+    assert pauses[7] > 2.0
+
+
+def test_a_change_of_the_devices_does_not_shorten_the_pause_that_the_server_asks_for() -> None:
+    api = Scripted(list_errors=1)
+    problems_of(api, changes=True)
+    assert api.lists[1] - api.lists[0] >= 30.0
+
+
+@pytest.mark.parametrize(("failures", "problem"), [(1, ""), (2, "watch of ResourceSlices failed")])
+def test_only_a_watch_that_fails_again_is_a_problem(failures: int, problem: str) -> None:
+    """A single failure is the end of an API server."""
+    assert problems_of(Scripted(watch_errors=failures)).partition(":")[0] == problem

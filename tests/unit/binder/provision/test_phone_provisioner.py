@@ -177,6 +177,13 @@ def test_phone_is_not_replaced_where_the_host_would_keep_the_old_one(directory: 
     assert os.path.samestat(os.stat(directory.path / "phone0"), before)
 
 
+def test_no_more_phones_are_removed_than_the_limit(directory: Mounts) -> None:
+    keeper = provisioner(directory)
+    phones = keeper.provision(["phone0", "phone1", "phone2", "phone3"])
+    assert keeper.remove(phones, 3) == ["phone0", "phone1", "phone2"]
+    require_complete(directory, "phone3")
+
+
 def test_links_to_binder_devices_come_and_go_with_phones(directory: Mounts) -> None:
     """Each fresh binderfs has other numbers, which are linked at once; those of the one before go later.
 

@@ -11,6 +11,7 @@ import pytest
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError, NotFoundError, Request
 from aosp_plugin.framework.timing import Backoff
+from tests.simulation.loop import SimulatedLoop
 
 REQUEST = Request("get", "/api/v1/nodes/a")
 
@@ -51,6 +52,21 @@ async def test_a_transient_error_is_tried_again_while_there_is_time(
     except ApiError as error:
         found = type(error)
     assert (attempts, found) == (made, raised)
+
+
+def test_the_pauses_between_attempts_grow_and_respect_the_server() -> None:
+    loop, times = SimulatedLoop(), list[float]()
+
+    async def attempt() -> None:
+        times.append(loop.time())
+        if len(times) < 8:
+            raise throttled(10.0) if len(times) == 7 else ApiUnavailableError(REQUEST, "away")
+
+    loop.run_until_complete(retry(attempt, 45.0))
+    loop.close()
+    *pauses, asked = (later - earlier for earlier, later in pairwise(times))
+    assert all(0.05 * 2**number <= pause <= 0.1 * 2**number for number, pause in enumerate(pauses[:5]))
+    assert 10.0 <= asked <= 12.0
 
 
 async def test_the_last_error_is_raised_when_an_attempt_hangs() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aosp_plugin.framework.conditions import SECOND_PLUGIN
 from aosp_plugin.framework.deviceplugin.supervisor import OtherPlugins
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.runtime import Runtime
@@ -68,10 +69,11 @@ async def test_a_plugin_leaves_the_host_alone_until_it_registers_again(
     def pause_updates(paused: bool) -> None:  # noqa: FBT001 - a callback
         calls.append((paused, directory.registered_endpoint))
 
+    runtime = Runtime(timings=Timings(retry=0.0, recheck=0.0))
     plugins = OtherPlugins(
         directory,
         "example.com/a",
-        Runtime(timings=Timings(retry=0.0, recheck=0.0)),
+        runtime,
         pause_updates=pause_updates,
         earlier_ended=lambda: None,
     )
@@ -79,3 +81,5 @@ async def test_a_plugin_leaves_the_host_alone_until_it_registers_again(
     await directory.ended.wait()
     running.cancel()
     assert calls == expected
+    problems = runtime.conditions.of("example.com/a")
+    assert [each.kind.blocks for each in problems if each.kind is SECOND_PLUGIN] == [False], "a rollout would not end"

@@ -1,12 +1,16 @@
-"""Which parameters belong to a request of a claim."""
+"""Which parameters belong to a request of a claim, and when a claim has ended."""
 
 from __future__ import annotations
+
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from aosp_plugin.framework.dra.api_claims import Claim, Configuration, device_ids, parameters_of
-from tests.claims import DRIVER, NODE, claim_object, parameters, place
+from aosp_plugin.framework.dra.api_claims import ApiClaims, Claim, Configuration, device_ids, parameters_of, record_of
+from aosp_plugin.framework.runtime import Runtime
+from tests.claims import DRIVER, NODE, FakeSource, claim_object, parameters, place, reference
+from tests.support import PATIENCE, Clock
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,19 @@ def test_a_claim_is_decoded_with_fields_that_are_unknown_or_missing() -> None:
     content["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "u"}]
     assert msgspec.json.decode(msgspec.json.encode(content), type=Claim).results[0].device == "phone1"
     assert msgspec.json.decode(b'{"metadata": {"uid": "a"}}', type=Claim).results == ()
+
+
+async def test_a_claim_has_ended_when_it_has_not_been_needed_for_long_enough() -> None:
+    """The kubelet unprepares it before, unless it has lost its own record. A claim that is back begins again."""
+    source, clock = FakeSource(), cast("Any", Clock())
+    claims = ApiClaims(DRIVER, source.get_claim, Runtime(clock=clock))
+    claim = await source.get_claim("default", source.add("a", "phone1").name)
+    record = record_of(reference("a"), claim, DRIVER, device_ids(NODE, ["phone1"]))
+    for later, is_there, ended in ((0, False, []), (9, False, []), (0, True, []), (9, False, []), (10, False, ["a"])):
+        clock.now += later
+        source.objects = {"claim-a": claim_object("a", {"phone": ["phone1"]})} if is_there else {}
+        assert await claims.ask(record, PATIENCE)
+        assert [*claims.ended] == ended
 
 
 def test_devices_are_found_by_pool_and_name() -> None:

@@ -1,5 +1,6 @@
 """Records of prepared claims: what is read from their files, damaged ones included, and their lock."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,25 @@ def test_a_record_of_another_boot_counts_for_nothing_and_is_swept(tmp_path: Path
     assert not path.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{" * 100_000, b'{"boot": "boot"}'])
-def test_a_damaged_record_keeps_the_name_of_its_claim(tmp_path: Path, content: bytes) -> None:
-    """Until it is removed, by the plugin or by a person."""
+def test_a_record_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    monkeypatch.setattr(os, "rename", lambda source, _: synced.append(-os.stat(source).st_size))
+    records = store(tmp_path)
+    records.refresh()
+    records.write(record("a"), (), "/cdi")
+    records.close()
+    size, renamed = synced
+    assert (size > 0, renamed) == (True, -size)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{" * 100_000, b'{"boot": "boot"}', None])
+def test_a_damaged_record_keeps_the_name_of_its_claim(tmp_path: Path, content: bytes | None) -> None:
+    """Until it is removed, by the plugin or by a person. A FIFO is not opened, which would hang."""
     path = write(store(tmp_path), record("a"))
     for by_person in (False, True):
-        path.write_bytes(content)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path) if content is None else path.write_bytes(content)
         records = store(tmp_path)
         assert read(records) == {}
         assert records.damaged == {NAME: ClaimReference("default", "claim.1", UID)}

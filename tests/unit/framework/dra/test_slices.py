@@ -188,6 +188,7 @@ def test_an_update_keeps_what_others_added_to_the_metadata_but_not_the_owner() -
 def test_different_devices_have_different_names() -> None:
     names = {device_id: device_name(device_id) for device_id in ("gpu7", "gpu_7", "gpu-7", "gpu--7", "GPU7", "ttyUSB0")}
     assert (names["gpu7"], names["gpu_7"], names["ttyUSB0"]) == ("gpu7", "gpu-7", "ttyusb0--8acffaea")
+    assert device_name("g" * 63) == "g" * 63
     assert len({*names.values()}) == len(names)
 
 

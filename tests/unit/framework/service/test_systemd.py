@@ -12,6 +12,7 @@ import pytest
 
 from aosp_plugin.framework.service.process import notify, watchdog_timeout
 from aosp_plugin.framework.timing import background_task
+from tests.support import PATIENCE
 
 SHORT = 0.001
 """Seconds between two checks in these tests."""
@@ -106,10 +107,11 @@ async def test_reload_is_the_last_message_with_its_time(systemd: Systemd) -> Non
     assert before <= int(began) <= time.monotonic_ns() // 1000
 
 
-async def test_watchdog_is_fed_whatever_the_problems_are(systemd: Systemd) -> None:
+@pytest.mark.parametrize(("interval", "timeout"), [(SHORT, 3600.0), (3600.0, 2 * SHORT)])
+async def test_watchdog_is_fed_whatever_the_problems_are(systemd: Systemd, interval: float, timeout: float) -> None:
     """A restart cures neither an unregistered plugin nor a host with problems."""
-    state = State()
-    async with background_task(state.notify(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
+    state, watchdog = State(), {"WATCHDOG_USEC": f"{timeout * 1e6:.0f}"}
+    async with asyncio.timeout(PATIENCE), background_task(state.notify(systemd.environment | watchdog, interval)):
         assert await systemd.receive() == "STATUS=not registered yet\nWATCHDOG=1"
         assert await systemd.receive() == "WATCHDOG=1"
         state.unready = ["device scan is hanging"]
