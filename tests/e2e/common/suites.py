@@ -1,7 +1,7 @@
 """Packages of any Debian suite and architecture, without a change to this machine's packages and package lists.
 
-A suite has a configuration of apt's own: its lists, its cache and an empty list of installed packages. The archives are
-those of the machine's own sources. Suites move: a part that is made of their packages records the versions that it got.
+A suite has a configuration of apt's own: its lists, its cache and an empty list of installed packages. Suites move: a
+part that is made of their packages records the versions that it got.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ OPTIONS: Final = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
 """Of a line in apt's list of sources."""
 _ARCHIVE: Final = "Debian"
 _SECURITY: Final = "Debian-Security"
+_ARCHIVES: Final = {
+    _ARCHIVE: "http://deb.debian.org/debian",
+    _SECURITY: "http://deb.debian.org/debian-security",
+}
 _WITHOUT_SECURITY: Final = ("sid", "experimental")
 """Suites that get security fixes as new versions, like all others."""
 
@@ -104,11 +108,9 @@ def archives(name: str) -> list[str]:
 
 
 def _address(label: str) -> str:
-    """Return an archive's address, from this machine's sources."""
+    """Return an archive's address: that of this machine's sources, which may be a mirror, or else Debian's own."""
     sites = command(
         *("apt-get", "indextargets", "--format", "$(SITE)"),
         *("Created-By: Packages", "Origin: Debian", f"Label: {label}", "Component: main"),
     ).split()
-    if not sites:
-        raise MissingError(f"apt's sources name no archive of {label}")
-    return sites[0]
+    return sites[0] if sites else _ARCHIVES[label]
