@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kubelet_standin import ClaimsError, DraClaim, DraKubelet, DraPod, Event, KubeletVersion
 from kubelet_standin.apiserver.node_api import NodeApi
@@ -28,29 +28,20 @@ STATE = "/var/lib/kubelet/plugins"
 CLAIMS = resource_claims("default")
 FORCED = 0.1
 """How probable it is that a pod is deleted by force when it cannot end, because no process serves its driver."""
-BOTH = 0.4
-"""How probable it is that a claim is also of a second driver, if that has a free device."""
 RETRY = 5.0
 """Seconds between two attempts; a kubelet takes 60 to 90."""
 
 
-class Device(NamedTuple):
-    """A device that the scheduler has allocated."""
-
-    driver: str
-    pool: str
-    name: str
-
-
 @dataclass
 class ClaimPod(Tenant):
-    """A pod with a claim of one device, or of one of each of two drivers."""
+    """A pod with a claim of one device."""
 
     spec: DraPod = field(default_factory=lambda: DraPod("", ()))
     uid: str = ""
     """That of the claim."""
-    devices: dict[str, Device] = field(default_factory=dict)
-    """By driver."""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
     names: list[str] = field(default_factory=list)
     """The CDI names that the kubelet has got; empty until the claim is prepared."""
     ends: bool = False
@@ -135,35 +126,28 @@ class ClaimKubelet(Startable):
 
     def add(self) -> None:
         """Schedule a pod on a free device that the slices have; without one, it waits elsewhere."""
-        taken = {(each.driver, each.name) for pod in self.pods.values() for each in pod.devices.values()}
+        taken = {(pod.driver, pod.device) for pod in self.pods.values()}
         free = [
-            Device(each["spec"]["driver"], each["spec"]["pool"]["name"], device["name"])
+            (each["spec"]["driver"], each["spec"]["pool"]["name"], device["name"])
             for each in self.api.slices()
             for device in each["spec"].get("devices", ())
             if (each["spec"]["driver"], device["name"]) not in taken and not device.get("taints")
         ]
         if not free or not self.running:
             return
-        devices = [self.host.rng.choice(free)]
-        others = [each for each in free if each.driver != devices[0].driver]
-        if others and self.host.rng.random() < BOTH:
-            devices.append(self.host.rng.choice(others))
+        driver, pool, device = self.host.rng.choice(free)
         self._numbers += 1
         name = f"claim-{self._numbers}"
-        results = [
-            {"request": f"request-{number}", "driver": each.driver, "pool": each.pool, "device": each.name}
-            for number, each in enumerate(devices)
-        ]
+        results = [{"request": "main", "driver": driver, "pool": pool, "device": device}]
         if self.host.rng.random() < 0.3:
             results.append({"request": "other", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0"})
         status = {"allocation": {"devices": {"results": results, "config": []}}}
         body = {"metadata": {"name": name, "namespace": "default"}, "status": status}
         created = self.api.objects.create(CLAIMS, body)
         uid = created["metadata"]["uid"]
-        spec = DraPod(name, (DraClaim(name, uid, tuple(each.driver for each in devices)),))
-        pod = self.pods[name] = ClaimPod(name, spec=spec, uid=uid, devices={each.driver: each for each in devices})
-        for each in devices:
-            self.host.log("claim allocated", claim=name, driver=each.driver, device=each.name)
+        spec = DraPod(name, (DraClaim(name, uid, (driver,)),))
+        pod = self.pods[name] = ClaimPod(name, spec=spec, uid=uid, driver=driver, pool=pool, device=device)
+        self.host.log("claim allocated", claim=name, driver=driver, device=device)
         self._spawn(self._lead(pod))
 
     def end(self, name: str) -> None:
@@ -223,11 +207,6 @@ class ClaimKubelet(Startable):
         """Return the paths of the damaged records of claims."""
         return [path for path in self.records() if not self.host.files.lookup(path).data]
 
-    def of(self, driver: str) -> dict[str, ClaimPod]:
-        """Return the pods with devices of a driver, by the IDs of the devices."""
-        pods = [pod for pod in self.pods.values() if driver in pod.devices]
-        return {pod.devices[driver].name.replace("-", "_"): pod for pod in pods}
-
     def prepared(self) -> list[ClaimPod]:
         """Return the pods whose claims are prepared."""
         return [pod for pod in self.pods.values() if pod.names]
@@ -240,16 +219,10 @@ class ClaimKubelet(Startable):
             for name in sorted(configured)
             if self.running and name not in self._connected
         ]
-        found += [f"{self._blamed(pod)}: claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
+        found += [f"{pod.driver}: claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
         damaged = [pod for pod in self.pods.values() if pod.is_damaged and not pod.ends]
-        found += [f"{self._blamed(pod)}: claim {pod.name} has no spec" for pod in damaged]
-        return found + [f"{self._blamed(pod)}: claim {pod.name} waits" for pod in self._waiting(configured)]
-
-    def _blamed(self, pod: ClaimPod) -> str:
-        """Return the driver that a pod waits for, as far as that is known: one that is not there, or the first."""
-        configured = self.configured()
-        drivers = sorted(pod.devices, key=lambda name: (name in configured, name in self._connected))
-        return drivers[0]
+        found += [f"{pod.driver}: claim {pod.name} has no spec" for pod in damaged]
+        return found + [f"{pod.driver}: claim {pod.name} waits" for pod in self._waiting(configured)]
 
     def _waiting(self, configured: set[str]) -> list[ClaimPod]:
         """Return the pods whose containers should run, and do not."""
@@ -257,22 +230,18 @@ class ClaimKubelet(Startable):
             pod
             for pod in self.pods.values()
             if not (pod.ends or pod.held)
-            and (pod.names or (configured.issuperset(pod.devices) and self._is_usable(pod)))
+            and (pod.names or (pod.driver in configured and pod.device in self.usable(pod.driver)))
         ]
 
     def untried(self) -> list[str]:
         """Return what is missing that the kubelet has not asked any driver to do since it was away."""
         pods = [pod for pod in self.pods.values() if pod.is_untried]
-        return [f"{self._blamed(pod)}: claim {pod.name} {'ends' if pod.ends else 'waits'}" for pod in pods]
+        return [f"{pod.driver}: claim {pod.name} {'ends' if pod.ends else 'waits'}" for pod in pods]
 
     def stuck(self) -> list[str]:
         """Return the UIDs of the claims that wait for a device which new pods must not get: another pod has it."""
         pods = [pod for pod in self.pods.values() if not (pod.ends or pod.names)]
-        return [pod.uid for pod in pods if not self._is_usable(pod)]
-
-    def _is_usable(self, pod: ClaimPod) -> bool:
-        """Return whether new pods may get all devices of a pod."""
-        return all(each.name in self.usable(driver) for driver, each in pod.devices.items())
+        return [pod.uid for pod in pods if pod.device not in self.usable(pod.driver)]
 
     def usable(self, driver: str) -> list[str]:
         """Return the devices of a driver that the scheduler may give to new pods."""
@@ -287,7 +256,7 @@ class ClaimKubelet(Startable):
     def errors(self) -> list[tuple[str, str]]:
         """Return drivers, and what the kubelet reports of their claims that are not as they should be."""
         waiting = [pod for pod in self.pods.values() if pod.ends] + self._waiting(self.configured())
-        return [(driver, pod.error) for pod in waiting if pod.error for driver in pod.devices]
+        return [(pod.driver, pod.error) for pod in waiting if pod.error]
 
     def remains(self, directories: Iterable[str], held: set[str]) -> list[str]:
         """Return what is left of claims that have ended, when everything has recovered.
@@ -327,7 +296,7 @@ class ClaimKubelet(Startable):
         pod.error = ""
         if not self._is_wanted(pod):
             return True
-        names = sorted({*self._standin.cdi_devices(pod.spec)})  # older kubelets repeat them
+        names = [*dict.fromkeys(self._standin.cdi_devices(pod.spec))]  # older kubelets repeat them
         if not names or pod.names not in ([], names):
             self.host.violated(f"{pod.name} is prepared as {pod.names}, and then as {names}")
         pod.names = names
@@ -343,7 +312,7 @@ class ClaimKubelet(Startable):
         except (ClaimsError, RuntimeError) as error:
             pod.error = str(error)
             self.host.log("claim not unprepared", claim=pod.name, error=error)
-            is_away = not {*self._connected, *self.configured()}.issuperset(pod.devices)
+            is_away = pod.driver not in self._connected and pod.driver not in self.configured()
             if not is_away or (pod.names and self.host.rng.random() >= FORCED):
                 return False
         self._forget(pod)

@@ -86,11 +86,9 @@ class _PodResources(kubelet_standin.PodResources):
         for pod in self._owner.claims():
             found = response.pod_resources.add(name=pod.name, namespace="default").containers.add(name="main")
             claim = found.dynamic_resources.add(claim_name=pod.name, claim_namespace="default")
-            for driver, pool, name in pod.devices.values():
-                device = claim.claim_resources.add(driver_name=driver, pool_name=pool, device_name=name)
-                for cdi in pod.names:
-                    if cdi.startswith(f"{driver}/"):
-                        device.cdi_devices.add(name=cdi)
+            device = claim.claim_resources.add(driver_name=pod.driver, pool_name=pod.pool, device_name=pod.device)
+            for name in pod.names:
+                device.cdi_devices.add(name=name)
         return response
 
     async def GetAllocatableResources(  # noqa: N802 - the RPC's name

@@ -203,9 +203,9 @@ class Readers:
         for pod in self._world.kubelet.pods.values():
             for device in pod.ids if pod.resource == pool.name else ():
                 owners.setdefault(device, set()).add(pod.name)
-        for device, claim in self._world.claims.of(pool.driver).items():
-            if claim.names:
-                owners.setdefault(device, set()).add(claim.name)
+        for claim in self._world.claims.prepared():
+            if claim.driver == pool.driver:
+                owners.setdefault(claim.device.replace("-", "_"), set()).add(claim.name)
         return owners
 
 

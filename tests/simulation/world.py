@@ -473,7 +473,7 @@ class World:
         else:
             drivers.remove(pool.driver)
         found = {name for pod in self.kubelet.pods.values() if pod.resource in names for name in pod.ids}
-        found |= {device for driver in drivers for device in self.claims.of(driver)}
+        found |= {pod.device.replace("-", "_") for pod in self.claims.pods.values() if pod.driver in drivers}
         found |= self._of_unknown_files(pool)
         return {name for each in found for name in pool.advertised(each.partition("::")[0])}
 
@@ -489,7 +489,7 @@ class World:
         """Return whether a tenant has its devices from this resource with its present name and API."""
         if isinstance(tenant, Pod):
             return pool.api is Api.DEVICE_PLUGIN and tenant.resource == pool.name
-        return pool.api is Api.DRA and isinstance(tenant, ClaimPod) and pool.driver in tenant.devices
+        return pool.api is Api.DRA and isinstance(tenant, ClaimPod) and tenant.driver == pool.driver
 
     def _given(self, pool: Pool) -> set[str]:
         """Return the IDs of the devices that new pods get."""
@@ -514,9 +514,10 @@ class World:
         pools = [pool for pool in self.settings.of(Api.DRA) if pool.directory]
         held = {f"{pool.directory}/{name}" for pool in pools for name in self._of_former_tenants(pool)}
         held |= {
-            f"{pool.directory}/{device}"  # its spec may be of another plugin, with another directory
+            f"{pool.directory}/{pod.device}"  # its spec may be of another plugin, with another directory
             for pool in pools
-            for device in self.claims.of(pool.driver)
+            for pod in self.claims.pods.values()
+            if pod.driver == pool.driver
         }
         return [*self.excess(), *self.claims.remains([pool.directory for pool in pools], held)]
 
@@ -554,11 +555,9 @@ class World:
 
     def _facts(self, pool: Pool) -> dict[str, int]:
         """Return what metrics should say of a resource at rest, by name."""
-        claims = {device: pod for device, pod in self.claims.of(pool.driver).items() if pod.names}
-        if any(len(pod.devices) > 1 and not pod.names for pod in self.claims.of(pool.driver).values()):
-            return {"registered": 1}  # the kubelet asks all drivers of the claim again, until each has agreed
+        claims = [pod for pod in self.claims.prepared() if pod.driver == pool.driver]
         pods = [pod for pod in self.kubelet.pods.values() if pod.resource == pool.name]
-        used = {name for pod in pods for name in pod.ids} | claims.keys()
+        used = {name for pod in pods for name in pod.ids} | {pod.device.replace("-", "_") for pod in claims}
         if pool.api is Api.DEVICE_PLUGIN:
             healthy = len(self.kubelet.healthy(pool.name))
             return {"devices": healthy, "kubelet_allocatable": healthy, "devices_allocated": len(used), "registered": 1}
