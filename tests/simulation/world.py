@@ -191,6 +191,9 @@ class World:
         text = self.settings.text()
         if (config := self._configurations.get(text)) is None or self.host.no_descriptors:
             config, _ = load({}, ENVIRONMENT, FILE)
+            if text != self.settings.text():  # it was changed meanwhile, before or after the file was read
+                self._served = "", config
+                return config
             self._configurations[text] = config
         self._served = text, config
         return config
