@@ -251,5 +251,6 @@ class Node:
                     yield f"the last Event about {device} of {name} is {told.changed[name, device]}"
         names = {pool.name if pool.api is Api.DEVICE_PLUGIN else pool.driver for pool in world.settings.pools}
         is_known = self._started.get(world.process, now) > self.created or now > self.created + SETTLED + TROUBLE
-        if self._key and self._is_tainted() and is_known and names.issubset(self._given()):
+        given = {name for name in self._given() if "/" in name or world.claims.usable(name)}
+        if self._key and self._is_tainted() and is_known and names.issubset(given):
             yield "the startup taint is left"
