@@ -5,7 +5,7 @@ import collections
 import contextvars
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -401,18 +401,22 @@ def shrunk(seed: int, steps: list[Step], kind: str) -> list[Step]:
         while size := size // 2:
             start = 0
             while start < len(steps):
-                fewer = _closed(_without(steps, start, start + size))
-                if fewer and kind_of(run(seed, fewer)) == kind:
-                    steps = fewer
-                else:
+                cases = _without(steps, start, start + size)
+                fewer = next((case for case in cases if case and kind_of(run(seed, case)) == kind), None)
+                if fewer is None:
                     start += size
+                else:
+                    steps = fewer
     return steps
 
 
-def _without(steps: list[Step], start: int, end: int) -> list[Step]:
-    """Return all other steps, each at its time."""
+def _without(steps: list[Step], start: int, end: int) -> Iterator[list[Step]]:
+    """Yield all other steps, each at its time, and then each after its pause."""
     pause = sum(step.pause for step in steps[start:end])
-    return steps[:start] + [step._replace(pause=step.pause + pause) for step in steps[end : end + 1]] + steps[end + 1 :]
+    if end < len(steps):
+        later = steps[end]._replace(pause=steps[end].pause + pause)
+        yield _closed([*steps[:start], later, *steps[end + 1 :]])
+    yield _closed(steps[:start] + steps[end:])
 
 
 def _closed(steps: list[Step]) -> list[Step]:
