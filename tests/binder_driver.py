@@ -1,7 +1,7 @@
 """What the binder driver does with a binderfs, for everything that stands in for one: names, limits and numbers.
 
-From drivers/android/binderfs.c of the kernel. The kernel's item ``same_steps`` holds a simulation that uses it to real
-drivers, and so does ``tests/simulation/comparison.py`` to what they answered once.
+From drivers/android/binderfs.c of the kernel. The kernel's test ``test_same_steps`` holds a simulation that uses it to
+real drivers, and so does ``tests/simulation/comparison.py`` to what they answered once.
 """
 
 import errno

@@ -4,7 +4,6 @@ import argparse
 import collections
 import gc
 import math
-import os
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -131,7 +130,4 @@ class Report:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the plugin makes host calls in the order of sets
-        again = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
-        os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this program
     sys.exit(main())

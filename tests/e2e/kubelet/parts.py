@@ -82,7 +82,7 @@ def containerd() -> Path:
     """Return the directory of a containerd that supports CDI, with its shim for runc and its ctr."""
     path = "github.com/containerd/containerd/v2"
     module = HERE / "containerd"
-    # These snapshotters require C libraries or programs, and no item uses them.
+    # These snapshotters require C libraries or programs, and no test uses them.
     tags = ("no_btrfs", "no_zfs", "no_devmapper")
     link = f"-X {path}/version.Version={_version(module, path)}"
     return golang.build("containerd", module, "tool", link=link, tags=tags)
