@@ -99,6 +99,8 @@ class Console:
 
     async def _admit(self, name: str, limit: str, *limits: str) -> None:
         counts = [text.rpartition("=") for text in (limit, *limits)]
+        if not all(resource and count.isdecimal() for resource, _, count in counts):
+            raise ValueError(f"usage: admit {self._commands['admit'][1]}")
         pod = Pod(name, [Container(_CONTAINER, {resource: int(count) for resource, _, count in counts})])
         await self._kubelet.admit(pod)
         self._pods[name] = pod

@@ -22,6 +22,9 @@ from kubelet_standin.versions import KubeletVersion
 
 _log = logging.getLogger(__name__)
 
+_GRACE_MARGIN = 0.01
+"""Seconds: the event loop's clock may be that much ahead of the kubelet's."""
+
 
 @dataclass(frozen=True)
 class PluginSettings:
@@ -59,11 +62,12 @@ class PluginManager:
         """The current plugin of each resource, including stopped ones."""
         self._endpoints: list[Endpoint] = []
         self._tasks: dict[asyncio.Task[None], Endpoint | None] = {}
+        self._timers: list[asyncio.TimerHandle] = []
         for resource in state.listed():
             # A resource from the checkpoint has a stopped endpoint (manager.go:604-610). Its channel is not used.
             endpoint = self._endpoint(resource, "")
-            endpoint.stopped_at = settings.clock()
             self.current[resource] = endpoint
+            self._stopped(endpoint)
 
     def streams(self, resource: str) -> int:
         """Return the number of open streams of a resource."""
@@ -123,7 +127,7 @@ class PluginManager:
             self._emit("stream-opened", **plugin)
 
         def on_message(message: pb.ListAndWatchResponse, size: int) -> None:
-            if self._faults.ignore_devices:
+            if self._faults.ignore_devices or endpoint not in self._endpoints:  # a closed one restores no devices
                 return
             resource.replace(message, size)
             self._save()
@@ -160,8 +164,14 @@ class PluginManager:
 
     def _lose(self, resource: str) -> None:
         self._state.resource(resource).lose()
-        self.current[resource].stopped_at = self._settings.clock()
+        self._stopped(self.current[resource])
         self._devices_changed(resource)
+
+    def _stopped(self, endpoint: Endpoint) -> None:
+        """Begin the grace period. Its end is a change of state, also if nobody asks for the resource then."""
+        endpoint.stopped_at = self._settings.clock()
+        delay = self._settings.grace_period + _GRACE_MARGIN
+        self._timers.append(asyncio.get_running_loop().call_later(delay, self.expire))
 
     def lose_devices(self) -> None:
         """Lose all resources, without the end of a stream."""
@@ -199,6 +209,8 @@ class PluginManager:
 
     async def close(self) -> None:
         """Close all connections at once, like the death of the kubelet; the state does not change."""
+        for timer in self._timers:
+            timer.cancel()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -189,7 +189,7 @@ async def test_faults_are_injected_and_repaired(kubelet: Kubelet, execute: Recor
     [
         ("nonsense", "unknown command nonsense; the commands are admit, run"),
         ("admit game", "usage: admit POD RESOURCE=COUNT ..."),
-        ("admit game a.b/c=x", "invalid literal for int"),
+        ("admit game a.b/c=-1", "usage: admit POD RESOURCE=COUNT ..."),
         ("run absent", "no pod absent"),
         ("restart fast", "unknown option fast; the only one is lose-checkpoint"),
         ("break nothing", "unknown fault nothing; the faults are refuse-register, hang-register"),

@@ -304,6 +304,26 @@ async def test_restored_resource_is_forgotten_after_the_grace_period(
     assert timed_kubelet.resources == ()
 
 
+@pytest.mark.kubelet(grace_period=0.1)
+async def test_end_of_the_grace_period_is_a_change(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "d")
+    plugin.end_stream()
+    await kubelet.wait_for(lambda k: not k.resource(R).known)
+
+
+@buggy_kubelet
+async def test_messages_of_a_plugin_that_the_bug_disconnects_restore_no_devices(
+    kubelet: Kubelet, plugins: Plugins
+) -> None:
+    old = await plugins.serve(kubelet, "a")
+    new = await plugins.serve(kubelet, "a")
+    for _ in range(1000):
+        new.send(healthy("a"))
+    old.end_stream()
+    await kubelet.wait_for(lambda k: k.resource(R).streams == 0)
+    assert counts(kubelet) == (1, 0)
+
+
 @buggy_kubelet
 async def test_bug_disconnects_a_plugin_that_is_being_registered(kubelet: Kubelet, plugins: Plugins) -> None:
     """The old stream ends while the new plugin is dialled."""
