@@ -65,7 +65,8 @@ def test_pod_monitor_and_network_policy_select_the_pods_of_the_plugin(
     labels = daemon_set["spec"]["template"]["metadata"]["labels"].items()
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels
     assert the("NetworkPolicy", everything)["spec"]["podSelector"]["matchLabels"].items() <= labels
-    assert monitor["spec"]["namespaceSelector"] == {"matchNames": [daemon_set["metadata"]["namespace"]]}
+    assert monitor["metadata"]["namespace"] == daemon_set["metadata"]["namespace"]
+    assert "namespaceSelector" not in monitor["spec"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert EVERYTHING["podMonitor"]["endpoint"].items() <= endpoint.items()
     assert every("NetworkPolicy", charted("default", "networkPolicy.enabled=false")) == []
@@ -125,7 +126,7 @@ def test_values_leave_alerts_out_and_replace_expressions_times_labels_and_annota
     assert own.keys() - rules.keys() == values["disabled"].keys()
     for name, rule in rules.items():
         custom = values["customRules"].get(name, {})
-        link = {"runbook_url": f"{values['runbook']}#{name.lower()}"}
+        link = {"runbook_url": f"{EVERYTHING['config']['runbook_url']}#{name.lower()}"}
         assert rule == own[name] | custom | {
             "labels": own[name]["labels"] | values["additionalRuleLabels"] | custom.get("labels", {}),
             "annotations": own[name]["annotations"] | link | custom.get("annotations", {}),
@@ -247,8 +248,8 @@ REFUSED = {
     "kubelet.rootDir=data": "at '/kubelet/rootDir'",
     "updateStrategy=null": "missing property 'updateStrategy'",
     "port=0": "at '/port'",
-    "prometheusRule.runbook=docs/runbook.md": "at '/prometheusRule/runbook'",
-    "prometheusRule.disabled.AospPluginX=true": "additional properties 'AospPluginX' not allowed",
+    "config.runbook_url=docs/runbook.md": "at '/config/runbook_url'",
+    "prometheusRule.disabled.AospPluginX=true": "invalid propertyName 'AospPluginX'",
     "prometheusRule.customRules.AospPluginX.for=1m": "invalid propertyName 'AospPluginX'",
     "prometheusRule.customRules.AospPluginNotRegistered.for=soon": "customRules/AospPluginNotRegistered/for",
     "image.tags=x": "additional properties 'tags' not allowed",
