@@ -1,7 +1,7 @@
 """``make generate``: write what the chart has from other sources.
 
-values.schema.json is written by hand, but for the plugin's configuration keys, and for the names of the alerts.
-Chart.yaml has the source's version.
+values.schema.json is written by hand, but for three definitions: the plugin's configuration, the parameters of claims,
+and the names of alerts. Chart.yaml has the source's version.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ def files() -> dict[Path, str]:
 def with_keys(schema: str) -> str:
     """Return values.schema.json with the keys of the configuration and of the parameters of claims, and the alerts."""
     document = json.loads(schema)
-    values = document["properties"]
-    # The version is required of the whole, not of an entry of nodes, which has some of the keys.
+    # values.yaml has the version, and an entry of nodes has some of the keys only.
     left_out = {"$schema", "required"}
-    values["config"] = {name: part for name, part in schemas.configuration().items() if name not in left_out}
+    config = {name: part for name, part in schemas.configuration().items() if name not in left_out}
+    # An entry of resources has keys of the top level, with the same values.
+    entry = config["properties"]["resources"]["items"]
+    entry["properties"] = {name: {"$ref": f"#/definitions/config/properties/{name}"} for name in entry["properties"]}
     # The chart adds these two, which are the same in all.
     added = {"apiVersion", "kind"}
-    keys = {name: part for name, part in schemas.parameters()["properties"].items() if name not in added}
-    device_class = values["dra"]["properties"]["classes"]["additionalProperties"]
-    device_class["properties"]["parameters"]["properties"] = keys
+    parameters = {name: part for name, part in schemas.parameters()["properties"].items() if name not in added}
     (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    alerts = [rule["alert"] for rule in group["rules"]]
-    tuned = values["prometheusRule"]["properties"]
-    tuned["disabled"]["properties"] = {name: {"type": "boolean"} for name in alerts}
-    tuned["customRules"]["propertyNames"]["enum"] = alerts
+    document["definitions"] |= {
+        "config": config,
+        "parameters": {"type": "object", "properties": parameters, "additionalProperties": False},
+        "alert": {"enum": [rule["alert"] for rule in group["rules"]]},
+    }
     return json.dumps(document, indent=2) + "\n"
 
 

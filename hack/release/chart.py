@@ -31,7 +31,7 @@ def pack(project: Project, output: Path, image: str, digest: str, source_url: st
     values = _replace(values, '\n  digest: ""\n', f'\n  digest: "{digest}"\n')
     if source_url:
         runbook = f"{source_url}/blob/v{project.version}/docs/runbook.md"
-        values = _replace(values, '\n  runbook: ""\n', f'\n  runbook: "{runbook}"\n')
+        values = _replace(values, "\n  verify: binder\n", f"\n  verify: binder\n  runbook_url: {runbook}\n")
     contents["values.yaml"] = values.encode()
     contents["Chart.yaml"] = _metadata(contents["Chart.yaml"].decode(), project, image, digest, source_url).encode()
     # Helm reads Chart.yaml first.

@@ -127,7 +127,7 @@ def test_the_project_s_chart_can_be_packed(output: Path) -> None:
             for name in ("values", "Chart")
         )
     assert (values["image"]["repository"], values["image"]["digest"]) == (IMAGE, DIGEST)
-    assert values["prometheusRule"]["runbook"].startswith(f"{URL}/blob/v")
+    assert values["config"]["runbook_url"].startswith(f"{URL}/blob/v")
     assert chart["home"] == URL
     (listed,) = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
     assert listed["image"] == f"{IMAGE}@{DIGEST}"

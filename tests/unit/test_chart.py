@@ -24,6 +24,6 @@ def test_the_schema_is_draft_7_which_every_helm_supports() -> None:
 
 
 def test_the_schema_accepts_every_key_of_the_configuration() -> None:
-    part = SCHEMA["properties"]["config"]
+    part = SCHEMA["definitions"]["config"]
     assert part["properties"].keys() == {"version"} | keys.KEYS.keys() | {"resources"}
     assert part["additionalProperties"] is False

@@ -154,6 +154,34 @@ context of one kind of nodes its resources, otherwise those of all kinds.
 {{- if and (eq .Values.provision.mode "provisioner") (include "aosp-device-plugin.phones" .) -}}true{{- end -}}
 {{- end }}
 
+{{/* The environment of the plugin of one kind of nodes. A check of its configuration depends on it, too. */}}
+{{- define "aosp-device-plugin.environment" -}}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+# Variables instead of flags, because `kubectl exec POD -- aosp-plugin status` reads them too.
+- name: AOSP_PLUGIN_CONFIG
+  value: /etc/aosp-plugin/config.yaml
+# Probes and metrics. The page and /status are on 127.0.0.1 with the same port.
+- name: AOSP_PLUGIN_LISTEN
+  value: $(POD_IP):{{ .Values.port }}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+{{- if ne (.Values.kubelet.rootDir | clean) "/var/lib/kubelet" }}
+- name: AOSP_PLUGIN_KUBELET_DIR
+  value: {{ .Values.kubelet.rootDir | clean }}/device-plugins
+{{- end }}
+{{- $init := eq "true" (include "aosp-device-plugin.initContainer" .) }}
+{{- if or $init (include "aosp-device-plugin.provisioner" .) }}
+# The plugin never tries to mount or create anything itself.
+- name: AOSP_PLUGIN_PROVISIONED_BY
+  value: {{ ternary "command" "provisioner" $init }}
+{{- end }}
+{{- end }}
+
 {{/*
 The strategy of one kind of nodes. Two drivers of a node would wait for each other, and with hostNetwork the new pod for the
 port of the old one; otherwise the old pod stays until the new one is ready.

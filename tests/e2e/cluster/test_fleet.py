@@ -16,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("three_nodes")
 APP: Final = "fleet"
 COUNT: Final = 8
 KIND: Final = "aosp.io/phones"
-_UNREADY: Final = "node.kubernetes.io/not-ready:NoSchedule"
-"""The taint of a node that is not Ready, as kubectl prints it."""
+_UNREADY: Final = "node.kubernetes.io/not-ready:NoExecute"
+"""The taint of a node that is not Ready, which the chart's check does not tolerate, as kubectl prints it."""
 
 
 def test_kinds(cluster: Cluster) -> None:

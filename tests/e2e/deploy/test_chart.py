@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def test_pod_monitor_and_network_policy_select_the_pods_of_the_plugin(
     labels = daemon_set["spec"]["template"]["metadata"]["labels"].items()
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels
     assert the("NetworkPolicy", everything)["spec"]["podSelector"]["matchLabels"].items() <= labels
-    assert monitor["spec"]["namespaceSelector"] == {"matchNames": [daemon_set["metadata"]["namespace"]]}
+    assert monitor["metadata"]["namespace"] == daemon_set["metadata"]["namespace"]
+    assert "namespaceSelector" not in monitor["spec"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert EVERYTHING["podMonitor"]["endpoint"].items() <= endpoint.items()
     assert every("NetworkPolicy", charted("default", "networkPolicy.enabled=false")) == []
@@ -125,7 +127,7 @@ def test_values_leave_alerts_out_and_replace_expressions_times_labels_and_annota
     assert own.keys() - rules.keys() == values["disabled"].keys()
     for name, rule in rules.items():
         custom = values["customRules"].get(name, {})
-        link = {"runbook_url": f"{values['runbook']}#{name.lower()}"}
+        link = {"runbook_url": f"{EVERYTHING['config']['runbook_url']}#{name.lower()}"}
         assert rule == own[name] | custom | {
             "labels": own[name]["labels"] | values["additionalRuleLabels"] | custom.get("labels", {}),
             "annotations": own[name]["annotations"] | link | custom.get("annotations", {}),
@@ -166,6 +168,17 @@ def test_the_check_fails_for_the_kind_of_nodes_with_a_wrong_configuration(charte
     assert "container_paths" in results[1][1]
 
 
+def test_the_check_knows_the_address_of_the_plugin(charted: Render, tmp_path: Path) -> None:
+    """The page cannot have all addresses of a port of which metrics and probes have one."""
+    ((code, message),) = _checked(charted("default", "port=9479,config.status_listen=0.0.0.0:9479"), tmp_path)
+    assert (code, "cannot have the address 0.0.0.0:9479" in message) == (2, True), message
+
+
+def test_the_check_is_not_bound_to_a_node_that_is_not_ready(charted: Render) -> None:
+    """Such a node has a taint with the effect NoExecute."""
+    assert {each.get("effect") for each in pod_of(the("Job", charted("default")))["tolerations"]} == {"NoSchedule"}
+
+
 def test_the_name_of_the_check_fits_into_a_label_of_its_pod(charted: Render) -> None:
     assert len(the("Job", charted("default", f"fullnameOverride={'n' * 63}"))["metadata"]["name"]) <= 63
 
@@ -182,7 +195,10 @@ def _checked(rendered: list[Manifest], directory: Path) -> list[tuple[int, str]]
         (mount,) = container["volumeMounts"]
         words = [word.replace(mount["mountPath"], str(directory)) for word in container["args"]]
         command = [sys.executable, "-m", "aosp_plugin", *words]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        variables = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+        variables = {name: value.replace("$(POD_IP)", "192.0.2.1") for name, value in variables.items()}
+        environment = os.environ | variables
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
         results.append((result.returncode, result.stderr))
     return results
 
@@ -247,8 +263,8 @@ REFUSED = {
     "kubelet.rootDir=data": "at '/kubelet/rootDir'",
     "updateStrategy=null": "missing property 'updateStrategy'",
     "port=0": "at '/port'",
-    "prometheusRule.runbook=docs/runbook.md": "at '/prometheusRule/runbook'",
-    "prometheusRule.disabled.AospPluginX=true": "additional properties 'AospPluginX' not allowed",
+    "config.runbook_url=docs/runbook.md": "at '/config/runbook_url'",
+    "prometheusRule.disabled.AospPluginX=true": "invalid propertyName 'AospPluginX'",
     "prometheusRule.customRules.AospPluginX.for=1m": "invalid propertyName 'AospPluginX'",
     "prometheusRule.customRules.AospPluginNotRegistered.for=soon": "customRules/AospPluginNotRegistered/for",
     "image.tags=x": "additional properties 'tags' not allowed",
