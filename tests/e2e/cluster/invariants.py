@@ -16,7 +16,7 @@ from tests.e2e.cluster.outside import Host, members
 from tests.e2e.cluster.plugin import NAME, PHONE
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
-SETTLE: Final = 6 * PATIENCE
+SETTLE: Final = 4 * PATIENCE
 """Seconds within which all invariants hold again: the kubelet reports allocatable devices every 10 s, and pods that
 were rejected are replaced with a growing pause."""
 ADMISSION: Final = frozenset({"UnexpectedAdmissionError", f"OutOf{PHONE}"})

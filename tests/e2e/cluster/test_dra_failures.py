@@ -56,7 +56,7 @@ def test_unhealthy(cluster: Cluster, pods: Undisturbed) -> None:
         holds(lambda: len(phones.running(cluster, "web")) == RUNNING - 1, "the replacement waits", seconds=5)
         assert dra.untainted(cluster, machine) == {*dra.devices(cluster, machine)} - {phone}
     dra.wait_published(cluster, machine, PHONES)
-    phones.wait_running(cluster, "web", RUNNING)
+    phones.wait_running(cluster, "web", RUNNING, seconds=phones.RETRIED)
     phones.remove(cluster, "Deployment", "more")
     phones.remove(cluster, "Deployment", "web")
 

@@ -89,7 +89,7 @@ def test_under_running_pods(cluster: Cluster, both_apis: None) -> None:
     assert not dra.untainted(cluster, machine) & taken
     dra.create(cluster, dra.template(dra.TEMPLATE, dra.request()))
     phones.create(cluster, dra.deployment("new", PHONES, **here))
-    phones.wait_running(cluster, "new", PHONES - 2)
+    phones.wait_running(cluster, "new", PHONES - 2, seconds=phones.RETRIED)
     assert not outside.conflicts(machine), outside.conflicts(machine)
     phones.remove(cluster, "Deployment", APP)
     phones.wait_running(cluster, "new", PHONES, seconds=4 * PATIENCE)
