@@ -109,6 +109,11 @@ class World:
         assert self.process is not None
         self.process.send_signal(signal.SIGHUP)
 
+    def open_files(self) -> int:
+        """Return the number of the plugin's file descriptors."""
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     def logged(self) -> str:
         """Return the plugin's log."""
         return self.log.read_text(encoding="utf-8")
