@@ -16,8 +16,8 @@ FAILURES: Final = (AssertionError, OSError, subprocess.SubprocessError)
 """What commands raise."""
 _OPTIONS: Final = (
     *("-p", "no:randomly", "-p", "no:cacheprovider", "-v", "--timeout=3600"),
-    # A warning does not end a long run. TLS connections of aiohttp are closed later than its session.
-    *("-W", "default", "-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestAssertRewriteWarning"),
+    # TLS connections of aiohttp are closed later than its session.
+    *("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestAssertRewriteWarning"),
     "-raP",  # with what tests that have passed say, such as versions and times
 )
 
