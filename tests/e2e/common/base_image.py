@@ -3,8 +3,6 @@
 ``python -m tests.e2e.common.base_image`` prints its name, for ``make image BASE=NAME``.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Final

@@ -5,21 +5,17 @@ compile once. Without DWARF and inlining the compiler needs a quarter less time;
 with the compiler's defaults.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.common import cache
 from tests.e2e.common.packages import MissingError
 from tests.e2e.common.report import say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _ENVIRONMENT: Final = {"GOFLAGS": "-mod=mod -buildvcs=false", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
 _COMPILER: Final = "-gcflags=all=-dwarf=false -l"

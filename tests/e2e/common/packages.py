@@ -3,22 +3,18 @@
 ``python -m tests.e2e.common.packages NAME...`` installs these packages, or says how.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import time
 import unittest
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.common import cache
 from tests.e2e.common.report import say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _LISTS: Final = Path("/var/lib/apt/lists")
 _FRESH: Final = 3600.0

@@ -1,7 +1,5 @@
 """Lines of a run that pytest does not report, and texts of errors."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 

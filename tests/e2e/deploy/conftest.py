@@ -1,7 +1,5 @@
 """The tools that read deploy/: without one, its tests are skipped. A build that fails is an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 

@@ -4,8 +4,6 @@ Each function returns the path of its tool. It raises MissingError if this machi
 AssertionError if the build fails.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,26 +5,22 @@ systemd. The unit runs the single file that ``make release`` builds, with this P
 and /tmp, and shortens the watchdog.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hack.release import single_file, source
 from tests.e2e.common.packages import MissingError
 from tests.e2e.common.report import say
 from tests.e2e.deploy.parts import DEPLOY, PROGRAM, PROJECT, SYSTEMD, UNIT, run
 from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEVICES: Final = Path("/run/nodes")
 """The directory of the stand-ins; /dev is the machine's."""

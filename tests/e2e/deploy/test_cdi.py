@@ -1,7 +1,5 @@
 """The CDI spec that container runtimes take, according to the library with which they read specs."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """The alerts of running plugins in Prometheus and Alertmanager."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The unit under a real systemd in a sandbox, with a stand-in kubelet."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat

@@ -4,8 +4,6 @@ Requires root, Debian and Go. Missing parts are installed, or built and cached. 
 runs the tests in a sandbox.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,17 +1,13 @@
 """Build an image of a static busybox as a docker-archive."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
 import platform
 import shutil
 import tarfile
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 BUSYBOX: Final = "localhost/busybox:1"
 

@@ -1,32 +1,25 @@
 """The node of a chapter's tests. ``python -m tests.e2e.kubelet`` runs pytest here, in a sandbox."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pytest
 
 from tests.e2e.kubelet import chapters, parts, sandbox, versions
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.chapters import Chapter
-from tests.e2e.kubelet.crio import Crio
-from tests.e2e.kubelet.managers import real, stand_in
+from tests.e2e.kubelet.crio import ContainerRuntime, Crio
+from tests.e2e.kubelet.managers import DeviceManager, real, stand_in
 from tests.e2e.kubelet.node import Node, create_devices
 from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.runtimes import COMBINATIONS, CRI_O, WITH_CDI
 from tests.e2e.kubelet.standalone import Standalone
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator
-
-    from tests.e2e.kubelet.container_runtime import ContainerRuntime
-    from tests.e2e.kubelet.managers import DeviceManager
-
-    Machine: TypeAlias = tuple[Standalone, ContainerRuntime, Path]
-    """A running kubelet and runtime, and the directory for plugins' files."""
+Machine: TypeAlias = tuple[Standalone, ContainerRuntime, Path]
+"""A running kubelet and runtime, and the directory for plugins' files."""
 
 _PARTS: Final = parts.passed()
 _COMBINATION: Final = COMBINATIONS.get(_PARTS.runtime)

@@ -1,19 +1,9 @@
 """What both container runtimes have in common: the start, the end, and containers that are killed."""
 
-from __future__ import annotations
-
 import abc
 import signal
-from typing import TYPE_CHECKING, TypeAlias
 
-from tests.e2e.kubelet.processes import run
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.crio import Crio
-    from tests.e2e.kubelet.processes import Daemon
-    from tests.e2e.kubelet.runtime import Runtime
-
-    ContainerRuntime: TypeAlias = Runtime | Crio
+from tests.e2e.kubelet.processes import Daemon, run
 
 
 class Restartable(abc.ABC):

@@ -4,8 +4,6 @@ Each function returns the path of its part and makes the part first if the cache
 MissingError if this machine cannot have the part, and AssertionError if the build fails.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

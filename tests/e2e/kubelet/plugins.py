@@ -1,28 +1,22 @@
 """The plugin as a process of the host, and as the DaemonSet's pod."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import sys
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
 from tests.e2e.kubelet.container_runtime import without_scheme
+from tests.e2e.kubelet.crio import ContainerRuntime
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
 from tests.e2e.kubelet.processes import TAIL, Daemon
-from tests.e2e.kubelet.standalone import PLUGINS
+from tests.e2e.kubelet.standalone import PLUGINS, Standalone
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.e2e.kubelet.container_runtime import ContainerRuntime
-    from tests.e2e.kubelet.standalone import Standalone
 
 SHARED: Final = "/dev/aosp_shared"
 """A directory of the host that every container gets, because stand-ins have no binderfs to share."""

@@ -1,7 +1,5 @@
 """Static pods that request devices and report their view from inside."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,15 +1,10 @@
 """Commands, and daemons with a log file."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TAIL = 30
 """Lines of a log that are printed after a failure."""

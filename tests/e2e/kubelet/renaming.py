@@ -1,19 +1,14 @@
 """A resource whose name changes, or that a second plugin has by another name, while pods have its devices."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
+from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.phones import PHONE
 from tests.e2e.kubelet.plugins import AsProcess
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.kubelet.node import Node, Placed
 
 HANDSET: Final = "aosp.io/handset"
 """The other name of the resource."""

@@ -1,14 +1,14 @@
 """containerd with its own configuration, root directory and socket, and its containers."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools
 import json
 import os
 import signal
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import grpc
 
@@ -17,10 +17,6 @@ from tests.e2e.kubelet.container_runtime import Restartable, oci_version, proces
 from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
 from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 # containerd 2.x reads this file too: it converts version 2 to version 3. 1.6 ignores the settings for CDI.
 _CONFIG: Final = """\

@@ -6,8 +6,6 @@ When the first process ends, the kernel ends all others and removes the mounts. 
 machine; :func:`enter` restores them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -16,14 +14,12 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.common import cache
 from tests.e2e.kubelet.processes import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 OWN: Final = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")
 SYSCTLS: Final = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")

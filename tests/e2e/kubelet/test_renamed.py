@@ -1,24 +1,19 @@
 """Pods have devices of a resource whose name has changed, or whose devices another plugin has as well."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from tests.e2e.kubelet import renaming
+from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.phones import PHONE
 from tests.e2e.kubelet.plugins import AsProcess
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.e2e.kubelet.node import Node
 
 MOUNTED: Final = {f"phone{number}" for number in range(4)}
 ON_TMPFS: Final = f"version: v1\nresource_name: {PHONE}\nphones: {{count: {len(MOUNTED)}}}\nverify: char\n"

@@ -1,19 +1,12 @@
 """Kubelet and plugin restart, are killed or are stopped; pods keep their devices."""
 
-from __future__ import annotations
-
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from tests.e2e.kubelet.node import ALL, COUNT
+from tests.e2e.kubelet.node import ALL, COUNT, Node, Placed
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.pods import RESOURCE
 from tests.e2e.kubelet.waiting import holds, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.e2e.kubelet.node import Node, Placed
 
 
 def _keeping(node: Node, event: Callable[[], None]) -> None:
