@@ -11,9 +11,9 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
+from tests.e2e.common.images import busybox_image
 from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
-from tests.e2e.kubelet.archive import busybox_image
 
 APP: Final = "binder-phone"
 COUNT: Final = 3

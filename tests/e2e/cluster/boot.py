@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.cluster.sandbox import ADDRESS
-from tests.e2e.kubelet.processes import run
+from tests.e2e.common.processes import run
 from tests.e2e.kubelet.sandbox import SYSCTLS, replace_dev
 
 LINK: Final = "eth0"

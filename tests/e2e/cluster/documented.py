@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import yaml
 
+from tests.e2e.common.processes import run
 from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import run
 
 _PAGE: Final = "docs/deploy.md"
 _SECONDS: Final = 200.0

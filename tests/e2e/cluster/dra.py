@@ -10,9 +10,9 @@ from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.outside import CDI
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, RUNNING, containers, events
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.standalone import CHECKPOINT
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 DRIVER: Final = "phone.aosp.io"
 API: Final = "/apis/resource.k8s.io/v1"

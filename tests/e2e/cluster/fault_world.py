@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tests.e2e.cluster import invariants, outside, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.common.waiting import until
 
 DEPLOYMENT: Final = "web"
 STATEFUL_SET: Final = "db"

@@ -12,8 +12,8 @@ from typing import Final
 from tests.e2e.cluster import outside, phones, plugin
 from tests.e2e.cluster.fault_world import PATIENT, World
 from tests.e2e.cluster.machine import DEVICES
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet.pods import PREFIX
-from tests.e2e.kubelet.waiting import until
 
 NOT_READY: Final = 50.0
 """Seconds without a heartbeat after which a node is NotReady (node-monitor-grace-period)."""

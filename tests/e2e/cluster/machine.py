@@ -15,11 +15,11 @@ from tests.e2e.cluster import boot
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.sandbox import BRIDGE
 from tests.e2e.common.device_tool import COMMAND
+from tests.e2e.common.processes import Daemon, EnteredDaemon, run
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import common_configuration
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 _UNSHARE: Final = ("--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc")
 _NAMESPACES: Final = ("--mount", "--pid", "--net", "--uts", "--ipc")

@@ -9,9 +9,9 @@ from tests.e2e.cluster.api import APPS, CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import PHONE, SIZE, VALUES
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.node import natural_sort
 from tests.e2e.kubelet.pods import PREFIX, STAY, ContainerView, container, parse
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 DEFAULT: Final = "default"
 PATHS: Final[Sequence[str]] = VALUES["config"]["container_paths"]

@@ -9,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.cluster.api import APPS, CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.deploy.parts import CHART
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 NAMESPACE: Final = "kube-system"
 NAME: Final = "aosp-device-plugin"

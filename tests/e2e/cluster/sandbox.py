@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.common import packages
+from tests.e2e.common.processes import run
 from tests.e2e.common.report import describe, say
 from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import run
 from tests.e2e.kubelet.sandbox import CGROUPS
 
 ADDRESS: Final = "203.0.113.10"

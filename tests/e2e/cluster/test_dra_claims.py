@@ -11,9 +11,9 @@ from tests.e2e.cluster.machine import RENDER_NODE
 from tests.e2e.cluster.phones import PATHS, phone_of
 from tests.e2e.cluster.plugin import SIZE
 from tests.e2e.cluster.scenes import PHONES, events
+from tests.e2e.common.images import BUSYBOX
+from tests.e2e.common.waiting import PATIENCE, holds, until
 from tests.e2e.deploy.parts import DEPLOY
-from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.waiting import PATIENCE, holds, until
 
 EXAMPLES: Final = DEPLOY / "examples" / "dra"
 MANY: Final = 120

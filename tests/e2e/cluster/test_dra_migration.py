@@ -14,8 +14,8 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import SIZE
 from tests.e2e.cluster.scenes import PHONES
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.deploy.parts import CHART
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 LABEL: Final = "aosp.io/binder"
 RELEASE: Final = "phones-dra"

@@ -23,7 +23,7 @@ from tests.e2e.cluster import binder, documented, leftovers
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.cluster.machine import Machine
-from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.common.images import BUSYBOX
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
 
 PAGE: Final = "docs/quickstart.md"

@@ -11,8 +11,8 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, RUNNING, containers, free_phone, undisturbed
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 
 pytestmark = pytest.mark.usefixtures("two_phones")
 

@@ -58,19 +58,30 @@ def command(
     *words: str,
     seconds: float = 300,
     directory: Path | None = None,
+    text: str | None = None,
     check: bool = True,
     error: type[Exception] = MissingError,
 ) -> str:
-    """Run a command and return its output. Raises ``error`` with the end of the command's messages."""
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    """Run a command with ``text`` as its input, and return its output.
+
+    Raises ``error`` with the end of the command's messages.
+    """
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
         result = subprocess.run(
-            words, cwd=directory, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+            words,
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            input=text,
+            timeout=seconds,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as failure:
         raise error(f"{words[0]}: {failure}") from failure
     if check and result.returncode:
-        messages = " ".join((result.stderr or result.stdout).split())[-500:]
+        messages = " ".join((result.stderr or result.stdout).split())[-2000:]
         raise error(f"{' '.join(words[:3])} … ended with {result.returncode}: {messages}")
     return result.stdout
 

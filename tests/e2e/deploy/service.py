@@ -19,8 +19,8 @@ from typing import Final
 from hack.release import single_file, source
 from tests.e2e.common.packages import MissingError
 from tests.e2e.common.report import say
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.parts import DEPLOY, PROGRAM, PROJECT, SYSTEMD, UNIT, run
-from tests.e2e.kubelet.waiting import until
 
 DEVICES: Final = Path("/run/nodes")
 """The directory of the stand-ins; /dev is the machine's."""

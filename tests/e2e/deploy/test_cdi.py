@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tests.e2e.common.processes import Daemon
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.conftest import Tool
-from tests.e2e.kubelet.processes import Daemon
-from tests.e2e.kubelet.waiting import until
 
 pytestmark = pytest.mark.core
 

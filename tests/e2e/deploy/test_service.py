@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from tests.e2e.common import cache
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.parts import SYSTEMD, UNIT
 from tests.e2e.deploy.service import DEVICES, KUBELET, PLUGINS, Sandbox, sandbox
-from tests.e2e.kubelet.waiting import until
 
 pytestmark = pytest.mark.core
 

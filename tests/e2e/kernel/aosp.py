@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from aosp_plugin.binder.driver.host import has_selinux
 from tests.e2e.common.report import say
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kernel import tenants
 from tests.e2e.kernel.aosp_parts import VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
 from tests.e2e.kernel.tenants import CLIENT, Phone
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 SYSTEM, SHELL, APP = 1000, 2000, 10000
 """Users of Android, none of them root."""

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.e2e.common.images import busybox_image
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.manifests import configurations, kustomized, the
 from tests.e2e.kernel.operations import compare, words
 from tests.e2e.kernel.phones import RESOURCE
 from tests.e2e.kernel.world import part
 from tests.e2e.kubelet import sandbox
-from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.plugins import AsPod
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
-from tests.e2e.kubelet.waiting import until
 
 WORK: Final = Path("/run/e2e-pods")
 

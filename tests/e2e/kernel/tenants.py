@@ -3,7 +3,7 @@
 import difflib
 import shutil
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.config.keys import Phones
@@ -16,18 +16,12 @@ CLIENT: Final = 4242
 """The user of the clients."""
 
 
-class Kind(NamedTuple):
-    """How phones get their binder devices."""
-
-    configuration: str
-    """Of a plugin with 4 phones."""
-
-
-FOUND: Final = Kind(
-    "resource_name: aosp.io/phone\nsets: {size: 3}\ncontainer_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]\n",
+FOUND: Final = (
+    "resource_name: aosp.io/phone\nsets: {size: 3}\ncontainer_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]\n"
 )
-"""12 devices of a binderfs that hack/binder_devices.py mounted."""
-BINDERFS: Final = Kind("phones: {count: 4}\n")
+"""The configuration of 4 phones: of 12 devices in a binderfs that hack/binder_devices.py mounted."""
+BINDERFS: Final = "phones: {count: 4}\n"
+"""Likewise, with a binderfs each."""
 
 
 class Phone(Protocol):
@@ -51,13 +45,6 @@ def assemble(root: Path, android: Path) -> None:
     (root / "bin/sh").symlink_to("busybox")
     shutil.copy(HERE / "android.sh", root / "bin")
     (root / "tmp").chmod(0o1777)
-
-
-def new_devices(kind: Kind) -> None:
-    """Make devices of which no process was service manager; the plugin mounts those of its own phones."""
-    remove_devices()
-    if kind is FOUND:
-        device_tool("create", "--count", "12")
 
 
 def remove_devices() -> None:

@@ -23,11 +23,11 @@ import pytest
 from aosp_plugin.binder.driver.host import has_selinux
 from kubelet_standin import ContainerAllocation
 from tests.e2e.common import oci
+from tests.e2e.common.processes import run
 from tests.e2e.kernel import aosp, confinement, tenants
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.containers import HOST_ID
-from tests.e2e.kernel.world import DIRECTORY, World, part
-from tests.e2e.kubelet.processes import run
+from tests.e2e.kernel.world import DIRECTORY, World, checked_device_tool, part
 
 RESOURCE: Final = "aosp.io/phone"
 ROOT: Final = DIRECTORY / "android"
@@ -96,8 +96,10 @@ def root() -> None:
 async def served(request: pytest.FixtureRequest, shared_world: World, root: None) -> AsyncIterator[None]:
     """Serve 4 phones, each with /dev/binder, /dev/hwbinder and /dev/vndbinder."""
     await shared_world.stop()
-    await asyncio.to_thread(tenants.new_devices, request.param)
-    await shared_world.serve_with(f"{request.param.configuration}recreate: on-start\n", resource=RESOURCE)
+    await asyncio.to_thread(tenants.remove_devices)
+    if request.param == tenants.FOUND:
+        await checked_device_tool("create", "--count", "12")
+    await shared_world.serve_with(f"{request.param}recreate: on-start\n", resource=RESOURCE)
     await shared_world.healthy(4)
     yield
     await shared_world.stop()

@@ -15,6 +15,8 @@ from typing import ClassVar, Final
 
 import pytest
 
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.phones import RESOURCE, path
 from tests.e2e.kernel.pods import WORK, Host, PodWorld, deployed
@@ -23,8 +25,6 @@ from tests.e2e.kubelet import renaming, rights
 from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.plugins import AsProcess
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import until
 
 ALL: Final = set(phones.phones(120))
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kubelet_standin import Container, ContainerAllocation, Kubelet, Pod
+from tests.e2e.common import processes, waiting
 from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.common.packages import MissingError
-from tests.e2e.kubelet import processes, waiting
-from tests.e2e.kubelet.waiting import PATIENCE
+from tests.e2e.common.waiting import PATIENCE
 
 RESOURCE: Final = "aosp.io/binder"
 PROJECT: Final = Path(__file__).resolve().parents[3]

@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 
 import pytest
 
+from tests.e2e.common.images import busybox_image
 from tests.e2e.kubelet import chapters, parts, sandbox, versions
-from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.chapters import Chapter
 from tests.e2e.kubelet.crio import ContainerRuntime, Crio
 from tests.e2e.kubelet.managers import DeviceManager, real, stand_in

@@ -3,7 +3,7 @@
 import abc
 import signal
 
-from tests.e2e.kubelet.processes import Daemon, run
+from tests.e2e.common.processes import Daemon, run
 
 
 class Restartable(abc.ABC):

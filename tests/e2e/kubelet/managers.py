@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, TypeAlias
 
 from kubelet_standin import AdmissionError, Container, DraKubelet, Kubelet, Pod
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.versions import dra_standin, standin
-from tests.e2e.kubelet.waiting import until
 
 
 class Rejected(NamedTuple):

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from aosp_plugin.daemon import device_records
 from tests.e2e.common.device_tool import COMMAND
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet import pods
 from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.crio import ContainerRuntime
 from tests.e2e.kubelet.plugins import AsPod, AsProcess
 from tests.e2e.kubelet.pods import PREFIX, RESOURCE, ContainerView
-from tests.e2e.kubelet.processes import run
 from tests.e2e.kubelet.standalone import PLUGINS, Standalone
 from tests.e2e.kubelet.versions import rejections
-from tests.e2e.kubelet.waiting import until
 
 COUNT: Final = 12
 _NUMBERS = itertools.count(1)

@@ -6,7 +6,6 @@ MissingError if this machine cannot have the part, and AssertionError if the bui
 
 import contextlib
 import os
-import re
 from pathlib import Path
 from typing import Final
 
@@ -63,7 +62,7 @@ def passed() -> Parts:
 
 def kubernetes(module: Path = KUBERNETES) -> Path:
     """Return the directory with etcd, the control plane, the kubelet and kubectl: one program, and links to it."""
-    link = golang.kubernetes_version(_version(module, "k8s.io/kubernetes"))
+    link = golang.kubernetes_version(golang.pinned(module, "k8s.io/kubernetes"))
     directory = golang.build("cluster", module, "./cluster", link=link, sources=[KUBERNETES / "cluster"])
     for name in PROGRAMS:
         with contextlib.suppress(FileExistsError):
@@ -82,14 +81,8 @@ def containerd() -> Path:
     module = HERE / "containerd"
     # These snapshotters require C libraries or programs, and no test uses them.
     tags = ("no_btrfs", "no_zfs", "no_devmapper")
-    link = f"-X {path}/version.Version={_version(module, path)}"
+    link = f"-X {path}/version.Version={golang.pinned(module, path)}"
     return golang.build("containerd", module, "tool", link=link, tags=tags)
-
-
-def _version(module: Path, path: str) -> str:
-    found = re.search(rf"{re.escape(path)} (v\S+)", (module / "go.mod").read_text())
-    assert found is not None, f"go.mod does not name {path}"
-    return found[1]
 
 
 def plugin_image() -> Path:

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import yaml
 
+from tests.e2e.common.processes import TAIL, Daemon
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.crio import ContainerRuntime
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
-from tests.e2e.kubelet.processes import TAIL, Daemon
 from tests.e2e.kubelet.standalone import PLUGINS, Standalone
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 SHARED: Final = "/dev/aosp_shared"
 """A directory of the host that every container gets, because stand-ins have no binderfs to share."""

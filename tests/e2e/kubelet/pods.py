@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.common.images import BUSYBOX
 
 RESOURCE: Final = "aosp.io/binder"
 PREFIX: Final = "aosp_binder"

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.phones import PHONE
 from tests.e2e.kubelet.plugins import AsProcess
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.waiting import until
 
 HANDSET: Final = "aosp.io/handset"
 """The other name of the resource."""

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import grpc
 
-from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.common.images import BUSYBOX
+from tests.e2e.common.processes import Daemon, EnteredDaemon, run
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.container_runtime import Restartable, oci_version, process_status
-from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 # containerd 2.x reads this file too: it converts version 2 to version 3. 1.6 ignores the settings for CDI.
 _CONFIG: Final = """\

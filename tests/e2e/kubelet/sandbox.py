@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.common import cache
-from tests.e2e.kubelet.processes import run
+from tests.e2e.common.processes import run
 
 OWN: Final = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")
 SYSCTLS: Final = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")

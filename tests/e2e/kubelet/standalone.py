@@ -16,10 +16,10 @@ import yaml
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
+from tests.e2e.common.processes import Daemon
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet import versions
-from tests.e2e.kubelet.processes import Daemon
 from tests.e2e.kubelet.sandbox import NODE_ADDRESS
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
 CHECKPOINT: Final = PLUGINS / "kubelet_internal_checkpoint"

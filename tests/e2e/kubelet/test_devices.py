@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.common.waiting import holds, until
 from tests.e2e.kubelet.node import ALL, Node, Placed, create_devices, names, remove_devices
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.versions import HEALTH
-from tests.e2e.kubelet.waiting import holds, until
 
 
 @contextlib.contextmanager

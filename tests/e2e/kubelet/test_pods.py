@@ -2,12 +2,12 @@
 
 import pytest
 
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet.node import COUNT, Node, natural_sort
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.pods import DONE, container
 from tests.e2e.kubelet.standalone import checkpoint
 from tests.e2e.kubelet.versions import GET, HEALTH, SIDECARS
-from tests.e2e.kubelet.waiting import until
 
 ALLOCATIONS = "kubelet_device_plugin_alloc_duration_seconds_count"
 

@@ -8,12 +8,12 @@ from typing import Final
 
 import pytest
 
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet import renaming
 from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.phones import PHONE
 from tests.e2e.kubelet.plugins import AsProcess
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.waiting import until
 
 MOUNTED: Final = {f"phone{number}" for number in range(4)}
 ON_TMPFS: Final = f"version: v1\nresource_name: {PHONE}\nphones: {{count: {len(MOUNTED)}}}\nverify: char\n"

@@ -3,10 +3,10 @@
 import signal
 from collections.abc import Callable, Sequence
 
+from tests.e2e.common.waiting import holds, until
 from tests.e2e.kubelet.node import ALL, COUNT, Node, Placed
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.pods import RESOURCE
-from tests.e2e.kubelet.waiting import holds, until
 
 
 def _keeping(node: Node, event: Callable[[], None]) -> None:

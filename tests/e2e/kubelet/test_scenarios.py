@@ -19,10 +19,10 @@ import pytest
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.tests.stub import fail, healthy
+from tests.e2e.common.waiting import PATIENCE, eventually
 from tests.e2e.kubelet.managers import Admitted, DeviceManager, Rejected, restart
 from tests.e2e.kubelet.probe import Probe
 from tests.e2e.kubelet.versions import KEEPS_DEVICES, LOSES_DEVICES, rejections
-from tests.e2e.kubelet.waiting import PATIENCE, eventually
 
 LARGEST = 4 * 1024 * 1024
 """The largest message that the kubelet accepts, in bytes."""

@@ -9,9 +9,9 @@ import pytest
 
 from aosp_plugin.framework.dra.claims import DeviceHealth
 from tests.dra_drivers import Driver, running_driver
+from tests.e2e.common.waiting import eventually
 from tests.e2e.kubelet.managers import DeviceManager, restart
 from tests.e2e.kubelet.versions import DRA
-from tests.e2e.kubelet.waiting import eventually
 from tests.support import counted
 
 

@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet.node import COUNT, Node, Placed, device_tool
 from tests.e2e.kubelet.phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import until
 
 _RAMFS: Final = "/dev/ramfs"
 ON_RAMFS: Final = f"{CONFIGURATION}device_dir: {_RAMFS}\n"
