@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.certificates import Authority
-from tests.e2e.cluster.sandbox import ADDRESS, SERVICE, SERVICES
+from tests.e2e.cluster.network import ADDRESS, SERVICE, SERVICES
 from tests.e2e.common.processes import Daemon, run
 from tests.e2e.common.waiting import PATIENCE, until
 

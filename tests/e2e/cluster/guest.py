@@ -16,8 +16,8 @@ from typing import IO, Final
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.guest_start import kept_at
 from tests.e2e.cluster.machine import Machine
+from tests.e2e.cluster.network import ADDRESS, BRIDGE
 from tests.e2e.cluster.parts import Parts
-from tests.e2e.cluster.sandbox import ADDRESS, BRIDGE
 from tests.e2e.common.processes import EnteredDaemon, run
 from tests.e2e.common.report import say
 from tests.e2e.common.waiting import PATIENCE, until

@@ -28,6 +28,11 @@ def run(*command: str, seconds: float = 60, text: str | None = None, cwd: Path |
     return result.stdout
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started, and that have not been reaped."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 class Daemon:
     """A process that can be stopped and started again; all runs append to one log file."""
 
@@ -83,5 +88,4 @@ class EnteredDaemon(Daemon):
     def pid(self) -> int:
         """The process ID of the program, in this PID namespace."""
         nsenter = super().pid
-        children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
-        return int(children[0]) if children else nsenter
+        return next(iter(children(nsenter)), nsenter)

@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.common import cache
 from tests.e2e.common.waiting import until
 from tests.e2e.deploy.parts import SYSTEMD, UNIT
 from tests.e2e.deploy.service import DEVICES, KUBELET, PLUGINS, Sandbox, sandbox
@@ -22,8 +21,8 @@ AOSP_PLUGIN: Final = (sys.executable, "-m", "aosp_plugin")
 
 @pytest.fixture(scope="module")
 def node(systemd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Return the sandbox, not at the same time as tests/e2e/kubelet, which mounts file systems at the same paths."""
-    with cache.exclusive("sandbox"), sandbox(tmp_path_factory.mktemp("sandbox")) as found:
+    """Return the sandbox."""
+    with sandbox(tmp_path_factory.mktemp("sandbox")) as found:
         yield found
 
 

@@ -59,7 +59,7 @@ class PodWorld:
 def start_host(*, systemd: bool) -> Host:
     """Start containerd and a kubelet, and load the images. ``systemd`` is whether systemd makes the cgroups."""
     # systemd's sockets are in /run.
-    sandbox.set_up(devices=False, own=[path for path in sandbox.OWN if not systemd or path != "/run"])
+    sandbox.set_up((*(() if systemd else ("/run",)), "/var/log", "/var/lib/kubelet", "/var/lib/cni"))
     WORK.mkdir()
     runtime = Runtime(WORK / "runtime", systemd=systemd)
     runtime.start()

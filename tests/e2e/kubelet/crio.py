@@ -13,8 +13,7 @@ from tests.e2e.common.images import BUSYBOX
 from tests.e2e.common.processes import Daemon, run
 from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.container_runtime import Restartable, oci_version, process_status
-from tests.e2e.kubelet.runtime import Runtime, network, serves_cri
-from tests.e2e.kubelet.sandbox import can_overlay
+from tests.e2e.kubelet.runtime import Runtime, can_overlay, network, serves_cri
 
 _CONFIG: Final = """\
 [crio]

@@ -5,11 +5,10 @@ MissingError if this machine cannot have the part, and AssertionError if the bui
 """
 
 import contextlib
-import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from aosp_plugin import __version__
 from hack.image import build as image
@@ -29,16 +28,13 @@ PACKAGES: Final = (
 )
 """The packages that a node needs, and the one that builds the image."""
 
-_PARTS: Final = "E2E_KUBELET_PARTS"
-
 PLUGIN_IMAGE: Final = f"{image.NAME}:{__version__}"
 
 
-class Parts(msgspec.Struct, kw_only=True):
+@dataclass
+class Parts:
     """The parts of a run of this suite, as the sandbox gets them."""
 
-    work: str = ""
-    """The directory for the run's files."""
     kubelet: str = ""
     image: str = ""
     """The archive of the plugin's image."""
@@ -47,17 +43,14 @@ class Parts(msgspec.Struct, kw_only=True):
     programs: str = ""
     """The directory of the programs of the combination's container runtime, or of the containerd with CDI."""
     oci_runtime: str = "runc"
-    missing: dict[str, str] = {}
+    missing: dict[str, str] = field(default_factory=dict)
     """Why this machine does not have a part, by the name of the field."""
-
-    def pass_on(self) -> None:
-        """Put them into the environment of the processes that this one starts."""
-        os.environ[_PARTS] = msgspec.json.encode(self).decode()
-
-
-def passed() -> Parts:
-    """Return the parts that this process was started with, in the sandbox."""
-    return msgspec.json.decode(os.environ.get(_PARTS, "{}"), type=Parts)
+    work: Path = Path()
+    """The directory for the run's files."""
+    cgroups: str = ""
+    """The name of its directory of cgroups."""
+    tails: Callable[[], Iterable[tuple[str, str]]] = tuple
+    """Returns name and end of the log of each process that runs."""
 
 
 def kubernetes(module: Path = KUBERNETES) -> Path:

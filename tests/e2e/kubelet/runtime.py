@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,6 @@ from tests.e2e.common.images import BUSYBOX
 from tests.e2e.common.processes import Daemon, EnteredDaemon, run
 from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.container_runtime import Restartable, oci_version, process_status
-from tests.e2e.kubelet.sandbox import can_overlay
 
 # containerd 2.x reads this file too: it converts version 2 to version 3. 1.6 ignores the settings for CDI.
 _CONFIG: Final = """\
@@ -207,3 +207,20 @@ def serves_cri(address: str) -> bool:
 
 def _cri(address: str) -> grpc.Channel:
     return grpc.insecure_channel(f"unix:{address}", [("grpc.default_authority", "localhost")])
+
+
+def can_overlay(directory: Path) -> bool:
+    """Return whether overlayfs works on a directory's file system; if not, containerd copies each layer."""
+    names = {name: directory / f"overlay-{name}" for name in ("lower", "upper", "work", "merged")}
+    for path in names.values():
+        path.mkdir()
+    options = f"lowerdir={names['lower']},upperdir={names['upper']},workdir={names['work']}"
+    try:
+        run("mount", "-t", "overlay", "overlay", "-o", options, str(names["merged"]))
+        run("umount", str(names["merged"]))
+    except AssertionError:
+        return False
+    finally:
+        for path in names.values():
+            shutil.rmtree(path, ignore_errors=True)
+    return True
