@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.cluster import faults, invariants, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.fault_world import DEPLOYMENT, STATEFUL_SET, World
+from tests.e2e.cluster.faults import DEPLOYMENT, STATEFUL_SET, World
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "_removed")
 

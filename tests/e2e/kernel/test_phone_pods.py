@@ -22,9 +22,9 @@ from tests.e2e.kernel.phones import RESOURCE, path
 from tests.e2e.kernel.pods import WORK, Host, PodWorld, deployed
 from tests.e2e.kernel.world import part
 from tests.e2e.kubelet import renaming, rights
-from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.plugins import AsProcess
+from tests.e2e.kubelet.runtime import without_scheme
 
 ALL: Final = set(phones.phones(120))
 

@@ -12,8 +12,15 @@ from typing import Any, Final, TypeAlias
 from tests.e2e.common.images import BUSYBOX
 from tests.e2e.common.processes import Daemon, run
 from tests.e2e.common.waiting import PATIENCE, until
-from tests.e2e.kubelet.container_runtime import Restartable, oci_version, process_status
-from tests.e2e.kubelet.runtime import Runtime, can_overlay, network, serves_cri
+from tests.e2e.kubelet.runtime import (
+    Restartable,
+    Runtime,
+    can_overlay,
+    network,
+    oci_version,
+    process_status,
+    serves_cri,
+)
 
 _CONFIG: Final = """\
 [crio]

@@ -15,10 +15,10 @@ from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.common.processes import run
 from tests.e2e.common.waiting import until
 from tests.e2e.kubelet import pods
-from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.crio import ContainerRuntime
 from tests.e2e.kubelet.plugins import AsPod, AsProcess
 from tests.e2e.kubelet.pods import PREFIX, RESOURCE, ContainerView
+from tests.e2e.kubelet.runtime import without_scheme
 from tests.e2e.kubelet.standalone import PLUGINS, Standalone
 from tests.e2e.kubelet.versions import rejections
 

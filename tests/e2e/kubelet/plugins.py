@@ -13,9 +13,9 @@ import yaml
 
 from tests.e2e.common.processes import TAIL, Daemon
 from tests.e2e.common.waiting import PATIENCE, until
-from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.crio import ContainerRuntime
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
+from tests.e2e.kubelet.runtime import without_scheme
 from tests.e2e.kubelet.standalone import PLUGINS, Standalone
 
 SHARED: Final = "/dev/aosp_shared"
