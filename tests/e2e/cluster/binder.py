@@ -12,7 +12,7 @@ from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.common.images import busybox_image
-from tests.e2e.kernel import aosp, tenants
+from tests.e2e.kernel import aosp
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
 
 APP: Final = "binder-phone"
@@ -71,7 +71,7 @@ def node(cluster: Cluster, kind: type[GuestMachine] = GuestMachine) -> GuestMach
     assert parts.android is not None
     files, image = cluster.directory / "phone", cluster.directory / "phone.tar"
     if not image.exists():
-        tenants.assemble(files, parts.android)
+        aosp.assemble(files, parts.android)
         busybox_image(image, tree=files)
     machine = kind(parts, cluster.control_plane, directory, [image, parts.image])
     cluster.machines.append(machine)

@@ -24,7 +24,7 @@ from typing import Final
 
 from tests.e2e.common import packages
 from tests.e2e.common.processes import children, run
-from tests.e2e.common.report import describe, say
+from tests.e2e.common.report import say
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 UNSHARE: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--propagation", "private")
@@ -62,7 +62,7 @@ def main(find: Callable[[], object], inside: Callable[..., int], *arguments: obj
         say(f"skipped: {error}")
         return int(os.environ.get("E2E_STRICT") == "yes")
     except (AssertionError, OSError, subprocess.SubprocessError) as error:
-        say(f"ERROR: a part cannot be built: {describe(error)}")
+        say(f"ERROR: a part cannot be built: {error!r}")
         return 1
     with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as work, _cgroups() as root:
         call = Path(work, "call.pickle")
