@@ -14,7 +14,8 @@ from typing import Final
 from tests.e2e.apiserver.servers import Servers
 from tests.e2e.cluster import network, parts
 from tests.e2e.common import sandbox, sandboxed
-from tests.e2e.kubelet.parts import KUBERNETES, NEWEST
+from tests.e2e.deploy.parts import KUBERNETES
+from tests.e2e.kubelet.parts import NEWEST
 
 LIMIT: Final = 1800.0
 """The time limit for all tests, in seconds."""

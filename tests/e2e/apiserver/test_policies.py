@@ -19,7 +19,7 @@ from tests.e2e.cluster.api import CORE, Api, ApiError
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.common.processes import run
 from tests.e2e.common.waiting import until
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.deploy.parts import PROJECT
 
 Body = dict[str, Any] | list[dict[str, Any]] | None
 

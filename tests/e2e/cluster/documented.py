@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from tests.e2e.common.processes import run
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.deploy.parts import PROJECT
 
 _PAGE: Final = "docs/deploy.md"
 _SECONDS: Final = 200.0

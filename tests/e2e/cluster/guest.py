@@ -21,10 +21,10 @@ from tests.e2e.cluster.parts import Parts
 from tests.e2e.common.processes import EnteredDaemon, run
 from tests.e2e.common.report import say
 from tests.e2e.common.waiting import PATIENCE, until
+from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kernel import initrd
 from tests.e2e.kernel.machine import EMULATION, Guest
 from tests.e2e.kernel.parts import NODE_MODULES, Kernel
-from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.runtime import Runtime
 
 SLOW: Final = 10 * PATIENCE

@@ -17,7 +17,7 @@ from tests.e2e.cluster.network import BRIDGE
 from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.common.processes import Daemon, EnteredDaemon, children, run
 from tests.e2e.common.waiting import PATIENCE, until
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import common_configuration
 

@@ -13,9 +13,8 @@ from typing import Final
 
 from tests.e2e.cluster.guest import ENVIRONMENT, SLOW, GuestMachine, GuestRuntime
 from tests.e2e.common.processes import TAIL, Daemon
-from tests.e2e.deploy.parts import DEPLOY, PHONES, PROGRAM, SYSTEMD, UNIT
+from tests.e2e.deploy.parts import DEPLOY, PHONES, PROGRAM, PROJECT, SYSTEMD, UNIT
 from tests.e2e.kernel import initrd
-from tests.e2e.kubelet.parts import PROJECT
 
 _FILES: Final = "files"
 _UNITS: Final = "run/systemd/system"

@@ -14,7 +14,7 @@ from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import restart_plugin
 from tests.e2e.common.images import BUSYBOX
 from tests.e2e.common.waiting import until
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kubelet.pods import container
 
 _NUMA: Final = {"0-1": 0, "2-3": 1}

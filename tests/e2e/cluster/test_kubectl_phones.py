@@ -14,7 +14,7 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, prepare, without
 from tests.e2e.common.waiting import PATIENCE, until
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kubelet.pods import PREFIX
 
 READER: Final = "reader"

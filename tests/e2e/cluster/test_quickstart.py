@@ -25,7 +25,8 @@ from tests.e2e.cluster.documented import Command, commands
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.common.images import BUSYBOX
-from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
+from tests.e2e.deploy.parts import PROJECT
+from tests.e2e.kubelet.parts import PLUGIN_IMAGE
 
 PAGE: Final = "docs/quickstart.md"
 FILES: Final = "1. The files"

@@ -24,8 +24,7 @@ from tests.e2e.cluster.systemd_guest import SystemdGuest
 from tests.e2e.common.processes import EnteredDaemon
 from tests.e2e.common.report import say
 from tests.e2e.common.waiting import until
-from tests.e2e.deploy.parts import PHONES, SYSTEMD, UNIT
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.deploy.parts import PHONES, PROJECT, SYSTEMD, UNIT
 
 _MANY: Final = 120
 _LATER: Final = "later"

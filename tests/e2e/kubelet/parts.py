@@ -14,11 +14,10 @@ from aosp_plugin import __version__
 from hack.image import build as image
 from tests.e2e.common import base_image, cache, golang
 from tests.e2e.common.report import say
+from tests.e2e.deploy.parts import KUBERNETES, PROJECT
 from tests.e2e.kubelet import versions
 
 HERE: Final = Path(__file__).resolve().parent
-PROJECT: Final = HERE.parents[2]
-KUBERNETES: Final = PROJECT / "tests" / "e2e" / "kubernetes"
 NEWEST: Final = PROJECT / "tests" / "e2e" / "kubernetes-newest"
 """The module of the newest Kubernetes, for what older versions cannot do, and for upgrades."""
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
