@@ -56,8 +56,14 @@ def test_kubelet_restart(cluster: Cluster, pods: Undisturbed) -> None:
     history = watching.of_slices(cluster, cluster.machine)
     cluster.machine.kubelet.end(signal.SIGKILL)
     cluster.machine.start_kubelet()
+
+    def are_back() -> bool:
+        events = [(found["metadata"]["name"], kind) for kind, found in history.events()]
+        last = dict(events)
+        return "DELETED" in {kind for _, kind in events} and "DELETED" not in last.values()
+
     # Shorter than Timings.slice_relist: by the watch.
-    until(lambda: watching.are_back(history), "the slices were deleted and are back", seconds=2 * PATIENCE)
+    until(are_back, "the slices were deleted and are back", seconds=2 * PATIENCE)
     cluster.wait_node(cluster.machine)
     pods.check()
     assert phones.container_of(plugin.pod_on(cluster, cluster.machine)) == own, "the driver was started again"

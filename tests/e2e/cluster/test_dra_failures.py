@@ -8,7 +8,7 @@ from aosp_plugin.framework.dra.slices import driver_name
 from tests.e2e.cluster import dra, outside, phones, plugin, watching
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.dra import Undisturbed
-from tests.e2e.cluster.scenes import PHONES, RUNNING, kill_plugin, restart_plugin, without
+from tests.e2e.cluster.scenes import PHONES, RUNNING, events, kill_plugin, restart_plugin, without
 from tests.e2e.common.waiting import PATIENCE, holds, until
 
 HANDSET: Final = "aosp.io/handset"
@@ -34,7 +34,7 @@ def test_rolling_update(cluster: Cluster, pods: Undisturbed) -> None:
     """A rolling update: a pod that is created when the rollout is complete runs without a failed Prepare."""
     restart_plugin(cluster)
     (pod,) = phones.run(cluster, dra.pod("updated"))
-    errors = dra.prepare_errors(cluster, pod)
+    errors = [text for reason, text in events(cluster, pod) if reason == "FailedPrepareDynamicResources"]
     assert not errors, errors
     phones.remove(cluster, "Pod", "updated")
     pods.check()

@@ -5,7 +5,9 @@ from typing import Final
 import pytest
 
 from tests.e2e.cluster import documented, phones, plugin, watching
+from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, RUNNING, free_phone, restart_plugin, undisturbed
 from tests.e2e.common.waiting import holds
 
@@ -20,7 +22,7 @@ def _update(cluster: Cluster) -> None:
     machine = cluster.machine
     pods = phones.wait_running(cluster, "web", RUNNING)
     old = plugin.pod_on(cluster, machine)["metadata"]["uid"]
-    history = watching.of_node(cluster, machine)
+    history = watching.History(cluster, f"{CORE}/nodes", f"metadata.name={machine.name}")
     with undisturbed(cluster, pods):
         restart_plugin(cluster)
         assert plugin.pod_on(cluster, machine)["metadata"]["uid"] != old, "the plugin's pod is the old one"
@@ -28,8 +30,9 @@ def _update(cluster: Cluster) -> None:
         holds(lambda: len(phones.running(cluster, "web")) == RUNNING, "the phones run on", seconds=REPORT + 2)
         plugin.wait_allocatable(cluster, machine, PHONES)
     # A report of the kubelet may meet the milliseconds in which it has no plugin: the new one registers again.
-    amounts = watching.amounts(history)
-    assert {capacity for capacity, _ in amounts} == {PHONES}, amounts
+    nodes = (history.first[0], *(node for _, node in history.events()))
+    capacities = {node["status"]["capacity"].get(PHONE) for node in nodes}
+    assert capacities == {str(PHONES)}, capacities
     free_phone(cluster)
 
 

@@ -3,10 +3,8 @@
 from typing import Any, Final
 
 from tests.e2e.cluster import dra
-from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
-from tests.e2e.cluster.plugin import PHONE
 
 _WATCH: Final = 2.0
 """Seconds within which the API server sends the changes that it knows."""
@@ -31,27 +29,6 @@ class History:
         return events
 
 
-def of_node(cluster: Cluster, machine: Machine) -> History:
-    """Return the history of a Node object."""
-    return History(cluster, f"{CORE}/nodes", f"metadata.name={machine.name}")
-
-
-def amounts(history: History) -> list[tuple[int, int]]:
-    """Return capacity and allocatable of the phones of a Node, at the start and after each of its changes."""
-    statuses = [node["status"] for node in (history.first[0], *(node for _, node in history.events()))]
-    return [
-        (int(status.get("capacity", {}).get(PHONE, 0)), int(status.get("allocatable", {}).get(PHONE, 0)))
-        for status in statuses
-    ]
-
-
 def of_slices(cluster: Cluster, machine: Machine) -> History:
     """Return the history of the driver's ResourceSlices of a node."""
     return History(cluster, dra.SLICES, f"spec.driver={dra.DRIVER},spec.nodeName={machine.name}")
-
-
-def are_back(history: History) -> bool:
-    """Return whether slices were deleted, and all of them were created again."""
-    last = {found["metadata"]["name"]: kind for kind, found in history.events()}
-    deleted = {found["metadata"]["name"] for kind, found in history.events() if kind == "DELETED"}
-    return bool(deleted) and "DELETED" not in last.values()

@@ -1,11 +1,10 @@
 """The sandbox of a kubelet, which can use its compiled-in paths: file systems and a network."""
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
 from tests.e2e.common.processes import run
-from tests.e2e.common.sandbox import CGROUPS, mount_memory
+from tests.e2e.common.sandbox import mount_memory
 
 NODE_ADDRESS: Final = "192.0.2.10"
 
@@ -22,9 +21,3 @@ def set_up(own: Sequence[str]) -> None:
     run("ip", "address", "add", f"{NODE_ADDRESS}/24", "dev", "node0")
     run("ip", "link", "set", "node0", "up")
     run("ip", "route", "add", "default", "via", "192.0.2.1")
-
-
-def hide_unified_cgroups() -> None:
-    """Unmount the cgroup v2 hierarchy of a machine that also has v1: crun refuses to run with both."""
-    if os.path.ismount(CGROUPS / "unified"):
-        run("umount", str(CGROUPS / "unified"))
