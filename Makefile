@@ -92,15 +92,12 @@ test-browser: $(VENV)/.installed
 test-bench: $(VENV)/.installed
 	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
 
-test-kubelet test-apiserver test-cluster: test-%: $(VENV)/.installed
+test-kernel test-kubelet test-apiserver test-cluster: test-%: $(VENV)/.installed
 	$(BIN)/python -m tests.e2e.$* $(if $(filter core,$(ITEMS)),-m core) $(if $(KEEP),--keep) $(PYTEST)
 
 # The first run builds tools for longer than a test may take otherwise.
 test-deploy: $(VENV)/.installed
 	$(BIN)/pytest -p no:randomly -v --timeout 3600 $(if $(filter core,$(ITEMS)),-m core) $(PYTEST) tests/e2e/deploy
-
-test-kernel: $(VENV)/.installed
-	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS) $(PYTEST)
 
 simulate: $(VENV)/.installed ## Simulate a node and its faults in simulated time: SIMULATE="--faults 1000000 --seed 17"
 	@$(BIN)/python -m tests.simulation $(SIMULATE)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.apiserver.servers import Servers
-from tests.e2e.cluster import parts, sandbox
-from tests.e2e.common import sandboxed
-from tests.e2e.kubelet.parts import KUBERNETES, NEWEST
+from tests.e2e.cluster import network, parts
+from tests.e2e.common import sandbox, sandboxed
+from tests.e2e.deploy.parts import KUBERNETES
+from tests.e2e.kubelet.parts import NEWEST
 
 LIMIT: Final = 1800.0
 """The time limit for all tests, in seconds."""
@@ -31,6 +32,7 @@ def main() -> int:
 
 
 def _inside(work: Path, _cgroups: str, programs: Mapping[str, Path], arguments: Sequence[str]) -> int:
+    network.set_up()
     return sandboxed.run(Servers(work, programs), *arguments)
 
 

@@ -10,12 +10,11 @@ from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, Ap
 from aosp_plugin.framework.apiserver.credentials import tls_context
 from tests.api_contract.common import client
 from tests.e2e.apiserver.servers import Servers
-from tests.e2e.cluster import accounts
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.control_plane import ADMINISTRATORS, ControlPlane
 from tests.e2e.common import sandboxed
 from tests.e2e.common.report import say
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.common.waiting import until
 from tests.static_credentials import StaticCredentials
 
 __all__ = ["client"]
@@ -65,8 +64,20 @@ class Server:
 
     async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
         """Create a service account, its role and a token."""
-        granted = [("" if resource == "nodes" else "resource.k8s.io", resource, verb) for verb, resource in rules]
-        return accounts.token(self._control_plane.api, name, granted)
+        api, rbac = self._control_plane.api, "rbac.authorization.k8s.io"
+        accounts = f"{CORE}/namespaces/default/serviceaccounts"
+        api.create(accounts, {"metadata": {"name": name}})
+        granted = [
+            {"apiGroups": ["" if resource == "nodes" else "resource.k8s.io"], "resources": [resource], "verbs": [verb]}
+            for verb, resource in rules
+        ]
+        api.create(f"/apis/{rbac}/v1/clusterroles", {"metadata": {"name": name}, "rules": granted})
+        subject = {"kind": "ServiceAccount", "namespace": "default", "name": name}
+        reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
+        binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+        api.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
+        answer = api.create(f"{accounts}/{name}/token", {"spec": {"expirationSeconds": 86400}})
+        return str(answer["status"]["token"])
 
     async def too_old(self) -> str:
         """Return a version from before the start of the watch cache."""

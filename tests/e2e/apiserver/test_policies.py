@@ -17,9 +17,9 @@ from aosp_plugin.framework.dra.slices import pool_name, slice_name
 from aosp_plugin.framework.errors import InvalidRequestError
 from tests.e2e.cluster.api import CORE, Api, ApiError
 from tests.e2e.cluster.control_plane import ControlPlane
-from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
+from tests.e2e.deploy.parts import PROJECT
 
 Body = dict[str, Any] | list[dict[str, Any]] | None
 

@@ -14,12 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.cluster import parts, sandbox
+from tests.e2e.cluster import network, parts
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.parts import Parts
-from tests.e2e.common import sandboxed
+from tests.e2e.common import sandbox, sandboxed
 from tests.e2e.common.report import say
-from tests.e2e.kubelet.sandbox import CGROUPS
 
 LIMIT: Final = 7200.0
 """The time limit for all tests, in seconds."""
@@ -47,6 +46,7 @@ def _inside(work: Path, cgroups: str, parts: Parts, arguments: Sequence[str], ke
 
     ``keep_for`` is the process outside of the sandbox for which the cluster is kept until Ctrl-C; 0 if it is not.
     """
+    network.set_up()
     cluster = Cluster(parts, work, cgroups)
     code = sandboxed.run(cluster, *arguments)
     if keep_for:
@@ -74,9 +74,9 @@ def _leftovers() -> list[str]:
         with contextlib.suppress(OSError):
             found += [f"process {path.parent.name}"] if name.encode() in path.read_bytes() else []
     found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if name in line]
-    found += [device for device in os.listdir("/sys/class/net") if device == sandbox.BRIDGE]
+    found += [device for device in os.listdir("/sys/class/net") if device == network.BRIDGE]
     # os.walk passes over what other processes remove meanwhile.
-    names = ((path, directory) for path, directories, _ in os.walk(CGROUPS) for directory in directories)
+    names = ((path, directory) for path, directories, _ in os.walk(sandbox.CGROUPS) for directory in directories)
     return found + [f"{path}/{directory}" for path, directory in names if directory.startswith(name)]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from tests.e2e.cluster.certificates import Certificate
-from tests.e2e.kubelet.waiting import PATIENCE
+from tests.e2e.common.waiting import PATIENCE
 
 CORE: Final = "/api/v1"
 APPS: Final = "/apis/apps/v1"
@@ -82,7 +82,7 @@ class Api:
                 raise
 
     def watch(self, path: str, seconds: float, **query: str) -> Iterator[dict[str, Any]]:
-        """Yield the events of a collection for some seconds, beginning with ADDED for each object."""
+        """Yield the events of a collection for some seconds, those since ``resourceVersion`` if the query has it."""
         query |= {"watch": "true", "timeoutSeconds": str(max(1, round(seconds)))}
         connection = self._connect(seconds + PATIENCE)
         try:

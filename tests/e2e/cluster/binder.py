@@ -11,9 +11,9 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
-from tests.e2e.kernel import aosp, tenants
+from tests.e2e.common.images import busybox_image
+from tests.e2e.kernel import aosp
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
-from tests.e2e.kubelet.archive import busybox_image
 
 APP: Final = "binder-phone"
 COUNT: Final = 3
@@ -71,7 +71,7 @@ def node(cluster: Cluster, kind: type[GuestMachine] = GuestMachine) -> GuestMach
     assert parts.android is not None
     files, image = cluster.directory / "phone", cluster.directory / "phone.tar"
     if not image.exists():
-        tenants.assemble(files, parts.android)
+        aosp.assemble(files, parts.android)
         busybox_image(image, tree=files)
     machine = kind(parts, cluster.control_plane, directory, [image, parts.image])
     cluster.machines.append(machine)

@@ -6,21 +6,17 @@ The sysctls that a kubelet writes, and the boot ID, are files of the machine, so
 """
 
 import os
-import shutil
 import signal
 import sys
-import uuid
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.cluster.sandbox import ADDRESS
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.sandbox import SYSCTLS, replace_dev
+from tests.e2e.cluster.network import ADDRESS
+from tests.e2e.common.processes import run
+from tests.e2e.common.sandbox import mount_memory, replace_dev, replace_sysctls
 
 LINK: Final = "eth0"
 READY: Final = "ready"
-_BOOT_ID: Final = "kernel/random/boot_id"
-_KEYS: Final = ("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")
 
 
 def main(name: str, address: str, directory: str) -> None:
@@ -29,7 +25,7 @@ def main(name: str, address: str, directory: str) -> None:
     run("hostname", name)
     run("mount", "--make-rshared", "/")
     _file_systems(Path(directory))
-    _kernel_settings(Path("/run/kernel"))
+    replace_sysctls()
     sys.stdin.readline()  # the parent moves the network device into the namespace
     run("ip", "link", "set", "lo", "up")
     run("ip", "address", "add", f"{address}/24", "dev", LINK)
@@ -44,28 +40,11 @@ def main(name: str, address: str, directory: str) -> None:
 
 def _file_systems(directory: Path) -> None:
     replace_dev()
-    for path in ("/run", "/var/lib/cni"):
-        os.makedirs(path, exist_ok=True)
-        run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", path)
+    mount_memory("/run", "/var/lib/cni")
     for path, kept in (("/var/lib/kubelet", "kubelet"), ("/var/log", "log")):
         os.makedirs(path, exist_ok=True)
         (directory / kept).mkdir(exist_ok=True)
         run("mount", "--bind", str(directory / kept), path)
-
-
-def _kernel_settings(directory: Path) -> None:
-    """Bind a copy over each sysctl that a kubelet writes, and a new boot ID over the kernel's."""
-    directory.mkdir()
-    for number, name in enumerate((*SYSCTLS, *_KEYS, _BOOT_ID)):
-        target = Path("/proc/sys", name)
-        copy = directory / str(number)
-        if name == _BOOT_ID:
-            copy.write_text(f"{uuid.uuid4()}\n")
-        elif target.exists():
-            shutil.copyfile(target, copy)
-        else:
-            continue
-        run("mount", "--bind", str(copy), str(target))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import yaml
 
-from tests.e2e.kubelet.processes import run
+from tests.e2e.common.processes import run
 
 _DAYS = "365"
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")

@@ -9,9 +9,9 @@ from tests.e2e.cluster.api import CORE, Api, is_ready
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.parts import Parts
-from tests.e2e.kubelet.archive import busybox_image
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.common.images import busybox_image
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import PATIENCE, until
 
 
 class Cluster:

@@ -9,9 +9,9 @@ from typing import Final
 
 from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.certificates import Authority
-from tests.e2e.cluster.sandbox import ADDRESS, SERVICE, SERVICES
-from tests.e2e.kubelet.processes import Daemon, run
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.cluster.network import ADDRESS, SERVICE, SERVICES
+from tests.e2e.common.processes import Daemon, run
+from tests.e2e.common.waiting import PATIENCE, until
 
 PORT: Final = 443
 """Pods reach the API server at the address of its service, and no kube-proxy translates the port."""

@@ -3,12 +3,12 @@
 import re
 import textwrap
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
-from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import run
+from tests.e2e.common.processes import run
+from tests.e2e.deploy.parts import PROJECT
 
 _PAGE: Final = "docs/deploy.md"
 _SECONDS: Final = 200.0
@@ -19,11 +19,35 @@ def page(name: str) -> str:
     return (PROJECT / name).read_text(encoding="utf-8")
 
 
+class Command(NamedTuple):
+    """A command of the page."""
+
+    section: str
+    """The heading above it."""
+    line: str
+    """The command as it is written, without the comment."""
+    output: str = ""
+    """What it prints, among other things."""
+
+
+def commands(name: str) -> list[Command]:
+    """Return the commands of a page, each of which is a line of an indented block."""
+    found = []
+    section = ""
+    text = re.sub(r"\\\n +", "", page(name))
+    text = re.sub(r"(?ms)^```.*?^```$", "", text)
+    for line in text.splitlines():
+        if heading := re.fullmatch(r"#+ (.+)", line):
+            section = heading[1]
+        elif line.startswith("    "):
+            command, _, output = re.sub(r"\s+#\s+", "\0", line.strip(), count=1).partition("\0")
+            found.append(Command(section, command, output))
+    return found
+
+
 def command(start: str) -> str:
-    """Return the first command of the page that begins with ``start``, without its comment. Raises AssertionError."""
-    text = re.sub(r"\\\n +", "", page(_PAGE))
-    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir|rm|rmdir|until) .*)$", text)
-    found = [re.sub(r"\s+#.*", "", line).strip() for line in lines if line.startswith(start)]
+    """Return the first command of the page that begins with ``start``. Raises AssertionError."""
+    found = [command.line for command in commands(_PAGE) if command.line.startswith(start)]
     assert found, f"{_PAGE} has no command {start!r}"
     return found[0]
 

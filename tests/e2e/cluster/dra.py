@@ -9,10 +9,10 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.outside import CDI
 from tests.e2e.cluster.plugin import PHONE
-from tests.e2e.cluster.scenes import PHONES, RUNNING, containers, events
+from tests.e2e.cluster.scenes import PHONES, RUNNING, containers
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.standalone import CHECKPOINT
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 DRIVER: Final = "phone.aosp.io"
 API: Final = "/apis/resource.k8s.io/v1"
@@ -58,18 +58,13 @@ def _forget_device_plugin(cluster: Cluster, machine: Machine) -> None:
 
 
 def remove(cluster: Cluster) -> None:
-    """Remove pods and claims of the tests, and uninstall the driver."""
-    clear(cluster)
+    """Remove pods and claims of the tests, wait until they are gone, and uninstall the driver."""
+    pods = phones.collection("Pod")
+    for collection in (phones.collection("Deployment"), pods, CLAIMS):
+        cluster.api.delete(collection)
+    until(lambda: not cluster.api.list(pods) and not cluster.api.list(CLAIMS), "all are gone", seconds=3 * PATIENCE)
     cluster.api.delete(f"{TEMPLATES}/{TEMPLATE}")
     plugin.uninstall(cluster)
-
-
-def clear(cluster: Cluster) -> None:
-    """Delete all pods and claims of the tests, and wait until they are gone."""
-    for collection in (phones.collection("Deployment"), phones.collection("Pod"), CLAIMS):
-        cluster.api.delete(collection)
-    pods = phones.collection("Pod")
-    until(lambda: not cluster.api.list(pods) and not cluster.api.list(CLAIMS), "all are gone", seconds=3 * PATIENCE)
 
 
 def slices(cluster: Cluster, machine: Machine, driver: str = DRIVER) -> list[dict[str, Any]]:
@@ -192,11 +187,6 @@ def owners(cluster: Cluster, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[
         return set(allocated(cluster, machine, claim).values())
 
     return phones.owners(cluster, pods, held)
-
-
-def prepare_errors(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
-    """Return the messages of a pod's events about claims that could not be prepared."""
-    return [text for reason, text in events(cluster, pod) if reason == "FailedPrepareDynamicResources"]
 
 
 def specs(machine: Machine) -> dict[str, str]:

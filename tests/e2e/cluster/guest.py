@@ -16,16 +16,16 @@ from typing import IO, Final
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.guest_start import kept_at
 from tests.e2e.cluster.machine import Machine
+from tests.e2e.cluster.network import ADDRESS, BRIDGE
 from tests.e2e.cluster.parts import Parts
-from tests.e2e.cluster.sandbox import ADDRESS, BRIDGE
+from tests.e2e.common.processes import EnteredDaemon, run
 from tests.e2e.common.report import say
+from tests.e2e.common.waiting import PATIENCE, until
+from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kernel import initrd
 from tests.e2e.kernel.machine import EMULATION, Guest
 from tests.e2e.kernel.parts import NODE_MODULES, Kernel
-from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import EnteredDaemon, run
 from tests.e2e.kubelet.runtime import Runtime
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 SLOW: Final = 10 * PATIENCE
 """Seconds: the limit for what emulated programs do."""

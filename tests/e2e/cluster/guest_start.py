@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.cluster.remote import Server
-from tests.e2e.kubelet.processes import run
+from tests.e2e.common.processes import run
 
 LINK: Final = "eth0"
 DISK: Final = "/dev/vda"

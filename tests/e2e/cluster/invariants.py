@@ -14,9 +14,9 @@ from tests.e2e.cluster.api import APPS, CORE, is_ready
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.outside import Host, members
 from tests.e2e.cluster.plugin import NAME, PHONE
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.common.waiting import PATIENCE, until
 
-SETTLE: Final = 6 * PATIENCE
+SETTLE: Final = 4 * PATIENCE
 """Seconds within which all invariants hold again: the kubelet reports allocatable devices every 10 s, and pods that
 were rejected are replaced with a growing pause."""
 ADMISSION: Final = frozenset({"UnexpectedAdmissionError", f"OutOf{PHONE}"})

@@ -8,7 +8,7 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.common.report import say
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.common.waiting import PATIENCE, until
 
 _TRANSIENT: Final = frozenset({"events", "events.events.k8s.io", "leases.coordination.k8s.io"})
 """Kinds that expire."""

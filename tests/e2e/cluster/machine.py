@@ -13,13 +13,13 @@ import yaml
 
 from tests.e2e.cluster import boot
 from tests.e2e.cluster.control_plane import ControlPlane
-from tests.e2e.cluster.sandbox import BRIDGE
+from tests.e2e.cluster.network import BRIDGE
 from tests.e2e.common.device_tool import COMMAND
-from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
+from tests.e2e.common.processes import Daemon, EnteredDaemon, children, run
+from tests.e2e.common.waiting import PATIENCE, until
+from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import common_configuration
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 _UNSHARE: Final = ("--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc")
 _NAMESPACES: Final = ("--mount", "--pid", "--net", "--uts", "--ipc")
@@ -168,8 +168,8 @@ class Machine:
                 text=True,
                 cwd=PROJECT,
             )
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        self._pid = int(until(children.read_text, f"the first process of {self.name}").split()[0])
+        pid = self._process.pid
+        self._pid = until(lambda: children(pid), f"the first process of {self.name}")[0]
         peer = ("peer", "name", boot.LINK, "netns", str(self._pid))
         run("ip", "link", "add", self._device, "type", "veth", *peer)
         run("ip", "link", "set", self._device, "master", BRIDGE, "up")

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.common import packages
+from tests.e2e.common import packages, sandbox
 from tests.e2e.common.report import say
 from tests.e2e.deploy import parts as deploy
 from tests.e2e.kernel import aosp_parts
 from tests.e2e.kernel import parts as kernel
 from tests.e2e.kubelet import parts as node
-from tests.e2e.kubelet import sandbox
 
 
 @dataclass(frozen=True)

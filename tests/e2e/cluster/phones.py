@@ -9,9 +9,9 @@ from tests.e2e.cluster.api import APPS, CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import PHONE, SIZE, VALUES
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.node import natural_sort
 from tests.e2e.kubelet.pods import PREFIX, STAY, ContainerView, container, parse
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 DEFAULT: Final = "default"
 PATHS: Final[Sequence[str]] = VALUES["config"]["container_paths"]
@@ -75,7 +75,7 @@ def running(cluster: Cluster, app: str) -> list[dict[str, Any]]:
     return [pod for pod in of(cluster, app) if pod["status"].get("phase") == "Running"]
 
 
-def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = RETRIED) -> list[dict[str, Any]]:
+def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = 2 * PATIENCE) -> list[dict[str, Any]]:
     """Wait until exactly this number of an app's pods is running, and return them, sorted by name."""
 
     def reached() -> list[dict[str, Any]]:
@@ -88,10 +88,13 @@ def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = RET
     return sorted((pod for pod in pods if pod), key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def run(cluster: Cluster, manifest: dict[str, Any], *, seconds: float = RETRIED) -> list[dict[str, Any]]:
+def run(cluster: Cluster, manifest: dict[str, Any], *, seconds: float = 0) -> list[dict[str, Any]]:
     """Create a pod or a controller of pods, wait until the pods run, and return them, sorted by name."""
     create(cluster, manifest)
-    return wait_running(cluster, manifest["metadata"]["name"], manifest["spec"].get("replicas", 1), seconds=seconds)
+    spec = manifest["spec"]
+    claims = "resourceClaims" in spec.get("template", manifest)["spec"]
+    limit = seconds or (RETRIED if claims else 2 * PATIENCE)
+    return wait_running(cluster, manifest["metadata"]["name"], spec.get("replicas", 1), seconds=limit)
 
 
 def remove(cluster: Cluster, kind: str, name: str, *, seconds: float = 2 * PATIENCE) -> None:

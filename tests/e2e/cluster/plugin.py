@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.cluster.api import APPS, CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.deploy.parts import CHART
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 NAMESPACE: Final = "kube-system"
 NAME: Final = "aosp-device-plugin"
@@ -132,13 +131,9 @@ def require_not_offered(cluster: Cluster, machine: Machine) -> None:
 def metric(cluster: Cluster, pod: dict[str, Any], name: str, **labels: str) -> float:
     """Return the sum of a metric's series that have these labels. Raises LookupError if there is none."""
     text = cluster.api.text("GET", f"{PODS}/{pod['metadata']['name']}:9478/proxy/metrics")
-    values = samples(text, f"aosp_plugin_{name}", labels)
+    found = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    series = f"aosp_plugin_{name}"
+    values = [each.value for each in found if each.name == series and labels.items() <= each.labels.items()]
     if not values:
         raise LookupError(f"no metric {name} with {labels}")
     return sum(values)
-
-
-def samples(text: str, name: str, labels: Mapping[str, str]) -> list[float]:
-    """Return the values of a metric's series that have these labels, in a text of metrics."""
-    found = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
-    return [sample.value for sample in found if sample.name == name and labels.items() <= sample.labels.items()]

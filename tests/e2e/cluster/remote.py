@@ -7,8 +7,6 @@ like one of the host.
 Only the standard library is used, because each command starts this program again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

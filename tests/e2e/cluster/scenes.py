@@ -10,8 +10,8 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import DEVICES, Machine
 from tests.e2e.cluster.phones import owners
 from tests.e2e.cluster.plugin import PHONE, SIZE
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.pods import PREFIX
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 PHONES: Final = DEVICES // SIZE
 """The phones of a machine."""

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.cluster.guest import ENVIRONMENT, SLOW, GuestMachine, GuestRuntime
-from tests.e2e.deploy.parts import DEPLOY, PHONES, PROGRAM, SYSTEMD, UNIT
+from tests.e2e.common.processes import TAIL, Daemon
+from tests.e2e.deploy.parts import DEPLOY, PHONES, PROGRAM, PROJECT, SYSTEMD, UNIT
 from tests.e2e.kernel import initrd
-from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import TAIL, Daemon
 
 _FILES: Final = "files"
 _UNITS: Final = "run/systemd/system"

@@ -12,10 +12,10 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import restart_plugin
-from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.common.images import BUSYBOX
+from tests.e2e.common.waiting import until
+from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.waiting import until
 
 _NUMA: Final = {"0-1": 0, "2-3": 1}
 

@@ -4,14 +4,12 @@ import signal
 
 import pytest
 
-from tests.e2e.cluster import dra, leftovers, phones, plugin
+from tests.e2e.cluster import dra, leftovers, phones, plugin, watching
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.dra import Undisturbed
 from tests.e2e.cluster.scenes import PHONES
-from tests.e2e.cluster.watching import SliceHistory
-from tests.e2e.common.report import say
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.common.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.core
 
@@ -55,11 +53,17 @@ def test_template(cluster: Cluster, driver: None) -> None:
 def test_kubelet_restart(cluster: Cluster, pods: Undisturbed) -> None:
     """The kubelet restarts and deletes all slices: they are written again, and pods with claims run on."""
     own = phones.container_of(plugin.pod_on(cluster, cluster.machine))
-    with SliceHistory(cluster, cluster.machine) as history:
-        cluster.machine.kubelet.end(signal.SIGKILL)
-        cluster.machine.start_kubelet()
-        away = history.wait_back(2 * PATIENCE)  # shorter than Timings.slice_relist: by the watch
-    say(f"# slices were away for {', '.join(f'{1000 * seconds:.0f} ms' for seconds in away)}")
+    history = watching.of_slices(cluster, cluster.machine)
+    cluster.machine.kubelet.end(signal.SIGKILL)
+    cluster.machine.start_kubelet()
+
+    def are_back() -> bool:
+        events = [(found["metadata"]["name"], kind) for kind, found in history.events()]
+        last = dict(events)
+        return "DELETED" in {kind for _, kind in events} and "DELETED" not in last.values()
+
+    # Shorter than Timings.slice_relist: by the watch.
+    until(are_back, "the slices were deleted and are back", seconds=2 * PATIENCE)
     cluster.wait_node(cluster.machine)
     pods.check()
     assert phones.container_of(plugin.pod_on(cluster, cluster.machine)) == own, "the driver was started again"

@@ -12,9 +12,9 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.cluster.outside import CDI
 from tests.e2e.cluster.scenes import kill_plugin, restart_plugin
+from tests.e2e.common.waiting import until
 from tests.e2e.kernel.phones import DIRECTORY
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.waiting import until
 
 _SPECS: Final = " ".join(f"/{directory}/{dra.DRIVER}-claim_*" for directory in CDI)
 

@@ -5,16 +5,18 @@ from typing import Final
 
 import yaml
 
-from tests.e2e.cluster import documented, dra, phones, plugin
+from tests.e2e.cluster import documented, dra, outside, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import RENDER_NODE
 from tests.e2e.cluster.phones import PATHS, phone_of
-from tests.e2e.cluster.scenes import events
+from tests.e2e.cluster.plugin import SIZE
+from tests.e2e.cluster.scenes import PHONES, events
+from tests.e2e.common.images import BUSYBOX
+from tests.e2e.common.waiting import PATIENCE, holds, until
 from tests.e2e.deploy.parts import DEPLOY
-from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.waiting import PATIENCE, holds, until
 
 EXAMPLES: Final = DEPLOY / "examples" / "dra"
+MANY: Final = 120
 
 
 def end(cluster: Cluster, *names: str) -> None:
@@ -108,6 +110,21 @@ def test_examples(cluster: Cluster, driver: None) -> None:
             cluster.kubectl("wait", *running, *(f"pod/{name}" for name in names))
         cluster.kubectl("delete", "--filename=-", "--wait", "--timeout=60s", text=text)
     until(lambda: not dra.specs(cluster.machine), "no claim is prepared", seconds=2 * PATIENCE)
+
+
+def test_many(cluster: Cluster, driver: None) -> None:
+    """120 pods with a claim each are created at once: each has a phone of its own, and at the end none is prepared."""
+    machine = cluster.machine
+    machine.create_devices(MANY * SIZE)
+    dra.wait_published(cluster, machine, MANY)
+    phones.run(cluster, dra.deployment("many", MANY), seconds=10 * PATIENCE)
+    assert [len(devices) for _, devices in outside.holders(machine)] == [SIZE] * MANY
+    assert not outside.conflicts(machine), outside.conflicts(machine)
+    phones.remove(cluster, "Deployment", "many", seconds=10 * PATIENCE)
+    until(lambda: not dra.specs(machine), "no claim is prepared", seconds=2 * PATIENCE)
+    machine.device_tool("delete")
+    machine.create_devices()
+    dra.wait_published(cluster, machine, PHONES)
 
 
 def test_page(cluster: Cluster, driver: None) -> None:

@@ -2,13 +2,14 @@
 
 from typing import Final
 
+import pytest
+
 from aosp_plugin.framework.dra.slices import driver_name
-from tests.e2e.cluster import dra, outside, phones, plugin
+from tests.e2e.cluster import dra, outside, phones, plugin, watching
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.dra import Undisturbed
-from tests.e2e.cluster.scenes import PHONES, RUNNING, kill_plugin, restart_plugin, without
-from tests.e2e.cluster.watching import SliceHistory
-from tests.e2e.kubelet.waiting import PATIENCE, holds, until
+from tests.e2e.cluster.scenes import PHONES, RUNNING, events, kill_plugin, restart_plugin, without
+from tests.e2e.common.waiting import PATIENCE, holds, until
 
 HANDSET: Final = "aosp.io/handset"
 """The other name of the resource."""
@@ -17,11 +18,11 @@ HANDSET: Final = "aosp.io/handset"
 def test_driver_killed(cluster: Cluster, pods: Undisturbed) -> None:
     """The driver is killed: pods with claims run on, the slices stay, one socket is left, and new pods run."""
     names = dra.sockets(cluster.machine)
-    with SliceHistory(cluster, cluster.machine) as history:
-        kill_plugin(cluster, cluster.machine)
-        phones.run(cluster, dra.pod("after"))
-        phones.remove(cluster, "Pod", "after")
-    assert not history.events, f"{history}"
+    history = watching.of_slices(cluster, cluster.machine)
+    kill_plugin(cluster, cluster.machine)
+    phones.run(cluster, dra.pod("after"))
+    phones.remove(cluster, "Pod", "after")
+    assert not history.events()
     after = dra.sockets(cluster.machine)
     assert len(after) == len(names), f"sockets: {after}, before: {names}"
     assert not {*after} & {*names}, f"a socket has the old name: {after}"
@@ -33,7 +34,7 @@ def test_rolling_update(cluster: Cluster, pods: Undisturbed) -> None:
     """A rolling update: a pod that is created when the rollout is complete runs without a failed Prepare."""
     restart_plugin(cluster)
     (pod,) = phones.run(cluster, dra.pod("updated"))
-    errors = dra.prepare_errors(cluster, pod)
+    errors = [text for reason, text in events(cluster, pod) if reason == "FailedPrepareDynamicResources"]
     assert not errors, errors
     phones.remove(cluster, "Pod", "updated")
     pods.check()
@@ -56,7 +57,7 @@ def test_unhealthy(cluster: Cluster, pods: Undisturbed) -> None:
         holds(lambda: len(phones.running(cluster, "web")) == RUNNING - 1, "the replacement waits", seconds=5)
         assert dra.untainted(cluster, machine) == {*dra.devices(cluster, machine)} - {phone}
     dra.wait_published(cluster, machine, PHONES)
-    phones.wait_running(cluster, "web", RUNNING)
+    phones.wait_running(cluster, "web", RUNNING, seconds=phones.RETRIED)
     phones.remove(cluster, "Deployment", "more")
     phones.remove(cluster, "Deployment", "web")
 
@@ -75,21 +76,13 @@ def test_forced(cluster: Cluster, driver: None) -> None:
     until(lambda: not dra.specs(machine), "no claim is prepared", seconds=4 * PATIENCE)
 
 
-def test_specs_lost(cluster: Cluster, pods: Undisturbed) -> None:
-    """The driver's CDI specs are lost: they are written again, and a container that restarts has its devices."""
-    cluster.machine.run("sh", "-ec", f"rm /var/run/cdi/{dra.DRIVER}-claim_*")
-    pods.check()
-    phones.restart_container(cluster, min(pods.owners))
-    assert dra.owners(cluster, phones.running(cluster, "web")) == pods.owners
-    pods.end()
+@pytest.mark.parametrize("lost", [f"/var/run/cdi/{dra.DRIVER}-claim_*", "-r /var/run/cdi"], ids=["files", "directory"])
+def test_specs_lost(cluster: Cluster, pods: Undisturbed, lost: str) -> None:
+    """The driver's CDI specs are lost: they are written again, and a container that restarts has its devices.
 
-
-def test_cdi_directory_removed(cluster: Cluster, pods: Undisturbed) -> None:
-    """/var/run/cdi is removed: the plugin starts anew, writes the specs again, and a container has its devices.
-
-    The plugin's container has the removed directory as a mount, which no runtime reads.
+    Or their directory, for which the plugin starts anew: its container has the removed one, which no runtime reads.
     """
-    cluster.machine.run("rm", "-r", "/var/run/cdi")
+    cluster.machine.run("sh", "-ec", f"rm {lost}")
     until(lambda: all(dra.prepared(cluster.machine, claim) for claim in pods.claims), "the specs", seconds=2 * PATIENCE)
     pods.check()
     phones.restart_container(cluster, min(pods.owners))

@@ -14,8 +14,8 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import SIZE
 from tests.e2e.cluster.scenes import PHONES
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.deploy.parts import CHART
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 LABEL: Final = "aosp.io/binder"
 RELEASE: Final = "phones-dra"
@@ -89,7 +89,7 @@ def test_under_running_pods(cluster: Cluster, both_apis: None) -> None:
     assert not dra.untainted(cluster, machine) & taken
     dra.create(cluster, dra.template(dra.TEMPLATE, dra.request()))
     phones.create(cluster, dra.deployment("new", PHONES, **here))
-    phones.wait_running(cluster, "new", PHONES - 2)
+    phones.wait_running(cluster, "new", PHONES - 2, seconds=phones.RETRIED)
     assert not outside.conflicts(machine), outside.conflicts(machine)
     phones.remove(cluster, "Deployment", APP)
     phones.wait_running(cluster, "new", PHONES, seconds=4 * PATIENCE)

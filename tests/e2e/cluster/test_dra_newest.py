@@ -5,7 +5,7 @@ import pytest
 from tests.e2e.cluster import dra, phones, test_dra, test_dra_claims, test_dra_failures
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.scenes import without
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.common.waiting import until
 
 pytestmark = pytest.mark.usefixtures("upgraded")
 

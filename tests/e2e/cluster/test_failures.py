@@ -10,13 +10,14 @@ import pytest
 
 from tests.e2e.cluster import faults, invariants, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.fault_world import DEPLOYMENT, STATEFUL_SET, World
+from tests.e2e.cluster.faults import DEPLOYMENT, STATEFUL_SET, World
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "_removed")
 
 _TOGETHER: Final = (
     *(faults.control_plane_is_killed, faults.kubelet_is_killed, faults.plugin_is_killed, faults.devices_vanish),
 )
+_AFTER_REBOOT: Final = 1.5 * invariants.SETTLE
 _EFFECT: Final = 1.0
 """Seconds from the end of the faults to the first check: some have an effect only then."""
 
@@ -38,12 +39,13 @@ def test_other_phones_run_on(
     cluster: Cluster, happening: Sequence[Callable[[World], AbstractContextManager[None]]]
 ) -> None:
     world = World(cluster)
+    seconds = _AFTER_REBOOT if faults.machine_reboots in happening else invariants.SETTLE
     with world.compared():
         before = world.phones()
         with contextlib.ExitStack() as lasting:
             for fault in happening:
                 lasting.enter_context(fault(world))
         time.sleep(_EFFECT)
-        invariants.settle(cluster, tend=world.tend)
+        invariants.settle(cluster, seconds=seconds, tend=world.tend)
         problems = world.problems(before)
     assert not problems, "; ".join(problems)

@@ -9,7 +9,7 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, prepare, undisturbed
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.common.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("three_nodes")
 

@@ -7,8 +7,8 @@ import yaml
 
 from tests.e2e.cluster import documented, leftovers, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.parts import CHART
-from tests.e2e.kubelet.waiting import until
 
 pytestmark = pytest.mark.core
 

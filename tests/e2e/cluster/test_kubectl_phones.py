@@ -13,9 +13,9 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, prepare, without
-from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.common.waiting import PATIENCE, until
+from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kubelet.pods import PREFIX
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 READER: Final = "reader"
 _PROGRAM: Final = f"""\

@@ -11,8 +11,8 @@ import yaml
 from tests.e2e.cluster import documented, leftovers, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.test_install import PHONES, rolled_out
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.deploy.parts import DEPLOY
-from tests.e2e.kubelet.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.core
 

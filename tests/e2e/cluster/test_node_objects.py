@@ -7,8 +7,8 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.scenes import PHONES, without
+from tests.e2e.common.waiting import holds, until
 from tests.e2e.kubelet.pods import PREFIX
-from tests.e2e.kubelet.waiting import holds, until
 
 KEY: Final = "aosp.io/starting"
 OTHER: Final = "example.com/maintenance"

@@ -7,7 +7,7 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.phones import owners
 from tests.e2e.cluster.plugin import SIZE
 from tests.e2e.cluster.scenes import INSUFFICIENT, LABEL, PHONES, prepare, undisturbed, waiting, web
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.common.waiting import until
 
 pytestmark = pytest.mark.core
 

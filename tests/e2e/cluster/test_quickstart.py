@@ -21,10 +21,12 @@ from hack.release import source
 from hack.release.chart import pack
 from tests.e2e.cluster import binder, documented, leftovers
 from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.documented import Command, commands
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.cluster.machine import Machine
-from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
+from tests.e2e.common.images import BUSYBOX
+from tests.e2e.deploy.parts import PROJECT
+from tests.e2e.kubelet.parts import PLUGIN_IMAGE
 
 PAGE: Final = "docs/quickstart.md"
 FILES: Final = "1. The files"
@@ -52,32 +54,6 @@ _PHONE_IMAGE: Final = "docker.io/library/busybox:1.37.0-musl"
 _LABEL: Final = "aosp.io/binder"
 
 
-class Command(NamedTuple):
-    """A command of the page."""
-
-    section: str
-    """The heading above it."""
-    line: str
-    """The command as it is written, without the comment."""
-    output: str = ""
-    """What it prints, among other things."""
-
-
-def _commands() -> list[Command]:
-    """Return the commands of the page, each of which is a line of an indented block."""
-    found = []
-    section = ""
-    text = re.sub(r"\\\n +", "", documented.page(PAGE))
-    text = re.sub(r"(?ms)^```.*?^```$", "", text)
-    for line in text.splitlines():
-        if heading := re.fullmatch(r"#+ (.+)", line):
-            section = heading[1]
-        elif line.startswith("    "):
-            command, _, output = re.sub(r"\s+#\s+", "\0", line.strip(), count=1).partition("\0")
-            found.append(Command(section, command, output))
-    return found
-
-
 class Reader(NamedTuple):
     """A person who follows the page, with the files of a release, and with the programs that it expects on a host."""
 
@@ -87,7 +63,7 @@ class Reader(NamedTuple):
 
     def follow(self, machine: Machine, section: str) -> None:
         """Run the commands of a section."""
-        for command in _commands():
+        for command in commands(PAGE):
             if command.section == section and not command.line.startswith(TAINT):
                 self.run(machine, command)
 
@@ -132,7 +108,7 @@ def page_node(cluster: Cluster, reader: Reader, binder_parts: None) -> Iterator[
 
 def test_complete() -> None:
     """Each command of the page is in a section that these tests run, or that needs k3s, minikube or a registry."""
-    assert {command.section for command in _commands()} == {*SECTIONS, *NOT_RUN}
+    assert {command.section for command in commands(PAGE)} == {*SECTIONS, *NOT_RUN}
 
 
 def test_files(cluster: Cluster, reader: Reader) -> None:

@@ -21,11 +21,10 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.scenes import containers
 from tests.e2e.cluster.systemd_guest import SystemdGuest
+from tests.e2e.common.processes import EnteredDaemon
 from tests.e2e.common.report import say
-from tests.e2e.deploy.parts import PHONES, SYSTEMD, UNIT
-from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.processes import EnteredDaemon
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.common.waiting import until
+from tests.e2e.deploy.parts import PHONES, PROJECT, SYSTEMD, UNIT
 
 _MANY: Final = 120
 _LATER: Final = "later"

@@ -4,12 +4,12 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.cluster import documented, phones, plugin
+from tests.e2e.cluster import documented, phones, plugin, watching
+from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, RUNNING, free_phone, restart_plugin, undisturbed
-from tests.e2e.cluster.watching import NodeHistory
-from tests.e2e.common.report import say
-from tests.e2e.kubelet.waiting import holds
+from tests.e2e.common.waiting import holds
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("two_phones")]
 
@@ -22,15 +22,17 @@ def _update(cluster: Cluster) -> None:
     machine = cluster.machine
     pods = phones.wait_running(cluster, "web", RUNNING)
     old = plugin.pod_on(cluster, machine)["metadata"]["uid"]
-    with undisturbed(cluster, pods), NodeHistory(cluster, machine) as history:
+    history = watching.History(cluster, f"{CORE}/nodes", f"metadata.name={machine.name}")
+    with undisturbed(cluster, pods):
         restart_plugin(cluster)
         assert plugin.pod_on(cluster, machine)["metadata"]["uid"] != old, "the plugin's pod is the old one"
         # The kubelet reports every 10 s: the report after the last change is the last one that can show it.
         holds(lambda: len(phones.running(cluster, "web")) == RUNNING, "the phones run on", seconds=REPORT + 2)
         plugin.wait_allocatable(cluster, machine, PHONES)
-        say(f"# the Node object: {history}")
     # A report of the kubelet may meet the milliseconds in which it has no plugin: the new one registers again.
-    assert {capacity for capacity, _ in history.amounts} == {PHONES}, f"{history}"
+    nodes = (history.first[0], *(node for _, node in history.events()))
+    capacities = {node["status"]["capacity"].get(PHONE) for node in nodes}
+    assert capacities == {str(PHONES)}, capacities
     free_phone(cluster)
 
 

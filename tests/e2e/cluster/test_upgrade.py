@@ -11,8 +11,8 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, RUNNING, containers, free_phone, undisturbed
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 
 pytestmark = pytest.mark.usefixtures("two_phones")
 
@@ -38,15 +38,11 @@ def test_control_plane(cluster: Cluster, newest: Path) -> None:
 
 
 def test_kubelet(cluster: Cluster, newest: Path) -> None:
-    """The kubelet is upgraded to the newest version: phones keep containers and devices, the plugin registers again."""
+    """The kubelet is upgraded to the newest version, and back: phones keep containers and devices."""
     for machine in cluster.machines:
         _replace_kubelet(cluster, machine, newest)
-
-
-def test_kubelet_back(cluster: Cluster, newest: Path) -> None:
-    """The kubelet is replaced by the version before the upgrade: phones keep containers and devices."""
-    _replace_kubelet(cluster, cluster.machine, cluster.parts.kubernetes)
-    _replace_kubelet(cluster, cluster.machine, newest)
+    for programs in (cluster.parts.kubernetes, newest):
+        _replace_kubelet(cluster, cluster.machine, programs)
 
 
 def _replace_kubelet(cluster: Cluster, machine: Machine, programs: Path) -> None:

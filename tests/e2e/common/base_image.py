@@ -3,14 +3,10 @@
 ``python -m tests.e2e.common.base_image`` prints its name, for ``make image BASE=NAME``.
 """
 
-from __future__ import annotations
-
-import hashlib
 from pathlib import Path
 from typing import Final
 
-from hack.files import compact_json, tar
-from tests.e2e.common import packages, suites
+from tests.e2e.common import images, packages, suites
 from tests.e2e.common.cache import cached, key
 from tests.e2e.common.report import say
 
@@ -30,16 +26,8 @@ def _build(directory: Path) -> None:
     sources = [f"deb {suites.OPTIONS} {archive} main" for archive in suites.archives(_SUITE)]
     options = ("--quiet", "--variant=apt", f"--include={','.join(_PACKAGES)}")
     packages.command("mmdebstrap", *options, _SUITE, str(root), *sources, seconds=1800)
-    layer = root.read_bytes()
+    images.write(directory / "base.tar", root.read_bytes())
     root.unlink()
-    layers = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
-    architecture = packages.command("dpkg", "--print-architecture").strip()
-    files = {
-        "config.json": compact_json({"architecture": architecture, "os": "linux", "rootfs": layers}),
-        "layer.tar": layer,
-        "manifest.json": compact_json([{"Config": "config.json", "RepoTags": [], "Layers": ["layer.tar"]}]),
-    }
-    (directory / "base.tar").write_bytes(tar(files, 0))
 
 
 if __name__ == "__main__":

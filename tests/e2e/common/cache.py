@@ -1,18 +1,13 @@
 """A cache outside the checkout for parts that are slow to build. A part's name contains a digest of its sources."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 
 def root() -> Path:

@@ -1,7 +1,5 @@
 """The command that creates, lists and deletes binder devices on a test host."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Final

@@ -5,47 +5,38 @@ compile once. Without DWARF and inlining the compiler needs a quarter less time;
 with the compiler's defaults.
 """
 
-from __future__ import annotations
-
-import os
+import re
 import shutil
-import subprocess
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.common import cache
-from tests.e2e.common.packages import MissingError
+from tests.e2e.common.packages import MissingError, command
 from tests.e2e.common.report import say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _ENVIRONMENT: Final = {"GOFLAGS": "-mod=mod -buildvcs=false", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
 _COMPILER: Final = "-gcflags=all=-dwarf=false -l"
-_TRIES: Final = 2
-"""Go gives up a download that fails once. A second try continues: what is downloaded and compiled stays."""
 
 
 def go(*arguments: str, cwd: Path, seconds: float = 3600, cgo: bool = False) -> str:
     """Run the go command and return its output. Raises MissingError without Go, AssertionError if it fails."""
     if not shutil.which("go"):
         raise MissingError("requires Go 1.24 or newer")
-    messages = ""
-    for _ in range(_TRIES):
-        result = subprocess.run(
-            ("go", *arguments),
-            cwd=cwd,
-            env=os.environ | _ENVIRONMENT | ({"CGO_ENABLED": "1"} if cgo else {}),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-        if result.returncode == 0:
-            return result.stdout
-        messages = f"exit code {result.returncode}: {(result.stderr or result.stdout).strip()[-2000:]}"
-    raise AssertionError(f"go {' '.join(arguments[:2])}: {messages}")
+    variables = _ENVIRONMENT | ({"CGO_ENABLED": "1"} if cgo else {})
+    words = ("env", *(f"{name}={value}" for name, value in variables.items()), "go", *arguments)
+    try:
+        return command(*words, directory=cwd, seconds=seconds, error=AssertionError)
+    except AssertionError:  # Go gives up a download that fails once; what is downloaded and compiled stays
+        return command(*words, directory=cwd, seconds=seconds, error=AssertionError)
+
+
+def pinned(module: Path, path: str) -> str:
+    """Return the version of a module that the go.mod of another one requires."""
+    found = re.search(rf"{re.escape(path)} (v\S+)", (module / "go.mod").read_text())
+    assert found is not None, f"go.mod does not name {path}"
+    return found[1]
 
 
 def kubernetes_version(version: str) -> str:

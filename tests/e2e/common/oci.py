@@ -5,19 +5,15 @@ Pure functions; ``read_file`` reads the host's files. They follow containerd's `
 unprivileged container, by default without a seccomp filter and an AppArmor profile.
 """
 
-from __future__ import annotations
-
 import os
 import stat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from kubelet_standin import ContainerAllocation, DeviceSpec, Mount
 
-    from kubelet_standin import ContainerAllocation, DeviceSpec, Mount
-
-    ReadFile = Callable[[str], "File"]
-    Spec = dict[str, Any]
+ReadFile = Callable[[str], "File"]
+Spec = dict[str, Any]
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -3,22 +3,18 @@
 ``python -m tests.e2e.common.packages NAME...`` installs these packages, or says how.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import time
 import unittest
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.common import cache
 from tests.e2e.common.report import say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _LISTS: Final = Path("/var/lib/apt/lists")
 _FRESH: Final = 3600.0
@@ -62,19 +58,30 @@ def command(
     *words: str,
     seconds: float = 300,
     directory: Path | None = None,
+    text: str | None = None,
     check: bool = True,
     error: type[Exception] = MissingError,
 ) -> str:
-    """Run a command and return its output. Raises ``error`` with the end of the command's messages."""
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    """Run a command with ``text`` as its input, and return its output.
+
+    Raises ``error`` with the end of the command's messages.
+    """
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
         result = subprocess.run(
-            words, cwd=directory, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+            words,
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            input=text,
+            timeout=seconds,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as failure:
         raise error(f"{words[0]}: {failure}") from failure
     if check and result.returncode:
-        messages = " ".join((result.stderr or result.stdout).split())[-500:]
+        messages = " ".join((result.stderr or result.stdout).split())[-2000:]
         raise error(f"{' '.join(words[:3])} … ended with {result.returncode}: {messages}")
     return result.stdout
 

@@ -4,17 +4,12 @@ The packages are unpacked, not installed, so that none of their scripts runs. Of
 tree has awk alone.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.common import suites
 from tests.e2e.common.packages import BrokenError, command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.common.suites import Suite
+from tests.e2e.common.suites import Suite
 
 _BASE: Final = (
     *("base-files", "bash", "coreutils", "dash", "diffutils", "findutils", "grep", "gzip", "mawk", "sed", "tar"),

@@ -16,8 +16,8 @@ FAILURES: Final = (AssertionError, OSError, subprocess.SubprocessError)
 """What commands raise."""
 _OPTIONS: Final = (
     *("-p", "no:randomly", "-p", "no:cacheprovider", "-v", "--timeout=3600"),
-    # A warning does not end a long run. TLS connections of aiohttp are closed later than its session.
-    *("-W", "default", "-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestAssertRewriteWarning"),
+    # TLS connections of aiohttp are closed later than its session.
+    *("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestAssertRewriteWarning"),
     "-raP",  # with what tests that have passed say, such as versions and times
 )
 
@@ -55,7 +55,7 @@ def select(*arguments: str) -> list[pytest.Item]:
     """Return the tests that arguments of pytest select. Ends the program with pytest's messages if they are wrong."""
     plugin = _Plugin()
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        code = pytest.main([*arguments, *_OPTIONS, "--collect-only"], plugins=[plugin])
+        code = pytest.main([*_OPTIONS, *arguments, "--collect-only"], plugins=[plugin])
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
         sys.stdout.write(output.getvalue())
         sys.exit(code)
@@ -66,7 +66,7 @@ def select(*arguments: str) -> list[pytest.Item]:
 
 def run(given: Given, *arguments: str) -> int:
     """Run tests, whose fixtures find ``given`` in the stash, and return pytest's exit code."""
-    return int(pytest.main([*arguments, *_OPTIONS], plugins=[_Plugin(given)]))
+    return int(pytest.main([*_OPTIONS, *arguments], plugins=[_Plugin(given)]))
 
 
 def require(config: pytest.Config, target: str) -> None:

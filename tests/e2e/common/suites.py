@@ -4,18 +4,14 @@ A suite has a configuration of apt's own: its lists, its cache and an empty list
 part that is made of their packages records the versions that it got.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
 
 from tests.e2e.common import packages
 from tests.e2e.common.packages import MissingError, command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 OPTIONS: Final = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
 """Of a line in apt's list of sources."""

@@ -1,9 +1,8 @@
 """The tools that read deploy/: without one, its tests are skipped. A build that fails is an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -17,9 +16,22 @@ Tool = Callable[..., str]
 """Runs a program with these arguments, and returns its output. Raises AssertionError with its messages if it fails."""
 
 
-@pytest.fixture(scope="session")
-def helm() -> Tool:
-    return partial(parts.run, parts.helm())
+def _tool(find: Callable[[], str]) -> Any:
+    """Return a fixture that finds a program and runs it."""
+
+    @pytest.fixture(scope="session")
+    def tool() -> Tool:
+        return partial(parts.run, find())
+
+    return tool
+
+
+helm = _tool(parts.helm)
+promtool = _tool(partial(parts.of_prometheus, "promtool"))
+dashboard_checker = _tool(partial(parts.checker, "dashboard"))
+"""Reads a dashboard with Grafana's types."""
+cdi_reader = _tool(partial(parts.checker, "cdi"))
+"""Reads CDI specs with the library of container runtimes."""
 
 
 @pytest.fixture(scope="session")
@@ -38,23 +50,6 @@ def kustomized() -> Render:
 def accepted() -> Accept:
     """Return ``manifests.accepted``, which validates manifests as the API server does."""
     return partial(manifests.accepted, parts.validator())
-
-
-@pytest.fixture(scope="session")
-def promtool() -> Tool:
-    return partial(parts.run, parts.of_prometheus("promtool"))
-
-
-@pytest.fixture(scope="session")
-def dashboard_checker() -> Tool:
-    """Return the program that reads a dashboard with Grafana's types."""
-    return partial(parts.run, parts.checker("dashboard"))
-
-
-@pytest.fixture(scope="session")
-def cdi_reader() -> Tool:
-    """Return the program that reads CDI specs with the library of container runtimes."""
-    return partial(parts.run, parts.checker("cdi"))
 
 
 @pytest.fixture(scope="session")

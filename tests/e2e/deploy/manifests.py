@@ -1,16 +1,12 @@
 """Manifests as data: rendered by kustomize and Helm, validated by the API server's code, and compared."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import yaml
 
 from tests.e2e.deploy.parts import CHART, DEPLOY, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 Manifest = dict[str, Any]
 

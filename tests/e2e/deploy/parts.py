@@ -4,17 +4,14 @@ Each function returns the path of its tool. It raises MissingError if this machi
 AssertionError if the build fails.
 """
 
-from __future__ import annotations
-
 import json
-import os
-import re
-import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tests.e2e.common import golang
+from tests.e2e.common.packages import command
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
@@ -35,33 +32,13 @@ OPERATOR: Final = "v0.85.0"
 """The Prometheus operator, whose CRDs are used."""
 
 
-def run(*command: str, text: str | None = None, seconds: float = 120, cwd: Path | None = None) -> str:
-    """Run a command and return its output. Raises AssertionError with the command's messages if it fails."""
-    result = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        input=text,
-        timeout=seconds,
-        check=False,
-        cwd=cwd,
-        env=os.environ | {"LC_ALL": "C.UTF-8"},
-    )
-    messages = (result.stderr or result.stdout).strip()[-2000:]
-    assert result.returncode == 0, f"{Path(command[0]).name} {' '.join(command[1:3])}: {result.returncode}: {messages}"
-    return result.stdout
-
-
-def kubernetes() -> str:
-    """Return the version of Kubernetes that the manifests are checked against."""
-    found = re.search(r"k8s\.io/kubernetes (v\S+)", (KUBERNETES / "go.mod").read_text())
-    assert found is not None, "go.mod does not name k8s.io/kubernetes"
-    return found[1]
+run: Final = partial(command, error=AssertionError)
+"""Runs a command and returns its output. Raises AssertionError with the command's messages if it fails."""
 
 
 def helm() -> str:
     """Return Helm, which assumes a cluster of that version of Kubernetes."""
-    _, minor, _ = kubernetes().split(".")
+    _, minor, _ = golang.pinned(KUBERNETES, "k8s.io/kubernetes").split(".")
     packages = ("pkg/chartutil", "pkg/lint/rules")
     link = " ".join(
         f"-X helm.sh/helm/v3/{package}.k8sVersion{part}"

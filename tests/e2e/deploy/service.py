@@ -5,26 +5,24 @@ systemd. The unit runs the single file that ``make release`` builds, with this P
 and /tmp, and shortens the watchdog.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hack.release import single_file, source
 from tests.e2e.common.packages import MissingError
+from tests.e2e.common.processes import children
 from tests.e2e.common.report import say
+from tests.e2e.common.sandbox import UNSHARE, mount_memory, remove_directories
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.parts import DEPLOY, PROGRAM, PROJECT, SYSTEMD, UNIT, run
-from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEVICES: Final = Path("/run/nodes")
 """The directory of the stand-ins; /dev is the machine's."""
@@ -38,7 +36,8 @@ _MANAGER: Final = "/lib/systemd/systemd"
 _CONFIG: Final = Path("/run/config.yaml")
 _UNITS: Final = Path("/run/units")
 _TARGETS: Final = ("sysinit", "basic", "shutdown", "network", "local-fs", "multi-user")
-_UNSHARE: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup", "--mount-proc")
+_MORE: Final = ("--uts", "--ipc", "--cgroup", "--mount-proc")
+"""Further namespaces."""
 
 
 class Sandbox:
@@ -115,13 +114,12 @@ def sandbox(directory: Path) -> Iterator[Sandbox]:
     if os.geteuid() != 0 or not os.path.exists(_MANAGER) or not shutil.which("unshare"):
         raise MissingError("a systemd in a sandbox requires root, systemd and unshare")
     log = directory / "log"
-    command = ("unshare", *_UNSHARE, "--propagation", "private", sys.executable, "-m", __name__, _program(directory))
+    command = (*UNSHARE, *_MORE, sys.executable, "-m", __name__, _program(directory))
     with _clean_up(), log.open("wb") as out:
         process = subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         try:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
             try:
-                found = Sandbox(int(until(children.read_text, "a process in the sandbox").split()[0]))
+                found = Sandbox(until(lambda: children(process.pid), "a process in the sandbox")[0])
                 until(lambda: UNIT in found.run("systemctl", "list-units", "--all", UNIT), "systemd answers")
             except AssertionError as error:
                 messages = log.read_text(errors="replace")[-300:]
@@ -141,14 +139,13 @@ def _program(directory: Path) -> str:
 
 @contextlib.contextmanager
 def _clean_up() -> Iterator[None]:
-    """Remove the new cgroups and the kubelet's directory afterwards."""
+    """Remove the new cgroups afterwards."""
     cgroup = re.search(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
     mounted = re.search(r"^\S+ (\S+) cgroup2 ", Path("/proc/mounts").read_text(), re.MULTILINE)
     if cgroup is None or mounted is None:
         raise MissingError("no cgroups of version 2 are mounted")
     groups = [Path(f"{mounted[1]}{cgroup[1]}", name) for name in ("init.scope", "system.slice")]
-    missing = [path for path in (*groups, KUBELET) if not path.exists()]
-    KUBELET.mkdir(parents=True, exist_ok=True)
+    missing = [path for path in groups if not path.exists()]
     try:
         yield
     finally:
@@ -160,17 +157,14 @@ def _clean_up() -> Iterator[None]:
 
 
 def _removed(path: Path) -> bool:
-    """Remove empty directories, and return whether all are gone; a cgroup is busy until its last process is reaped."""
-    for directory, _, _ in os.walk(path, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(directory)
+    """Remove a cgroup, and return whether it is gone."""
+    remove_directories(path)
     return not path.exists()
 
 
 def main() -> None:
     """Set up the sandbox, and become systemd."""
-    for path in ("/run", "/var/cache", str(KUBELET)):
-        run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", path)
+    mount_memory("/run", "/var/cache", "/var/lib")
     subprocess.run(("umount", "--recursive", "/sys/fs/cgroup"), check=False, capture_output=True)
     run("mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
     # As on a host, later mounts appear in the service's mount namespace.
@@ -183,7 +177,7 @@ def main() -> None:
 
 def _set_up(program: str) -> None:
     """Create stand-ins, configuration, units with this program, and the kubelet's directory."""
-    PLUGINS.mkdir(mode=0o750)
+    PLUGINS.mkdir(mode=0o750, parents=True)
     for path in (DEVICES, _UNITS / f"{UNIT}.d"):
         path.mkdir(parents=True)
     for number in range(3):

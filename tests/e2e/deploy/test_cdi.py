@@ -1,7 +1,5 @@
 """The CDI spec that container runtimes take, according to the library with which they read specs."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -13,9 +11,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tests.e2e.common.processes import Daemon
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.conftest import Tool
-from tests.e2e.kubelet.processes import Daemon
-from tests.e2e.kubelet.waiting import until
 
 pytestmark = pytest.mark.core
 

@@ -1,7 +1,5 @@
 """The Helm chart renders its values, and refuses wrong ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The chart with the values that Kubernetes distributions require, rendered and validated."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Final, NamedTuple

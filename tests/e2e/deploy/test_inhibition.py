@@ -1,7 +1,5 @@
 """The alerts of running plugins in Prometheus and Alertmanager."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys
@@ -13,11 +11,11 @@ from typing import Any, Final
 
 import yaml
 
+from tests.e2e.common.processes import Daemon
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.conftest import Render
 from tests.e2e.deploy.manifests import the
 from tests.e2e.deploy.parts import PROJECT, of_prometheus
-from tests.e2e.kubelet.processes import Daemon
-from tests.e2e.kubelet.waiting import until
 from tests.support import free_port
 
 NODES: Final = ("n1", "n2", "n3")

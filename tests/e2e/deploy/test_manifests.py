@@ -1,7 +1,5 @@
 """The API server and the operator accept what Helm and kustomize render, and the latter is rendered from the chart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Alert rules, metrics and dashboard, checked with promtool."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `api: dra`, Events on the Node and the startup taint add to the Helm chart: tokens, rights and policies."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import pytest

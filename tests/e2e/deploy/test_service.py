@@ -1,7 +1,5 @@
 """The unit under a real systemd in a sandbox, with a stand-in kubelet."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat
@@ -12,10 +10,9 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.common import cache
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.parts import SYSTEMD, UNIT
 from tests.e2e.deploy.service import DEVICES, KUBELET, PLUGINS, Sandbox, sandbox
-from tests.e2e.kubelet.waiting import until
 
 pytestmark = pytest.mark.core
 
@@ -24,8 +21,8 @@ AOSP_PLUGIN: Final = (sys.executable, "-m", "aosp_plugin")
 
 @pytest.fixture(scope="module")
 def node(systemd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Return the sandbox, not at the same time as tests/e2e/kubelet, which mounts file systems at the same paths."""
-    with cache.exclusive("sandbox"), sandbox(tmp_path_factory.mktemp("sandbox")) as found:
+    """Return the sandbox."""
+    with sandbox(tmp_path_factory.mktemp("sandbox")) as found:
         yield found
 
 

@@ -1,7 +1,5 @@
 """The systemd units and the drop-in, checked with systemd-analyze."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

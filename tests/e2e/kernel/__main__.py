@@ -73,11 +73,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.e2e.kernel", allow_abbrev=False, usage="%(prog)s [options] [BOOT...] [PYTEST ARGUMENTS]"
     )
-    parser.add_argument("--items", choices=("all", "core"), default="all", help="all boots, or the core set's")
     parser.add_argument("--kernel", choices=kernels.NAMES, default=kernels.DEFAULT, help="the suite of Debian's kernel")
     parser.add_argument("--arch", choices=architectures.ALL, default="amd64", help="arm64 is emulated")
     parser.add_argument("--cgroup", choices=("v1", "v2"), default="v2")
     parser.add_argument("--confined", action="store_true", help="containers with seccomp filter and AppArmor profile")
+    parser.add_argument("-m", dest="marker", default="", help="the marker of pytest: `core` for the core set, one boot")
     parser.epilog = f"boots: {', '.join(BOOTS)}"
     options, rest = parser.parse_known_args()
     names = list(itertools.takewhile(BOOTS.__contains__, rest))
@@ -85,7 +85,7 @@ def main() -> int:
         parser.error("--confined requires a program that is built for x86-64 alone")
     # As after Ctrl-C, the guest ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    selected = [name for name in BOOTS if (name == "core") == (options.items == "core")]
+    selected = [name for name in BOOTS if (name == "core") == (options.marker == "core")]
     codes = {_run(name, options, rest[len(names) :]) for name in names or selected}
     # A boot without a selected test has passed, if another one has such a test.
     return max(codes - {pytest.ExitCode.NO_TESTS_COLLECTED}, default=pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -96,8 +96,8 @@ def _run(name: str, options: argparse.Namespace, arguments: Sequence[str]) -> in
     started = time.monotonic()
     boot = BOOTS[name]
     modules = (test if "::" in test else f"{test}.py" for test in boot.tests)
-    selected = ("-m", "core") if boot.core else ()
-    words = [*_PYTEST, *selected, *(f"{_DIRECTORY}/test_{module}" for module in modules), *arguments]
+    marker = "core" if boot.core else options.marker
+    words = [*_PYTEST, "-m", marker, *(f"{_DIRECTORY}/test_{module}" for module in modules), *arguments]
     if arguments:
         # A guest takes minutes; this shows what is wrong with the arguments, or that they select none of its tests.
         command = [sys.executable, *words, "--collect-only", "--quiet", "--quiet"]

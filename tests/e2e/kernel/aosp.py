@@ -4,23 +4,26 @@ The first process of the phone's container is ``android.sh``. Tools and tests ru
 another user. Without a device Android's tools exit with 0, and its tests are skipped: so lines and counts are compared.
 """
 
+import difflib
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from aosp_plugin.binder.driver.host import has_selinux
 from tests.e2e.common.report import say
-from tests.e2e.kernel import tenants
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kernel.aosp_parts import VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
-from tests.e2e.kernel.tenants import CLIENT, Phone
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.kernel.parts import HERE
 
 SYSTEM, SHELL, APP = 1000, 2000, 10000
 """Users of Android, none of them root."""
+CLIENT: Final = 4242
+"""The user of the clients."""
 COMMAND: Final = "/bin/android.sh"
 _PATH: Final = "/bin:/system/bin:/vendor/bin"
 _SECURITY: Final = Path("/sys/kernel/security")
@@ -33,6 +36,18 @@ _CALLS: Final = 40_000
 _REFUSALS: Final = ("failed to get security context", "Failed to get security ctx", "transaction failed 29201/")
 """What the kernel's log has: of the C driver, of the one in Rust, and of Linux 5.10, which has no reason."""
 _DEBUGGABLE: Final = "requires a debuggable build of Android"
+
+
+class Phone(Protocol):
+    """A phone's container."""
+
+    name: str
+
+    def execute(self, user: int, *words: str) -> str:
+        """Run a program in the container as a user, and return its output."""
+
+    def log(self) -> list[str]:
+        """Return the lines that the container's processes have printed since its last start."""
 
 
 class Outcome(NamedTuple):
@@ -74,7 +89,7 @@ def works(phone: Phone, other: str, *, seconds: float = PATIENCE) -> None:
     registered(phone, seconds=seconds)
     assert _sees_selinux(phone)
     own = f"{_SERVICE}{phone.name}"
-    tenants.talk(
+    _talk(
         phone,
         {
             "timeout 60 service list": _services(phone),
@@ -84,10 +99,17 @@ def works(phone: Phone, other: str, *, seconds: float = PATIENCE) -> None:
             f"timeout 60 service check {_SERVICE}{other}": [f"Service {_SERVICE}{other}: not found"],
             "timeout 60 dumpsys -l": ["Currently running services:", "  manager", f"  {own}"],
         },
-        path=_PATH,
     )
     ended = [line for line in phone.log() if _ENDED.match(line)]
     assert not ended, f"{phone.name}: {'; '.join(ended)}"
+
+
+def _talk(phone: Phone, conversation: dict[str, list[str]]) -> None:
+    """Run commands in the phone as the clients' user, and check what they print."""
+    script = f"export PATH={_PATH}; " + "".join(f"echo '$ {words}'; {words} 2>&1; " for words in conversation) + "true"
+    printed = phone.execute(CLIENT, "/bin/busybox", "sh", "-c", script).splitlines()
+    expected = [line for words, lines in conversation.items() for line in (f"$ {words}", *lines)]
+    assert printed == expected, f"{phone.name}: " + "; ".join(difflib.unified_diff(expected, printed, n=0, lineterm=""))
 
 
 def _services(phone: Phone) -> list[str]:
@@ -96,7 +118,7 @@ def _services(phone: Phone) -> list[str]:
 
 def alone(phone: Phone) -> None:
     """Check that the phone's manager still lists the phone's service alone."""
-    tenants.talk(phone, {"timeout 60 service list": _services(phone)}, path=_PATH)
+    _talk(phone, {"timeout 60 service list": _services(phone)})
 
 
 def registered(phone: Phone, *, seconds: float = PATIENCE) -> None:
@@ -203,4 +225,15 @@ def prepare(root: Path, part: Path) -> None:
     if not _SECURITY.is_mount():
         subprocess.run(("mount", "-t", "securityfs", "securityfs", str(_SECURITY)), check=True)
     say(f"security modules: {(_SECURITY / 'lsm').read_text()}; SELinux: {has_selinux()}")
-    tenants.assemble(root, part)
+    assemble(root, part)
+
+
+def assemble(root: Path, android: Path) -> None:
+    """Copy busybox and Android's programs into the root directory of a container."""
+    for name in ("bin", "proc", "sys", "dev", "tmp"):
+        (root / name).mkdir(parents=True)
+    shutil.copytree(android, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(VERSIONS))
+    shutil.copy(BUSYBOX, root / "bin/busybox")
+    (root / "bin/sh").symlink_to("busybox")
+    shutil.copy(HERE / "android.sh", root / "bin")
+    (root / "tmp").chmod(0o1777)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kubelet_standin import Kubelet
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 from tests.e2e.kernel import boots, confinement, phones, pods, systemd
 from tests.e2e.kernel.containers import RUNTIMES
 from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import until
 
 
 def pytest_configure() -> None:

@@ -19,8 +19,6 @@ from tests.e2e.kernel.world import DIRECTORY, part, until
 RUNTIMES: Final = ("runc", "crun")
 HOST_ID: Final = 100_000
 """The user ID on the host of root in a container with a user namespace."""
-PREFIX: Final = "e2e"
-"""How the names of the scopes of containers begin."""
 
 HOLDING: Final = {"create /up": "ok", "await /go": "ok"}
 """The operations of a container that stays until :meth:`Running.end`."""
@@ -36,11 +34,6 @@ class Running:
     bundle: Path
     expected: Mapping[str, str]
     process: asyncio.subprocess.Process
-
-    @property
-    def scope(self) -> str:
-        """The unit of a container whose cgroup systemd makes."""
-        return f"{PREFIX}-{self.bundle.name}.scope"
 
     async def is_up(self) -> None:
         """Wait until the process has done the operation ``create /up``, or has ended."""
@@ -65,8 +58,6 @@ class Options(TypedDict, total=False):
     """AppArmor's."""
     filtered: bool
     """Whether the seccomp profile for phones, and their AppArmor profile, replace the runtime's."""
-    systemd: bool
-    """Whether systemd makes the cgroup of the container: a scope."""
 
 
 async def start(
@@ -77,13 +68,12 @@ async def start(
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
     shutil.copy(part("probe"), bundle / "rootfs/probe")
-    systemd = options.get("systemd", False)
     first_host_id, capabilities = options.get("first_host_id"), tuple(options.get("capabilities", oci.CAPABILITIES))
     spec = oci.spec(
         allocation,
         rootfs=str(bundle / "rootfs"),
         arguments=["/probe", *words(expected)],
-        cgroup=f"system.slice:{PREFIX}:{bundle.name}" if systemd else f"/{bundle.name}",
+        cgroup=f"/{bundle.name}",
         first_host_id=first_host_id,
         capabilities=capabilities,
         confinement=confinement.of_phone()
@@ -94,7 +84,7 @@ async def start(
         os.chown(bundle / "rootfs", first_host_id, first_host_id)
     (bundle / "config.json").write_text(json.dumps(spec))
     process = await asyncio.create_subprocess_exec(
-        *(runtime, *(["--systemd-cgroup"] if systemd else []), "run", "--bundle", str(bundle), bundle.name),
+        *(runtime, "run", "--bundle", str(bundle), bundle.name),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

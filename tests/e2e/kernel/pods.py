@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.e2e.common.images import busybox_image
+from tests.e2e.common.waiting import until
 from tests.e2e.deploy.manifests import configurations, kustomized, the
 from tests.e2e.kernel.operations import compare, words
 from tests.e2e.kernel.phones import RESOURCE
 from tests.e2e.kernel.world import part
 from tests.e2e.kubelet import sandbox
-from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.plugins import AsPod
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
-from tests.e2e.kubelet.waiting import until
 
 WORK: Final = Path("/run/e2e-pods")
 
@@ -59,7 +59,7 @@ class PodWorld:
 def start_host(*, systemd: bool) -> Host:
     """Start containerd and a kubelet, and load the images. ``systemd`` is whether systemd makes the cgroups."""
     # systemd's sockets are in /run.
-    sandbox.set_up(devices=False, own=[path for path in sandbox.OWN if not systemd or path != "/run"])
+    sandbox.set_up((*(() if systemd else ("/run",)), "/var/log", "/var/lib/kubelet", "/var/lib/cni"))
     WORK.mkdir()
     runtime = Runtime(WORK / "runtime", systemd=systemd)
     runtime.start()

@@ -20,20 +20,29 @@ from typing import Final
 
 import pytest
 
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import has_selinux
+from aosp_plugin.config.keys import Phones
 from kubelet_standin import ContainerAllocation
 from tests.e2e.common import oci
-from tests.e2e.kernel import aosp, confinement, tenants
+from tests.e2e.common.processes import run
+from tests.e2e.kernel import aosp, confinement
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.containers import HOST_ID
-from tests.e2e.kernel.world import DIRECTORY, World, part
-from tests.e2e.kubelet.processes import run
+from tests.e2e.kernel.world import DIRECTORY, World, checked_device_tool, part
+from tests.e2e.kubelet.node import device_tool
 
 RESOURCE: Final = "aosp.io/phone"
 ROOT: Final = DIRECTORY / "android"
 """The root directory of the containers."""
 
-_WITH_BINDERFS: Final = pytest.mark.parametrize("served", [tenants.BINDERFS], indirect=True, ids=["binderfs"])
+_FOUND: Final = (
+    "resource_name: aosp.io/phone\nsets: {size: 3}\ncontainer_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]\n"
+)
+"""The configuration of 4 phones: of 12 devices in a binderfs that hack/binder_devices.py mounted."""
+_BINDERFS: Final = "phones: {count: 4}\n"
+"""Likewise, with a binderfs each."""
+_WITH_BINDERFS: Final = pytest.mark.parametrize("served", [_BINDERFS], indirect=True, ids=["binderfs"])
 
 pytestmark = pytest.mark.usefixtures("served")
 _numbers = itertools.count()
@@ -92,16 +101,26 @@ def root() -> None:
     os.chown(ROOT, HOST_ID, HOST_ID)
 
 
-@pytest.fixture(scope="module", params=(tenants.FOUND, tenants.BINDERFS), ids=("found", "binderfs"))
+@pytest.fixture(scope="module", params=(_FOUND, _BINDERFS), ids=("found", "binderfs"))
 async def served(request: pytest.FixtureRequest, shared_world: World, root: None) -> AsyncIterator[None]:
     """Serve 4 phones, each with /dev/binder, /dev/hwbinder and /dev/vndbinder."""
     await shared_world.stop()
-    await asyncio.to_thread(tenants.new_devices, request.param)
-    await shared_world.serve_with(f"{request.param.configuration}recreate: on-start\n", resource=RESOURCE)
+    await asyncio.to_thread(_remove_devices)
+    if request.param == _FOUND:
+        await checked_device_tool("create", "--count", "12")
+    await shared_world.serve_with(f"{request.param}recreate: on-start\n", resource=RESOURCE)
     await shared_world.healthy(4)
     yield
     await shared_world.stop()
-    await asyncio.to_thread(tenants.remove_devices)
+    await asyncio.to_thread(_remove_devices)
+
+
+def _remove_devices() -> None:
+    """Remove the devices of both kinds. The plugin has ended."""
+    device_tool("delete")
+    for directory in Path(Phones(count=1).directory).glob("*"):
+        binderfs.unmount(str(directory))
+        directory.rmdir()
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ TENANTS: Final = 100
 SYSTEM: Final = 1000
 """The user ID of Android's servicemanager."""
 
+_LEAK: Final = 20
+"""File descriptors beyond those of a plugin that serves; a leak of one for each container exceeds it."""
 _AT_A_TIME: Final = 4
 """The number of containers that start at the same time, because each needs the CPU."""
 
@@ -50,7 +52,7 @@ async def test_user_namespace(world: World, runtime: str) -> None:
 
 async def test_tenants(world: World) -> None:
     """100 containers, each of another user, have the same phone in turn; each is manager at all three paths."""
-    seen = set()
+    seen, opened = set(), world.open_files()
     others = {phone: device for phone, device in phones.mounted().items() if phone != "phone0"}
     for number in range(TENANTS):
         container = await world.started(f"tenant-{number}")
@@ -58,6 +60,7 @@ async def test_tenants(world: World) -> None:
         await check("crun", container, phones.managed_by(SYSTEM + number))
         await world.finish()
     assert seen == {"phone0"}, f"other phones: {seen}"
+    assert world.open_files() - opened < _LEAK, f"the plugin has {world.open_files()} open files, before: {opened}"
     after = phones.mounted()
     assert after.keys() == {*phones.phones(COUNT)}, f"mounted: {after}"
     assert {phone: after[phone] for phone in others} == others, "other phones were mounted again"
@@ -105,10 +108,15 @@ async def test_many(world: World) -> None:
             await started.is_up()
             return started
 
+    opened = world.open_files()
     containers = [await world.started(f"one-of-many-{number}") for number in range(MANY)]
+    mounted = phones.mounted()
     running = await asyncio.gather(*map(run, containers))
     assert {phone_of(container) for container in containers} == {*phones.phones(MANY)}
     assert all(container.process.returncode is None for container in running), "a manager has ended"
+    # Each is the manager of the phone that the host has: none was mounted again meanwhile.
+    assert phones.mounted() == mounted
+    assert world.open_files() - opened < _LEAK, f"the plugin has {world.open_files()} open files, before: {opened}"
     await asyncio.gather(*(container.end() for container in running))
     phones.require_whole(phones.phones(MANY))
     view = world.kubelet.resource(RESOURCE)

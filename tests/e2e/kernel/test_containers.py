@@ -4,7 +4,6 @@ The path is that of a cluster: the stand-in kubelet calls the plugin's Allocate,
 runtime spec as containerd does, and a process runs in a container of a real runtime.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -33,7 +32,6 @@ COUNT: Final = 100
 FRESH: Final = 20
 SPARE: Final = 20
 """The number of new devices, which together reuse any minor number that was free shortly before."""
-PORT: Final = 9478
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -128,14 +126,6 @@ async def test_own_number(world: World, runtime: str) -> None:
     assert number in _numbers_of_new_devices(), "the number is not free, though the container has ended"
     binderfs.add_device(BINDERFS, name)
     os.chmod(f"{BINDERFS}/{name}", 0o666)
-
-
-async def test_port(world: World) -> None:
-    """The plugin's port answers on the host's loopback address, but not on the container's (ECONNREFUSED)."""
-    _, writer = await asyncio.open_connection("127.0.0.1", PORT)
-    writer.close()
-    container = await world.admit("reader", 1)
-    await check("runc", container, {f"connect 127.0.0.1 {PORT}": "ECONNREFUSED"})
 
 
 @pytest.mark.core

@@ -12,24 +12,15 @@ from tests.e2e.kernel.world import Result, checked_device_tool, run, until
 MANY: Final = 10_000
 
 
-async def test_create() -> None:
-    """create --count 10000 creates 10,000 binder devices in a binderfs of its own, and a link in /dev to each."""
+async def test_lives() -> None:
+    """create makes 10,000 devices in a binderfs, and a link to each; list shows them by number; delete removes all."""
     done = await run(*COMMAND, "create", "--count", str(MANY))
     _require(done, f"/dev: {MANY} created, 0 already present (binder devices at {BINDERFS})\n")
     assert set(binderfs.device_names(BINDERFS)) == set(_names(MANY))
     wrong = [name for name in _names(MANY) if os.readlink(f"/dev/{name}") != f"{BINDERFS}/{name}"]
     assert not wrong, f"links that lead elsewhere: {wrong[:5]}"
-
-
-async def test_listing() -> None:
-    """list shows all of them by number, with their kind and file, and how many there are."""
-    done = await run(*COMMAND, "list")
     lines = "".join(f"{name}\tbinder\t{BINDERFS}/{name}\n" for name in _names(MANY))
-    _require(done, f"{lines}/dev: {MANY} binder\n")
-
-
-async def test_delete() -> None:
-    """delete removes all of them, the links in /dev and the mount."""
+    _require(await run(*COMMAND, "list"), f"{lines}/dev: {MANY} binder\n")
     _require(await run(*COMMAND, "delete"), f"/dev: {MANY} deleted\n")
     _assert_nothing_left()
 

@@ -13,11 +13,11 @@ from typing import Final
 import pytest
 
 from kubelet_standin import AdmissionError, Container, Pod
+from tests.e2e.common.waiting import PATIENCE
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check
 from tests.e2e.kernel.phones import COUNT, RESOURCE, phone_of
 from tests.e2e.kernel.world import DIRECTORY, World, until
-from tests.e2e.kubelet.waiting import PATIENCE
 
 _TRACE: Final = DIRECTORY / "strace.log"
 

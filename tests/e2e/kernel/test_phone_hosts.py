@@ -75,12 +75,17 @@ async def test_rebooted(world: World) -> None:
     await check("runc", again, phones.whole(phone_of(again)) | phones.sealed())
 
 
-async def test_raised(world: World) -> None:
-    """A count that is raised at SIGHUP adds phones, and those in place stay mounted."""
-    before = phones.mounted()
+async def _raise(world: World) -> None:
+    """Have two more phones, by SIGHUP."""
     world.configure(f"phones: {{count: {COUNT + 2}}}\n")
     await world.reload()
     await world.healthy(COUNT + 2)
+
+
+async def test_raised(world: World) -> None:
+    """A count that is raised at SIGHUP adds phones, and those in place stay mounted."""
+    before = phones.mounted()
+    await _raise(world)
     phones.require_whole(phones.phones(COUNT + 2))
     after = phones.mounted()
     assert {phone: after[phone] for phone in before} == before
@@ -88,6 +93,7 @@ async def test_raised(world: World) -> None:
 
 async def test_lowered(world: World) -> None:
     """A count that is lowered removes free phones only: one in use stays mounted and works until its pod ends."""
+    await _raise(world)
     pods = [Pod(f"user-{number}", [Container("main", {RESOURCE: 1})]) for number in range(COUNT + 2)]
     allocated = {}
     for pod in pods:

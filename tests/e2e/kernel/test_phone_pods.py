@@ -15,16 +15,15 @@ from typing import ClassVar, Final
 
 import pytest
 
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 from tests.e2e.kernel import phones
-from tests.e2e.kernel.phones import RESOURCE, path
+from tests.e2e.kernel.phones import path
 from tests.e2e.kernel.pods import WORK, Host, PodWorld, deployed
 from tests.e2e.kernel.world import part
-from tests.e2e.kubelet import renaming, rights
-from tests.e2e.kubelet.container_runtime import without_scheme
-from tests.e2e.kubelet.node import Node, Placed
-from tests.e2e.kubelet.plugins import AsProcess
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.kubelet import rights
+from tests.e2e.kubelet.node import Placed
+from tests.e2e.kubelet.runtime import without_scheme
 
 ALL: Final = set(phones.phones(120))
 
@@ -173,24 +172,6 @@ class TestProvision(Deployed):
         world.plugin.start()
         world.node.wait_allocatable(ALL)
         world.node.clear()
-
-
-def test_phones_renamed(host: Host) -> None:
-    """The resource is renamed and the kubelet restarts: an old pod's container starts again on its own binderfs."""
-    wanted = phones.phones(3)
-    text = f"version: v1\nresource_name: {RESOURCE}\nphones: {{count: {len(wanted)}}}\n"
-    plugin = AsProcess(WORK / "renamed", text)
-    node = Node(*host, plugin, resource=RESOURCE, devices=set(wanted), each=1)
-    world = PodWorld(node)
-    plugin.start()
-    node.wait_allocatable(node.devices)
-    with renaming.renamed_before_restart(node) as (old, new):
-        world.hold(new, "binder")
-        renaming.restart_container(old, new)
-        world.tries(old, {"manage /dev/binder": "ok"})
-        assert world.is_held(new, "binder"), "the other pod's manager has ended"
-    node.tear_down()
-    phones.unmount_all()
 
 
 def phone_of(pod: Placed) -> str:

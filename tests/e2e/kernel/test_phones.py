@@ -109,17 +109,16 @@ async def test_another_user(world: World, runtime: str) -> None:
 
 
 async def test_full(world: World) -> None:
-    """A device that cannot be recreated, because max= is reached, is Unhealthy, and its container does not start."""
+    """A device that cannot be recreated, because max= is reached, is Unhealthy; its container does not start.
+
+    With a larger max= the plugin recreates it, and it is Healthy again.
+    """
     await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
     binderfs_mounts.limit(BINDERFS, 12)
     with pytest.raises(AdmissionError, match=r"aosp_binder0.*max="):
         await world.started("refused")
     await world.healthy(3, unhealthy=1)
-
-
-async def test_whole_again(world: World) -> None:
-    """With a larger max= the plugin recreates the device, which is Healthy again."""
     binderfs_mounts.limit(BINDERFS, 64)
     await world.reload()
     await world.healthy(4)

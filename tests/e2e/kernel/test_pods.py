@@ -13,6 +13,7 @@ import pytest
 
 from aosp_plugin.binder.driver import binderfs
 from tests.e2e.common.device_tool import BINDERFS
+from tests.e2e.common.waiting import until
 from tests.e2e.kernel.operations import (
     SHARED,
     control_closed,
@@ -26,7 +27,6 @@ from tests.e2e.kernel.pods import WORK, Host, PodWorld
 from tests.e2e.kubelet import rights
 from tests.e2e.kubelet.node import ALL, COUNT, Node, device_tool, names, natural_sort
 from tests.e2e.kubelet.plugins import AsPod, configuration
-from tests.e2e.kubelet.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@
 import os
 from typing import Final
 
+import pytest
+
 from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check
@@ -18,13 +20,20 @@ _FOREIGN: Final = ("/dev/aosp_binder90", os.makedev(10, 232)), ("/dev/aosp_fuse"
 _LINK: Final = "/dev/aosp_binder91"
 
 
+@pytest.fixture(scope="module")
+async def probed(shared_world: World) -> None:
+    """Serve the devices with --verify probe."""
+    await shared_world.serve("--verify", "probe")
+    await shared_world.healthy(COUNT)
+
+
+@pytest.mark.usefixtures("probed")
 async def test_advertised(world: World) -> None:
     """With --verify probe the plugin advertises the 12 devices of devices=, by number: the driver answers for each."""
-    await world.serve("--verify", "probe")
-    await world.healthy(COUNT)
     assert list(world.kubelet.resource(RESOURCE).devices) == NAMES
 
 
+@pytest.mark.usefixtures("probed")
 async def test_restricted(world: World) -> None:
     """The driver gives its devices mode 0600: they are healthy, and logged until all users may open them."""
     assert "not all users may open binder devices" in world.logged(), world.logged()
@@ -33,6 +42,7 @@ async def test_restricted(world: World) -> None:
     await until(lambda: "all users may open binder devices again" in world.logged(), "the end is logged")
 
 
+@pytest.mark.usefixtures("probed")
 async def test_allocated(world: World) -> None:
     """A container gets device entries without mounts, because the devices are of the kind cdev."""
     container = await world.admit("two", 2)
@@ -43,6 +53,7 @@ async def test_allocated(world: World) -> None:
     assert container.mounts == ()
 
 
+@pytest.mark.usefixtures("probed")
 async def test_own_devices(world: World, runtime: str) -> None:
     """A container can use its device; another one's device is invisible, and a copy of it does not open (EPERM)."""
     container, neighbour = await world.admit(f"own-{runtime}", 1), await world.admit(f"other-{runtime}", 1)

@@ -9,14 +9,14 @@ from typing import Final
 
 import pytest
 
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 from tests.e2e.kernel import phones, pods, systemd
 from tests.e2e.kernel.phones import NAMES
 from tests.e2e.kernel.pods import Host, PodWorld
 from tests.e2e.kernel.systemd import CHANGES, LINKS, LOSING, linked, numbers
-from tests.e2e.kubelet.placed import Placed
-from tests.e2e.kubelet.processes import run
+from tests.e2e.kubelet.node import Placed
 from tests.e2e.kubelet.runtime import Runtime
-from tests.e2e.kubelet.waiting import until
 
 ALL: Final = set(phones.phones(4))
 

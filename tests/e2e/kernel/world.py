@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kubelet_standin import Container, ContainerAllocation, Kubelet, Pod
+from tests.e2e.common import processes, waiting
 from tests.e2e.common.device_tool import COMMAND
 from tests.e2e.common.packages import MissingError
-from tests.e2e.kubelet import processes, waiting
-from tests.e2e.kubelet.waiting import PATIENCE
+from tests.e2e.common.waiting import PATIENCE
 
 RESOURCE: Final = "aosp.io/binder"
 PROJECT: Final = Path(__file__).resolve().parents[3]
@@ -108,6 +108,11 @@ class World:
         """Send the plugin SIGHUP."""
         assert self.process is not None
         self.process.send_signal(signal.SIGHUP)
+
+    def open_files(self) -> int:
+        """Return the number of the plugin's file descriptors."""
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def logged(self) -> str:
         """Return the plugin's log."""

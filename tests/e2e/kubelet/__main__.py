@@ -4,31 +4,24 @@ Requires root, Debian and Go. Missing parts are installed, or built and cached. 
 runs the tests in a sandbox.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
-import shutil
-import signal
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Final
 
-from tests.e2e.common import packages
+from tests.e2e.common import packages, sandbox, sandboxed
 from tests.e2e.common.report import say
-from tests.e2e.kubelet import parts, runtime_parts, sandbox, versions
+from tests.e2e.kubelet import parts, runtime_parts, versions
 from tests.e2e.kubelet.parts import Parts
 from tests.e2e.kubelet.runtimes import COMBINATIONS
 
 LIMIT: Final = 1800.0
 """The time limit for all tests, in seconds."""
-_TEST_LIMIT: Final = 600
-"""That of each test."""
-_OPTIONS: Final = (
-    *("--override-ini=testpaths=tests/e2e/kubelet", "-p", "no:randomly", "-p", "no:cacheprovider", "-v"),
-    f"--timeout={_TEST_LIMIT}",
-)
+_OPTIONS: Final = ("--timeout=600", "-W", "error::ResourceWarning")
 _REASON: Final = 300
 """Characters of a failed build's messages that are printed as the reason for skipped tests."""
 
@@ -43,27 +36,19 @@ def main() -> int:
     if options.kubelet and versions.minor(options.kubelet) < versions.CRASH_LOOP.first:
         # A killed container of the plugin restarts after 10, 20, 40 s.
         os.environ.setdefault("E2E_PATIENCE", "90")
-    # As after Ctrl-C, nothing remains of a build or of the directory for the work.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # gRPC logs each connection that ends, which would clutter the report.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     started = time.monotonic()
-    try:
-        found = _parts(options.kubelet, options.runtime, core=options.marker == "core")
-    except packages.MissingError as error:
-        say(f"skipped: {error}")
-        return int(os.environ.get("E2E_STRICT") == "yes")
-    say(f"# the parts are available after {time.monotonic() - started:.0f} s")
-    work = tempfile.mkdtemp(prefix="aosp-kubelet-")
-    os.chmod(work, 0o711)  # the root of a container with users of its own passes through it
-    try:
-        found.work = work
-        found.pass_on()
-        marker = ("-m", options.marker) if options.marker else ()
-        return sandbox.enter("pytest", [*_OPTIONS, *marker, *arguments], project=parts.PROJECT, seconds=LIMIT)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        say(f"# {time.monotonic() - started:.0f} s in total")
+    find = partial(_parts, options.kubelet, options.runtime, core=options.marker == "core")
+    code = sandbox.main(find, _inside, ["-m", options.marker, *arguments], seconds=LIMIT)
+    say(f"# {time.monotonic() - started:.0f} s in total")
+    return code
+
+
+def _inside(work: Path, cgroups: str, found: Parts, arguments: Sequence[str]) -> int:
+    work.chmod(0o711)  # the root of a container with users of its own passes through it
+    found.work, found.cgroups = work, cgroups
+    return sandboxed.run(found, os.path.dirname(__file__), *_OPTIONS, *arguments)
 
 
 def _parts(kubelet: str, runtime: str | None, *, core: bool) -> Parts:

@@ -3,10 +3,11 @@
 Its name is in the IDs of its tests, such as ``test_pods.py::test_registers[phones]``.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
 
@@ -30,18 +31,11 @@ from tests.e2e.kubelet.node import ALL
 from tests.e2e.kubelet.phones import CONFIGURATION, PHONE, PHONES
 from tests.e2e.kubelet.plugins import PROGRAM, WITH_TMPFS, configuration
 from tests.e2e.kubelet.pods import RESOURCE
-from tests.e2e.kubelet.runtimes import DEBIAN, WITH_CDI
+from tests.e2e.kubelet.runtimes import DEBIAN, WITH_CDI, Combination
+from tests.e2e.kubelet.versions import Condition
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from collections.abc import Set as AbstractSet
-    from types import ModuleType
-
-    from tests.e2e.kubelet.runtimes import Combination
-    from tests.e2e.kubelet.versions import Condition
-
-    Test = Callable[..., Any]
-    Tests = Sequence[Test]
+Test = Callable[..., Any]
+Tests = Sequence[Test]
 
 
 @dataclass(frozen=True)

@@ -1,50 +1,52 @@
 """The node of a chapter's tests. ``python -m tests.e2e.kubelet`` runs pytest here, in a sandbox."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pytest
 
-from tests.e2e.kubelet import chapters, parts, sandbox, versions
-from tests.e2e.kubelet.archive import busybox_image
+from tests.e2e.common import sandboxed
+from tests.e2e.common.images import busybox_image
+from tests.e2e.common.processes import run
+from tests.e2e.common.sandbox import CGROUPS, mount_memory, replace_dev, replace_sysctls
+from tests.e2e.kubelet import chapters, sandbox, versions
 from tests.e2e.kubelet.chapters import Chapter
-from tests.e2e.kubelet.crio import Crio
-from tests.e2e.kubelet.managers import real, stand_in
+from tests.e2e.kubelet.crio import ContainerRuntime, Crio
+from tests.e2e.kubelet.managers import DeviceManager, real, stand_in
 from tests.e2e.kubelet.node import Node, create_devices
+from tests.e2e.kubelet.parts import Parts
 from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.runtimes import COMBINATIONS, CRI_O, WITH_CDI
 from tests.e2e.kubelet.standalone import Standalone
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator
+Machine: TypeAlias = tuple[Standalone, ContainerRuntime, Path]
+"""A running kubelet and runtime, and the directory for plugins' files."""
 
-    from tests.e2e.kubelet.container_runtime import ContainerRuntime
-    from tests.e2e.kubelet.managers import DeviceManager
-
-    Machine: TypeAlias = tuple[Standalone, ContainerRuntime, Path]
-    """A running kubelet and runtime, and the directory for plugins' files."""
-
-_PARTS: Final = parts.passed()
-_COMBINATION: Final = COMBINATIONS.get(_PARTS.runtime)
-_CHAPTERS: Final = chapters.of(_COMBINATION)
 _VERSIONS: Final[dict[tuple[str, str], None]] = {}
 """The names and versions of the components that ran, in their order."""
+
+
+def _parts(config: pytest.Config) -> Parts:
+    parts: Parts = config.stash.get(sandboxed.GIVEN, Parts())
+    return parts
+
+
+def _chapters(config: pytest.Config) -> tuple[Chapter, ...]:
+    return chapters.of(COMBINATIONS.get(_parts(config).runtime))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test by its chapters, and by the container runtime of each."""
     if "chapter_node" in metafunc.fixturenames:
         assert metafunc.function in chapters.ALL_TESTS, f"{metafunc.function.__name__} belongs to no chapter"
-        found = [chapter for chapter in _CHAPTERS if metafunc.function in chapter.tests]
+        runtime = _parts(metafunc.config).runtime
         parameters = [
-            pytest.param(
-                _PARTS.runtime or chapter.containerd, chapter, id=chapter.name, marks=chapter.marks(metafunc.function)
-            )
-            for chapter in found
+            pytest.param(runtime or each.containerd, each, id=each.name, marks=each.marks(metafunc.function))
+            for each in _chapters(metafunc.config)
+            if metafunc.function in each.tests
         ]
         metafunc.parametrize(("machine", "chapter_node"), parameters, indirect=True, scope="session")
 
@@ -52,29 +54,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
     """Run one chapter after the other, each in its order. Skip tests that are about other kubelets."""
-    if _PARTS.kubelet:
-        minor = versions.minor(versions.of(_PARTS.kubelet))
-        for item in items:
-            if reason := versions.missing(item, minor):
-                item.add_marker(pytest.mark.skip(reason=reason))
-    elif not config.option.collectonly:
-        raise pytest.UsageError("the tests of tests/e2e/kubelet run in a sandbox, by `make test-kubelet`")
+    sandboxed.require(config, "test-kubelet")
+    all_chapters, kubelet = _chapters(config), _parts(config).kubelet
+    for item in items if kubelet else ():
+        if reason := versions.missing(item, versions.minor(versions.of(kubelet))):
+            item.add_marker(pytest.mark.skip(reason=reason))
     places = {
-        item: (_CHAPTERS.index(chapter), chapter.tests.index(item.function))
+        item: (all_chapters.index(chapter), chapter.tests.index(item.function))
         for item in items
         if isinstance(chapter := item.callspec.params["chapter_node"], Chapter)
     }
     config.hook.pytest_deselected(items=[item for item in items if item not in places])
     items[:] = sorted(places, key=places.__getitem__)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the ends of the logs to the report of a failed test."""
-    report = yield
-    if report.failed and isinstance(node := item.funcargs.get("chapter_node"), Node):
-        report.sections += node.logs()
-    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -84,27 +75,32 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def work() -> Path:
-    """Set up the sandbox, and return the directory for files."""
-    sandbox.set_up()
-    if _COMBINATION:
-        sandbox.hide_unified_cgroups()
+def given(pytestconfig: pytest.Config) -> Parts:
+    """Set up the sandbox, and return the parts."""
+    given = _parts(pytestconfig)
+    sandbox.set_up(("/run", "/var/log", "/var/lib"))
+    replace_dev()
+    replace_sysctls()
+    # crun refuses to run on a machine with the hierarchies of both versions of cgroups.
+    if given.runtime and os.path.ismount(CGROUPS / "unified"):
+        run("umount", str(CGROUPS / "unified"))
     os.mkdir(SHARED)
     create_devices()
-    busybox_image(Path(_PARTS.work, "busybox.tar"))
-    return Path(_PARTS.work)
+    busybox_image(given.work / "busybox.tar")
+    return given
 
 
 @pytest.fixture(scope="session")
-def machine(request: pytest.FixtureRequest, work: Path) -> Iterator[Machine]:
+def machine(request: pytest.FixtureRequest, given: Parts) -> Iterator[Machine]:
     """Start the container runtime of a name with the pods' image, and a kubelet without any state."""
-    directory = work / request.param
+    directory = given.work / request.param
     directory.mkdir()
-    runtime = _runtime(request.param, directory / "runtime")
+    runtime = _runtime(request.param, directory / "runtime", given)
     runtime.start()
-    runtime.load(work / "busybox.tar")
-    sandbox.reset_kubelet()
-    kubelet = Standalone(Path(_PARTS.kubelet), directory / "kubelet", runtime.socket)
+    runtime.load(given.work / "busybox.tar")
+    mount_memory("/var/lib/kubelet")
+    root = f"/{given.cgroups}"
+    kubelet = Standalone(Path(given.kubelet), directory / "kubelet", runtime.socket, cgroupRoot=root)
     kubelet.start()
     _VERSIONS.update(dict.fromkeys((runtime.versions | {"kubelet": kubelet.version}).items()))
     yield kubelet, runtime, directory
@@ -112,31 +108,32 @@ def machine(request: pytest.FixtureRequest, work: Path) -> Iterator[Machine]:
     runtime.stop()
 
 
-def _runtime(name: str, directory: Path) -> ContainerRuntime:
+def _runtime(name: str, directory: Path, given: Parts) -> ContainerRuntime:
     """Return the runtime of ``--runtime``, or one of the two containerds."""
-    programs = Path(_PARTS.programs) if _PARTS.programs else None
+    programs = Path(given.programs) if given.programs else None
     if programs and name.startswith(CRI_O):
-        return Crio(directory, programs, oci_runtime=_PARTS.oci_runtime)
+        return Crio(directory, programs, oci_runtime=given.oci_runtime)
     if name == WITH_CDI and not programs:
-        pytest.skip(_PARTS.missing["programs"])
-    return Runtime(directory, programs if name in (WITH_CDI, _PARTS.runtime) else None, oci_runtime=_PARTS.oci_runtime)
+        pytest.skip(given.missing["programs"])
+    return Runtime(directory, programs if name in (WITH_CDI, given.runtime) else None, oci_runtime=given.oci_runtime)
 
 
 @pytest.fixture(scope="session")
-def chapter_node(request: pytest.FixtureRequest, machine: Machine) -> Iterator[Node]:
+def chapter_node(request: pytest.FixtureRequest, given: Parts, machine: Machine) -> Iterator[Node]:
     """Return a node with the plugin of a chapter, which the first test starts."""
     chapter: Chapter = request.param
     kubelet, runtime, directory = machine
     plugin: AsPod | AsProcess
     if not chapter.as_pod:
         plugin = AsProcess(directory / chapter.name, chapter.configuration, chapter.program)
-    elif not _PARTS.image:
-        pytest.skip(_PARTS.missing["image"])
+    elif not given.image:
+        pytest.skip(given.missing["image"])
     else:
-        runtime.load(Path(_PARTS.image))
+        runtime.load(Path(given.image))
         plugin = AsPod(directory, kubelet, runtime)
         plugin.configure(chapter.configuration)
     node = Node(kubelet, runtime, plugin, resource=chapter.resource, devices=chapter.devices, each=chapter.each)
+    given.tails = node.logs
     yield node
     node.tear_down()
 

@@ -1,7 +1,5 @@
 """CRI-O with its own configuration, directories and socket, and its containers by the OCI runtime that it uses."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,14 +7,20 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.container_runtime import Restartable, oci_version, process_status
-from tests.e2e.kubelet.processes import Daemon, run
-from tests.e2e.kubelet.runtime import network, serves_cri
-from tests.e2e.kubelet.sandbox import can_overlay
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.common.images import BUSYBOX
+from tests.e2e.common.processes import Daemon, run
+from tests.e2e.common.waiting import PATIENCE, until
+from tests.e2e.kubelet.runtime import (
+    Restartable,
+    Runtime,
+    can_overlay,
+    network,
+    oci_version,
+    process_status,
+    serves_cri,
+)
 
 _CONFIG: Final = """\
 [crio]
@@ -155,3 +159,6 @@ class Crio(Restartable):
 
     def _oci(self, *words: str) -> str:
         return run(self._oci_runtime, "--root", f"{self._directory}/oci", *words, seconds=30)
+
+
+ContainerRuntime: TypeAlias = Runtime | Crio

@@ -1,24 +1,19 @@
 """The two kubelets that run the scenarios, as plugins and pods use them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
 import signal
 import tempfile
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple, TypeAlias
 
 from kubelet_standin import AdmissionError, Container, DraKubelet, Kubelet, Pod
+from tests.e2e.common.waiting import until
+from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.versions import dra_standin, standin
-from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.e2e.kubelet.node import Node, Placed
 
 
 class Rejected(NamedTuple):

@@ -1,33 +1,26 @@
-"""The node under test: kubelet, runtime, plugin, binder devices and pods."""
-
-from __future__ import annotations
+"""The node under test: kubelet, runtime, plugin, binder devices, and pods with what is seen inside of them."""
 
 import contextlib
 import itertools
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING, Any, Final
+import signal
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
 from aosp_plugin.daemon import device_records
 from tests.e2e.common.device_tool import COMMAND
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet import pods
-from tests.e2e.kubelet.container_runtime import without_scheme
-from tests.e2e.kubelet.placed import Placed
-from tests.e2e.kubelet.pods import PREFIX, RESOURCE
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.standalone import PLUGINS
-from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
-
-    from tests.e2e.kubelet.container_runtime import ContainerRuntime
-    from tests.e2e.kubelet.plugins import AsPod, AsProcess
-    from tests.e2e.kubelet.standalone import Standalone
-
-__all__ = ["ALL", "COUNT", "Node", "Placed", "create_devices", "device_tool", "names", "natural_sort", "remove_devices"]
+from tests.e2e.kubelet.crio import ContainerRuntime
+from tests.e2e.kubelet.plugins import AsPod, AsProcess
+from tests.e2e.kubelet.pods import PREFIX, RESOURCE, ContainerView
+from tests.e2e.kubelet.runtime import without_scheme
+from tests.e2e.kubelet.standalone import PLUGINS, Standalone
+from tests.e2e.kubelet.versions import rejections
 
 COUNT: Final = 12
 _NUMBERS = itertools.count(1)
@@ -44,6 +37,77 @@ def natural_sort(names: AbstractSet[str]) -> list[str]:
 
 
 ALL: Final = names(*range(COUNT))
+
+
+class Placed:
+    """A pod on the node."""
+
+    def __init__(self, node: "Node", manifest: dict[str, Any]) -> None:
+        """Keep the pod's name."""
+        self._node = node
+        self.manifest = manifest
+        self.name: str = manifest["metadata"]["name"]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The pod's current status. Raises LookupError if the kubelet does not know the pod."""
+        status: dict[str, Any] = self.pod["status"]
+        return status
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        """The pod as the kubelet reports it. Raises LookupError if the kubelet does not know the pod."""
+        return self._node.kubelet.pods()[self.name]
+
+    def wait_phase(self, phase: str) -> None:
+        """Wait until the pod is in a phase."""
+        until(lambda: self.status["phase"] == phase or self._raise_status(), f"pod {self.name} is {phase}")
+
+    def _raise_status(self) -> bool:
+        status = self.status
+        raise AssertionError(f"{status['phase']} {status.get('reason')} {status.get('message')}")
+
+    def assert_rejected(self, text: str) -> None:
+        """Check that the kubelet rejected the pod, with exactly this error of Allocate."""
+        status = self.status
+        reason, message = status.get("reason"), status.get("message")
+        assert reason == "UnexpectedAdmissionError", f"{reason}: {message}"
+        assert message in rejections(text), message
+
+    def container(self, name: str = "main") -> dict[str, Any]:
+        """Return the status of a container."""
+        status = self.status
+        statuses = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
+        containers: dict[str, dict[str, Any]] = {container["name"]: container for container in statuses}
+        return containers[name]
+
+    def container_id(self, name: str = "main") -> str:
+        """Return the ID of the running container."""
+        container = self.container(name)
+        assert "running" in container["state"], f"container {name} of {self.name}: {container['state']}"
+        identifier: str = container["containerID"]
+        return without_scheme(identifier)
+
+    def view(self, container: str = "main") -> ContainerView:
+        """Wait for the container's report about itself, and return it."""
+        uid = self.pod["metadata"]["uid"]
+        return until(lambda: pods.view(uid, container), f"container {container} of {self.name} reports")
+
+    def held(self, container: str = "main", *, resource: str = "") -> set[str]:
+        """Return the container's devices according to List, by default of the node's resource."""
+        return self._node.kubelet.held(resource or self._node.resource).get((self.name, container), set())
+
+    def settled(self) -> str:
+        """Wait until the pod is no longer pending, and return its phase."""
+        until(lambda: self.status["phase"] != "Pending", f"pod {self.name} is no longer pending")
+        phase: str = self.status["phase"]
+        return phase
+
+    def restart_container(self) -> None:
+        """Kill the container's first process, and wait until a new container runs."""
+        before = self.container_id()
+        self._node.runtime.signal(before, signal.SIGKILL)
+        until(lambda: self.container_id() != before, f"the container of {self.name} runs again")
 
 
 class Node:

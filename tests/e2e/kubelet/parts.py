@@ -4,25 +4,20 @@ Each function returns the path of its part and makes the part first if the cache
 MissingError if this machine cannot have the part, and AssertionError if the build fails.
 """
 
-from __future__ import annotations
-
 import contextlib
-import os
-import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from aosp_plugin import __version__
 from hack.image import build as image
 from tests.e2e.common import base_image, cache, golang
 from tests.e2e.common.report import say
+from tests.e2e.deploy.parts import KUBERNETES, PROJECT
 from tests.e2e.kubelet import versions
 
 HERE: Final = Path(__file__).resolve().parent
-PROJECT: Final = HERE.parents[2]
-KUBERNETES: Final = PROJECT / "tests" / "e2e" / "kubernetes"
 NEWEST: Final = PROJECT / "tests" / "e2e" / "kubernetes-newest"
 """The module of the newest Kubernetes, for what older versions cannot do, and for upgrades."""
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
@@ -32,16 +27,13 @@ PACKAGES: Final = (
 )
 """The packages that a node needs, and the one that builds the image."""
 
-_PARTS: Final = "E2E_KUBELET_PARTS"
-
 PLUGIN_IMAGE: Final = f"{image.NAME}:{__version__}"
 
 
-class Parts(msgspec.Struct, kw_only=True):
+@dataclass
+class Parts:
     """The parts of a run of this suite, as the sandbox gets them."""
 
-    work: str = ""
-    """The directory for the run's files."""
     kubelet: str = ""
     image: str = ""
     """The archive of the plugin's image."""
@@ -50,22 +42,19 @@ class Parts(msgspec.Struct, kw_only=True):
     programs: str = ""
     """The directory of the programs of the combination's container runtime, or of the containerd with CDI."""
     oci_runtime: str = "runc"
-    missing: dict[str, str] = {}
+    missing: dict[str, str] = field(default_factory=dict)
     """Why this machine does not have a part, by the name of the field."""
-
-    def pass_on(self) -> None:
-        """Put them into the environment of the processes that this one starts."""
-        os.environ[_PARTS] = msgspec.json.encode(self).decode()
-
-
-def passed() -> Parts:
-    """Return the parts that this process was started with, in the sandbox."""
-    return msgspec.json.decode(os.environ.get(_PARTS, "{}"), type=Parts)
+    work: Path = Path()
+    """The directory for the run's files."""
+    cgroups: str = ""
+    """The name of its directory of cgroups."""
+    tails: Callable[[], Iterable[tuple[str, str]]] = tuple
+    """Returns name and end of the log of each process that runs."""
 
 
 def kubernetes(module: Path = KUBERNETES) -> Path:
     """Return the directory with etcd, the control plane, the kubelet and kubectl: one program, and links to it."""
-    link = golang.kubernetes_version(_version(module, "k8s.io/kubernetes"))
+    link = golang.kubernetes_version(golang.pinned(module, "k8s.io/kubernetes"))
     directory = golang.build("cluster", module, "./cluster", link=link, sources=[KUBERNETES / "cluster"])
     for name in PROGRAMS:
         with contextlib.suppress(FileExistsError):
@@ -84,14 +73,8 @@ def containerd() -> Path:
     module = HERE / "containerd"
     # These snapshotters require C libraries or programs, and no test uses them.
     tags = ("no_btrfs", "no_zfs", "no_devmapper")
-    link = f"-X {path}/version.Version={_version(module, path)}"
+    link = f"-X {path}/version.Version={golang.pinned(module, path)}"
     return golang.build("containerd", module, "tool", link=link, tags=tags)
-
-
-def _version(module: Path, path: str) -> str:
-    found = re.search(rf"{re.escape(path)} (v\S+)", (module / "go.mod").read_text())
-    assert found is not None, f"go.mod does not name {path}"
-    return found[1]
 
 
 def plugin_image() -> Path:

@@ -1,15 +1,11 @@
 """A phone as a set of three binder devices: its resource, configuration and devices."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Set as AbstractSet
+from typing import Final
 
 from tests.e2e.kubelet.node import COUNT, names, natural_sort
 from tests.e2e.kubelet.plugins import SHARING
 from tests.e2e.kubelet.pods import PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
 
 PHONE: Final = "aosp.io/phone"
 SIZE: Final = 3

@@ -1,33 +1,30 @@
 """The plugin as a process of the host, and as the DaemonSet's pod."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import sys
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
-from tests.e2e.kubelet.container_runtime import without_scheme
-from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
-from tests.e2e.kubelet.processes import TAIL, Daemon
-from tests.e2e.kubelet.standalone import PLUGINS
-from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.e2e.kubelet.container_runtime import ContainerRuntime
-    from tests.e2e.kubelet.standalone import Standalone
+from tests.e2e.common.processes import TAIL, Daemon
+from tests.e2e.common.waiting import PATIENCE, until
+from tests.e2e.deploy.manifests import the
+from tests.e2e.deploy.parts import PROJECT
+from tests.e2e.kubelet.crio import ContainerRuntime
+from tests.e2e.kubelet.parts import PLUGIN_IMAGE
+from tests.e2e.kubelet.runtime import without_scheme
+from tests.e2e.kubelet.standalone import PLUGINS, Standalone
 
 SHARED: Final = "/dev/aosp_shared"
 """A directory of the host that every container gets, because stand-ins have no binderfs to share."""
 SHARING: Final = f"shared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']\n"
 POD: Final = "aosp-device-plugin"
+_BASE: Final = PROJECT / "deploy/base/manifests.yaml"
 PROGRAM: Final = (str(Path(sys.executable).with_name("aosp-plugin")),)
 WITH_TMPFS: Final = (sys.executable, "-m", "tests.tmpfs_phones")
 """The plugin with a tmpfs in place of each phone's binderfs."""
@@ -134,7 +131,7 @@ class AsPod:
         self.configure(configuration())
         self._kubelet = kubelet
         self._runtime = runtime
-        self.manifest = static_pod(self._config, daemonset or base())
+        self.manifest = static_pod(self._config, daemonset or the("DaemonSet", yaml.safe_load_all(_BASE.read_text())))
         self._known = ""
 
     def configure(self, text: str) -> None:
@@ -185,14 +182,6 @@ class AsPod:
         """Return the end of the plugin's log."""
         logs = sorted(Path("/var/log/pods").glob(f"*_{POD}-*/*/*.log"), key=os.path.getmtime)
         return "\n".join(f"  {line[:400]}" for log in logs[-2:] for line in log.read_text().splitlines()[-TAIL:])
-
-
-def base() -> dict[str, Any]:
-    """Return the DaemonSet of deploy/base."""
-    manifests = yaml.safe_load_all((PROJECT / "deploy/base/manifests.yaml").read_text())
-    daemonset: dict[str, Any]
-    (daemonset,) = [manifest for manifest in manifests if manifest["kind"] == "DaemonSet"]
-    return daemonset
 
 
 def static_pod(config: Path, daemonset: Mapping[str, Any]) -> dict[str, Any]:

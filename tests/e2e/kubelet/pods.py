@@ -1,13 +1,11 @@
 """Static pods that request devices and report their view from inside."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.common.images import BUSYBOX
 
 RESOURCE: Final = "aosp.io/binder"
 PREFIX: Final = "aosp_binder"

@@ -1,17 +1,13 @@
 """A device plugin with the behaviour that a scenario sets, right or wrong, which records the order of its calls."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Self
 
 import grpc
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
 from kubelet_standin.tests.stub import StubPlugin
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
 
 _REGISTER = 20.0
 """Seconds; the kubelet dials for 10."""

@@ -1,15 +1,11 @@
 """What the plugin's pod may do: checks for any of the DaemonSets in deploy/."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.plugins import AsPod
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.node import Node
 
 
 def plugin_pod(node: Node) -> AsPod:

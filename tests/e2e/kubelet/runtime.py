@@ -1,26 +1,22 @@
-"""containerd with its own configuration, root directory and socket, and its containers."""
+"""containerd with its own configuration, root directory and socket, its containers, and what CRI-O shares with it."""
 
-from __future__ import annotations
-
+import abc
 import base64
 import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import grpc
 
-from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.container_runtime import Restartable, oci_version, process_status
-from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
-from tests.e2e.kubelet.sandbox import can_overlay
-from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from tests.e2e.common.images import BUSYBOX
+from tests.e2e.common.processes import Daemon, EnteredDaemon, run
+from tests.e2e.common.waiting import PATIENCE, until
 
 # containerd 2.x reads this file too: it converts version 2 to version 3. 1.6 ignores the settings for CDI.
 _CONFIG: Final = """\
@@ -69,6 +65,48 @@ def network(subnet: str) -> dict[str, Any]:
 _OCI_STATES: Final = "/run/containerd/runc/k8s.io"
 """Where containerd's shim lets the OCI runtime keep the states of containers, whichever OCI runtime it is."""
 _NUMBERS: Final = itertools.count(1)
+
+
+class Restartable(abc.ABC):
+    """A container runtime with its own configuration, directories and socket."""
+
+    socket: str
+    daemon: Daemon
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start the runtime, and wait until it serves the CRI."""
+
+    @abc.abstractmethod
+    def signal(self, container_id: str, number: signal.Signals) -> None:
+        """Send a signal to a container's first process."""
+
+    @abc.abstractmethod
+    def remove_containers(self) -> None:
+        """Stop and remove all containers, sandboxes too."""
+
+    def kill(self, container_id: str) -> None:
+        """Kill a container's first process."""
+        self.signal(container_id, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Restart the runtime; containers keep running."""
+        self.daemon.end()
+        self.start()
+
+    def crash(self) -> None:
+        """Remove all containers and restart the runtime, as after a loss of power.
+
+        The CRI service has records of its own, and without a restart reports the containers as running for seconds.
+        """
+        self.remove_containers()
+        self.daemon.end(signal.SIGKILL)
+        self.start()
+
+    def stop(self) -> None:
+        """Stop all containers, and the runtime."""
+        self.remove_containers()
+        self.daemon.end()
 
 
 class Runtime(Restartable):
@@ -211,3 +249,38 @@ def serves_cri(address: str) -> bool:
 
 def _cri(address: str) -> grpc.Channel:
     return grpc.insecure_channel(f"unix:{address}", [("grpc.default_authority", "localhost")])
+
+
+def can_overlay(directory: Path) -> bool:
+    """Return whether overlayfs works on a directory's file system; if not, containerd copies each layer."""
+    names = {name: directory / f"overlay-{name}" for name in ("lower", "upper", "work", "merged")}
+    for path in names.values():
+        path.mkdir()
+    options = f"lowerdir={names['lower']},upperdir={names['upper']},workdir={names['work']}"
+    try:
+        run("mount", "-t", "overlay", "overlay", "-o", options, str(names["merged"]))
+        run("umount", str(names["merged"]))
+    except AssertionError:
+        return False
+    finally:
+        for path in names.values():
+            shutil.rmtree(path, ignore_errors=True)
+    return True
+
+
+def without_scheme(container_id: str) -> str:
+    """Return the runtime's ID of a container from that in a pod's status, such as ``containerd://ID``."""
+    return container_id.rpartition("://")[2]
+
+
+def process_status(pid: int | str) -> dict[str, str]:
+    """Return /proc/PID/status by field."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+
+
+def oci_version(program: str) -> dict[str, str]:
+    """Return the version of an OCI runtime by its name, as it reports both."""
+    words = run(program, "--version").split()
+    assert words[1].lower().rstrip(":") == "version", f"{program} --version: {words}"
+    return {words[0]: words[2]}

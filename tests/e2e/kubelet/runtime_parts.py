@@ -3,8 +3,6 @@
 Each function raises MissingError if this machine cannot have the part, and AssertionError if the build fails.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Final

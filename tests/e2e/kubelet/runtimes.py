@@ -1,7 +1,5 @@
 """The combinations of ``--runtime``: a container runtime, and the OCI runtime that it runs containers with."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 CRI_O: Final = "cri-o"

@@ -1,7 +1,5 @@
 """A real kubelet without an API server: configuration, start and stop, and its interfaces."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,21 +7,19 @@ import re
 import signal
 import socket
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 import yaml
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
+from tests.e2e.common.processes import Daemon
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet import versions
-from tests.e2e.kubelet.processes import Daemon
 from tests.e2e.kubelet.sandbox import NODE_ADDRESS
-from tests.e2e.kubelet.waiting import PATIENCE, until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
 CHECKPOINT: Final = PLUGINS / "kubelet_internal_checkpoint"

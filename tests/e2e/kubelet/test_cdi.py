@@ -1,22 +1,17 @@
 """Phones by CDI. The kubelet passes a device name to the runtime, which finds it in a CDI spec file."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
+from tests.e2e.common.waiting import until
 from tests.e2e.kubelet import versions
-from tests.e2e.kubelet.node import natural_sort
+from tests.e2e.kubelet.node import Node, Placed, natural_sort
 from tests.e2e.kubelet.phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
 from tests.e2e.kubelet.runtime import Runtime
-from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.node import Node, Placed
 
 SPEC: Final = Path("/var/run/cdi/aosp.io_phone.json")
 BY_FIELD: Final = f"{CONFIGURATION}device_list: [envvar, cdi-cri]\n"

@@ -1,14 +1,8 @@
 """The plugin as the DaemonSet's pod: it has the privileges that deploy/ grants, and no others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from tests.e2e.common.waiting import until
+from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.rights import assert_exposure, assert_no_devices, assert_no_privileges, plugin_pod, plugin_spec
-from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.node import Node
 
 _OF_CRI_O = "/run/.containerenv"
 """A file that CRI-O mounts in each container, with its own name and version."""

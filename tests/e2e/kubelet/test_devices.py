@@ -1,22 +1,15 @@
 """Binder devices are created, deleted and replaced while pods use them; and the end of the plugin."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.kubelet.node import ALL, create_devices, names, remove_devices
+from tests.e2e.common.waiting import holds, until
+from tests.e2e.kubelet.node import ALL, Node, Placed, create_devices, names, remove_devices
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.versions import HEALTH
-from tests.e2e.kubelet.waiting import holds, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.kubelet.node import Node, Placed
 
 
 @contextlib.contextmanager

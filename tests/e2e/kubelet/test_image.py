@@ -1,18 +1,13 @@
 """The content of the plugin's image, as it is in a running container."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
+from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.rights import plugin_pod
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.kubelet.node import Node
 
 PROGRAMS: Final = {"/opt/venv/bin/aosp-plugin", "/opt/venv/bin/python"}
 _NOT_HERE: Final = re.compile(

@@ -1,17 +1,10 @@
 """A phone is a set of three binder devices, which a container has at Android's paths."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from tests.e2e.kubelet.node import create_devices, natural_sort, remove_devices
+from tests.e2e.common.waiting import holds
+from tests.e2e.kubelet.node import Node, create_devices, natural_sort, remove_devices
 from tests.e2e.kubelet.phones import PATHS, PHONE, PHONES, SIZE, binder_devices_of
 from tests.e2e.kubelet.plugins import unhealthy_by_reason
 from tests.e2e.kubelet.pods import PREFIX
-from tests.e2e.kubelet.waiting import holds
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.node import Node
 
 
 def test_three_paths(node: Node) -> None:

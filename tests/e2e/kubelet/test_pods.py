@@ -1,20 +1,13 @@
 """The plugin registers, and pods get binder devices."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.e2e.kubelet.node import COUNT, natural_sort
+from tests.e2e.common.waiting import until
+from tests.e2e.kubelet.node import COUNT, Node, natural_sort
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.pods import DONE, container
 from tests.e2e.kubelet.standalone import checkpoint
 from tests.e2e.kubelet.versions import GET, HEALTH, SIDECARS
-from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.node import Node
 
 ALLOCATIONS = "kubelet_device_plugin_alloc_duration_seconds_count"
 

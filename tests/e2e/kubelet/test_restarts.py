@@ -1,19 +1,12 @@
 """Kubelet and plugin restart, are killed or are stopped; pods keep their devices."""
 
-from __future__ import annotations
-
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from tests.e2e.kubelet.node import ALL, COUNT
+from tests.e2e.common.waiting import holds, until
+from tests.e2e.kubelet.node import ALL, COUNT, Node, Placed
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.pods import RESOURCE
-from tests.e2e.kubelet.waiting import holds, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.e2e.kubelet.node import Node, Placed
 
 
 def _keeping(node: Node, event: Callable[[], None]) -> None:
@@ -67,20 +60,16 @@ def test_runtime_restarts(node: Node) -> None:
 
 
 def test_plugin_away(node: Node) -> None:
-    """The plugin is stopped: allocatable is 0 within 30 s, and new pods are rejected; capacity and pods stay."""
+    """The plugin is stopped: allocatable is 0 within 30 s, and new pods are rejected; capacity and pods stay.
+
+    The kubelet restarts meanwhile: the pods keep running, and List reports their devices.
+    """
     phones = node.phones
     before = _states(phones)
     node.stop_plugin()
     assert node.status() == (COUNT, 0)
     holds(lambda: _states(phones) == before, "the pods are unchanged", seconds=3)
     node.assert_rejected(1, f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}")
-
-
-def test_kubelet_restarts_meanwhile(node: Node) -> None:
-    """The kubelet restarts while the plugin is stopped: the pods keep running, and List reports their devices."""
-    phones = node.phones
-    before = _states(phones)
-    node.stop_plugin()
     node.kubelet.restart()
     until(lambda: _states(phones) == before, "the pods are unchanged")
     assert not node.kubelet.allocatable(RESOURCE)

@@ -4,8 +4,6 @@ Most tests rely on the stand-in; these compare it with the real kubelet. Each sc
 ``tests/tools/test_kubelet_scenarios.py`` runs them with the stand-in of each generation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -13,23 +11,18 @@ import re
 import socket
 import stat
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
 from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.tests.stub import fail, healthy
-from tests.e2e.kubelet.managers import Admitted, Rejected, restart
+from tests.e2e.common.waiting import PATIENCE, eventually
+from tests.e2e.kubelet.managers import Admitted, DeviceManager, Rejected, restart
 from tests.e2e.kubelet.probe import Probe
 from tests.e2e.kubelet.versions import KEEPS_DEVICES, LOSES_DEVICES, rejections
-from tests.e2e.kubelet.waiting import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.e2e.kubelet.managers import DeviceManager
 
 LARGEST = 4 * 1024 * 1024
 """The largest message that the kubelet accepts, in bytes."""

@@ -3,22 +3,16 @@
 Without an API server there are no claims: these are about registration and health.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.framework.dra.claims import DeviceHealth
 from tests.dra_drivers import Driver, running_driver
-from tests.e2e.kubelet.managers import restart
+from tests.e2e.common.waiting import eventually
+from tests.e2e.kubelet.managers import DeviceManager, restart
 from tests.e2e.kubelet.versions import DRA
-from tests.e2e.kubelet.waiting import eventually
 from tests.support import counted
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.managers import DeviceManager
 
 
 async def _registered(driver: Driver, count: int = 1) -> None:

@@ -1,16 +1,10 @@
 """The recorded trace, which the simulation replays on its kubelet, is what the kubelet does."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.e2e.kubelet.managers import DeviceManager
 from tests.e2e.kubelet.versions import LOSES_DEVICES
 from tests.simulation import traces
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.managers import DeviceManager
 
 
 @pytest.mark.requires(LOSES_DEVICES)

@@ -4,25 +4,18 @@ The kubelet requests ID-mapped mounts for all mounts of such a pod, those of dev
 devtmpfs do not support them, and neither does ramfs, which represents them here; tmpfs does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
-from tests.e2e.kubelet.node import COUNT, device_tool
+from tests.e2e.common.processes import run
+from tests.e2e.common.waiting import until
+from tests.e2e.kubelet.node import COUNT, Node, Placed, device_tool
 from tests.e2e.kubelet.phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.kubelet.node import Node
-    from tests.e2e.kubelet.placed import Placed
 
 _RAMFS: Final = "/dev/ramfs"
 ON_RAMFS: Final = f"{CONFIGURATION}device_dir: {_RAMFS}\n"

@@ -1,18 +1,13 @@
 """Phones with a second resource, replicas or NUMA nodes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
-from tests.e2e.kubelet.node import create_devices, names, natural_sort
+from tests.e2e.kubelet.node import Node, create_devices, names, natural_sort
 from tests.e2e.kubelet.phones import CONFIGURATION, PATHS, PHONE, PHONES, SETS, binder_devices_of
 from tests.e2e.kubelet.plugins import SHARING, sockets
 from tests.e2e.kubelet.pods import container
-
-if TYPE_CHECKING:
-    from tests.e2e.kubelet.node import Node
 
 SIDECAR: Final = "aosp.io/sidecar"
 SIDECAR_PREFIX: Final = "sidecar_binder"

@@ -5,21 +5,18 @@ which k8s.io/api and other modules are directories of its repository; here they 
 with the release. The release's go.sum and ``kubelets.sum`` have the hashes of all of them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import pytest
 
 from kubelet_standin import KubeletVersion
 from kubelet_standin.deviceplugin.admission import rejection
 from tests.e2e.common import cache, golang
-from tests.e2e.kubelet.processes import run
-
-if TYPE_CHECKING:
-    import pytest
+from tests.e2e.common.processes import run
 
 VERSIONS: Final = {"1.25": "v1.25.16", "1.28": "v1.28.15", "1.31": "v1.31.0", "1.36": "v1.36.3", "1.37": "v1.37.1"}
 """The versions that can be selected, besides the one in ``tests/e2e/kubernetes/go.mod``."""

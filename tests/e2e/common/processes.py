@@ -1,15 +1,10 @@
 """Commands, and daemons with a log file."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TAIL = 30
 """Lines of a log that are printed after a failure."""
@@ -31,6 +26,11 @@ def run(*command: str, seconds: float = 60, text: str | None = None, cwd: Path |
         f"{' '.join(command)}: exit code {result.returncode}: {result.stdout.strip()[-2000:]}"
     )
     return result.stdout
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started, and that have not been reaped."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Daemon:
@@ -88,5 +88,4 @@ class EnteredDaemon(Daemon):
     def pid(self) -> int:
         """The process ID of the program, in this PID namespace."""
         nsenter = super().pid
-        children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
-        return int(children[0]) if children else nsenter
+        return next(iter(children(nsenter)), nsenter)

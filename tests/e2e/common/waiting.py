@@ -1,14 +1,10 @@
 """Wait for conditions that other processes fulfil."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import TypeVar
 
 PATIENCE = float(os.environ.get("E2E_PATIENCE", "30"))
 """The default limit in seconds: that of the kubelet's own end-to-end tests; longer on an emulated machine."""
