@@ -42,6 +42,15 @@ def test_the_readme_links_to_every_page() -> None:
     assert pages - set(links) == {"README.md"}
 
 
+def test_tests_that_pages_name_exist() -> None:
+    command = ["git", "grep", "-ohE", r"(def|^class) test_\w+", "--", "*.py"]
+    functions = subprocess.check_output(command, cwd=ROOT, text=True).split()[1::2]  # noqa: S603 - git
+    listed = subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True).split()  # noqa: S607 - git
+    known = {*functions, *(Path(name).stem for name in listed)}
+    named = {name for path in DOCUMENTS for name in re.findall(r"`(test_\w+)`", path.read_text(encoding="utf-8"))}
+    assert sorted(named - known) == []
+
+
 def test_the_page_about_installation_has_the_commands_that_a_cluster_runs() -> None:
     """The tests in a real cluster take them from there, so that a page that loses one fails late."""
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/e2e/cluster").glob("test_*.py"))

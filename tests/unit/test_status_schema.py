@@ -11,7 +11,7 @@ import pytest
 from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.report.document import DriverReport, Known, LogRecord, Problem, Report, State
 from hack import docs
-from tests.unit.cli.test_summary import EMPTY, PHONE_9, device
+from tests.unit.cli.test_status import EMPTY, PHONE_9, device
 
 
 def report() -> Report:

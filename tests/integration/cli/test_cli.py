@@ -1,4 +1,4 @@
-"""The command line: help, version, errors, config and nodes."""
+"""The command line: help, version, errors and config."""
 
 from __future__ import annotations
 
