@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kubelet_standin import ClaimsError, DraClaim, DraKubelet, DraPod, Event, KubeletVersion
 from kubelet_standin.apiserver.node_api import NodeApi
+from kubelet_standin.dra.claims import ClaimDevice
 from kubelet_standin.dra.watcher import Registry
 from tests.simulation.api import NODE, ApiServer
 from tests.simulation.containers import CDI_DIRECTORIES, Tenant
@@ -28,20 +29,21 @@ STATE = "/var/lib/kubelet/plugins"
 CLAIMS = resource_claims("default")
 FORCED = 0.1
 """How probable it is that a pod is deleted by force when it cannot end, because no process serves its driver."""
+BOTH = 0.8
+"""How probable it is that a claim is also of a second driver, if that has a free device."""
 RETRY = 5.0
 """Seconds between two attempts; a kubelet takes 60 to 90."""
 
 
 @dataclass
 class ClaimPod(Tenant):
-    """A pod with a claim of one device."""
+    """A pod with a claim of one device, or of one of each of two drivers."""
 
     spec: DraPod = field(default_factory=lambda: DraPod("", ()))
     uid: str = ""
     """That of the claim."""
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
+    devices: dict[str, str] = field(default_factory=dict)
+    """The names of the devices by driver."""
     names: list[str] = field(default_factory=list)
     """The CDI names that the kubelet has got; empty until the claim is prepared."""
     ends: bool = False
@@ -51,8 +53,8 @@ class ClaimPod(Tenant):
     """Why the last attempt has failed, which the kubelet reports."""
     is_untried: bool = False
     """Whether the kubelet was away, and will do what is to be done only seconds after its start."""
-    is_damaged: bool = False
-    """Whether another program has removed its spec, and no process of the plugin has written it again yet."""
+    damaged: set[str] = field(default_factory=set)
+    """The drivers whose specs another program has removed, and no process of the plugin has written again yet."""
 
 
 class _Registry(Registry):
@@ -126,7 +128,7 @@ class ClaimKubelet(Startable):
 
     def add(self) -> None:
         """Schedule a pod on a free device that the slices have; without one, it waits elsewhere."""
-        taken = {(pod.driver, pod.device) for pod in self.pods.values()}
+        taken = {each for pod in self.pods.values() for each in pod.devices.items()}
         free = [
             (each["spec"]["driver"], each["spec"]["pool"]["name"], device["name"])
             for each in self.api.slices()
@@ -135,19 +137,27 @@ class ClaimKubelet(Startable):
         ]
         if not free or not self.running:
             return
-        driver, pool, device = self.host.rng.choice(free)
+        chosen = [self.host.rng.choice(free)]
+        others = [each for each in free if each[0] != chosen[0][0]]
+        if others and self.host.rng.random() < BOTH:
+            chosen.append(self.host.rng.choice(others))
         self._numbers += 1
         name = f"claim-{self._numbers}"
-        results = [{"request": "main", "driver": driver, "pool": pool, "device": device}]
+        results = [
+            {"request": driver.partition(".")[0], "driver": driver, "pool": pool, "device": device}
+            for driver, pool, device in chosen
+        ]
         if self.host.rng.random() < 0.3:
             results.append({"request": "other", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0"})
         status = {"allocation": {"devices": {"results": results, "config": []}}}
         body = {"metadata": {"name": name, "namespace": "default"}, "status": status}
         created = self.api.objects.create(CLAIMS, body)
         uid = created["metadata"]["uid"]
-        spec = DraPod(name, (DraClaim(name, uid, (driver,)),))
-        pod = self.pods[name] = ClaimPod(name, spec=spec, uid=uid, driver=driver, pool=pool, device=device)
-        self.host.log("claim allocated", claim=name, driver=driver, device=device)
+        devices = {driver: device for driver, _, device in chosen}
+        spec = DraPod(name, (DraClaim(name, uid, tuple(devices)),))
+        pod = self.pods[name] = ClaimPod(name, spec=spec, uid=uid, devices=devices)
+        for driver, device in devices.items():
+            self.host.log("claim allocated", claim=name, driver=driver, device=device)
         self._spawn(self._lead(pod))
 
     def end(self, name: str) -> None:
@@ -172,13 +182,15 @@ class ClaimKubelet(Startable):
         for pod in self.pods.values():
             if pod.ends:
                 continue
-            try:
-                for name in pod.names:
+            lacking = {}
+            for name in pod.names:
+                try:
                     self.host.containers.by_cdi(name)
-                pod.is_damaged = False
-            except KeyError as error:
-                if not pod.is_damaged:
-                    self.host.violated(f"{pod.name} is prepared: {error.args[0]}")
+                except KeyError as error:
+                    lacking[driver_of_cdi(name)] = error.args[0]
+            for driver in sorted(lacking.keys() - pod.damaged):
+                self.host.violated(f"{pod.name} is prepared: {lacking[driver]}")
+            pod.damaged &= lacking.keys()
 
     def specs(self) -> list[tuple[str, str]]:
         """Return the directory and the name of each CDI spec of a claim."""
@@ -207,9 +219,18 @@ class ClaimKubelet(Startable):
         """Return the paths of the damaged records of claims."""
         return [path for path in self.records() if not self.host.files.lookup(path).data]
 
-    def prepared(self) -> list[ClaimPod]:
-        """Return the pods whose claims are prepared."""
-        return [pod for pod in self.pods.values() if pod.names]
+    def of(self, driver: str) -> set[str]:
+        """Return the IDs of the devices of a driver that are allocated to pods."""
+        return {pod.devices[driver].replace("-", "_") for pod in self.pods.values() if driver in pod.devices}
+
+    def listed(self) -> list[tuple[str, Sequence[ClaimDevice]]]:
+        """Return the names of the pods with what the kubelet has got of their drivers, maybe not yet of all."""
+        return [(pod.name, self._standin.devices(pod.spec)) for pod in self.pods.values()]
+
+    def given(self, driver: str) -> dict[str, str]:
+        """Return the IDs of the devices of a driver that the kubelet has got, with the names of the pods."""
+        listed = [(pod, each) for pod, devices in self.listed() for each in devices if each.driver == driver]
+        return {each.device.replace("-", "_"): pod for pod, each in listed}
 
     def missing(self) -> list[str]:
         """Return what is not as it should be when no fault is left."""
@@ -219,10 +240,26 @@ class ClaimKubelet(Startable):
             for name in sorted(configured)
             if self.running and name not in self._connected
         ]
-        found += [f"{pod.driver}: claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
-        damaged = [pod for pod in self.pods.values() if pod.is_damaged and not pod.ends]
-        found += [f"{pod.driver}: claim {pod.name} has no spec" for pod in damaged]
-        return found + [f"{pod.driver}: claim {pod.name} waits" for pod in self._waiting(configured)]
+        found += [f"{self._blamed(pod)}: claim {pod.name} ends" for pod in self.pods.values() if pod.ends]
+        found += [
+            f"{driver}: claim {pod.name} has no spec"
+            for pod in self.pods.values()
+            for driver in sorted(pod.damaged)
+            if not pod.ends
+        ]
+        return found + [f"{self._blamed(pod)}: claim {pod.name} waits" for pod in self._waiting(configured)]
+
+    def _blamed(self, pod: ClaimPod) -> str:
+        """Return the driver that a pod waits for: one without the device, without registration, or any of them."""
+        containers, configured = self.host.containers, self.configured()
+        for name in () if pod.ends else pod.names:
+            try:
+                is_there = containers.is_there(containers.by_cdi(name))
+            except KeyError:
+                is_there = False
+            if not is_there:
+                return driver_of_cdi(name)
+        return min(pod.devices, key=lambda name: (name in configured, name in self._connected))
 
     def _waiting(self, configured: set[str]) -> list[ClaimPod]:
         """Return the pods whose containers should run, and do not."""
@@ -230,18 +267,22 @@ class ClaimKubelet(Startable):
             pod
             for pod in self.pods.values()
             if not (pod.ends or pod.held)
-            and (pod.names or (pod.driver in configured and pod.device in self.usable(pod.driver)))
+            and (pod.names or (configured.issuperset(pod.devices) and self._is_usable(pod)))
         ]
 
     def untried(self) -> list[str]:
         """Return what is missing that the kubelet has not asked any driver to do since it was away."""
         pods = [pod for pod in self.pods.values() if pod.is_untried]
-        return [f"{pod.driver}: claim {pod.name} {'ends' if pod.ends else 'waits'}" for pod in pods]
+        return [f"{self._blamed(pod)}: claim {pod.name} {'ends' if pod.ends else 'waits'}" for pod in pods]
 
     def stuck(self) -> list[str]:
         """Return the UIDs of the claims that wait for a device which new pods must not get: another pod has it."""
         pods = [pod for pod in self.pods.values() if not (pod.ends or pod.names)]
-        return [pod.uid for pod in pods if pod.device not in self.usable(pod.driver)]
+        return [pod.uid for pod in pods if not self._is_usable(pod)]
+
+    def _is_usable(self, pod: ClaimPod) -> bool:
+        """Return whether new pods may get all devices of a pod."""
+        return all(device in self.usable(driver) for driver, device in pod.devices.items())
 
     def usable(self, driver: str) -> list[str]:
         """Return the devices of a driver that the scheduler may give to new pods."""
@@ -256,7 +297,7 @@ class ClaimKubelet(Startable):
     def errors(self) -> list[tuple[str, str]]:
         """Return drivers, and what the kubelet reports of their claims that are not as they should be."""
         waiting = [pod for pod in self.pods.values() if pod.ends] + self._waiting(self.configured())
-        return [(pod.driver, pod.error) for pod in waiting if pod.error]
+        return [(driver, pod.error) for pod in waiting if pod.error for driver in pod.devices]
 
     def remains(self, directories: Iterable[str], held: set[str]) -> list[str]:
         """Return what is left of claims that have ended, when everything has recovered.
@@ -276,7 +317,7 @@ class ClaimKubelet(Startable):
     async def _lead(self, pod: ClaimPod) -> None:
         """Prepare or unprepare the claim of a pod until that succeeds."""
         was_ending = pod.ends
-        while self.pods.get(pod.name) is pod and pod.ends == was_ending:
+        while pod.ends == was_ending and (pod.ends or self.pods.get(pod.name) is pod):
             async with pod.worker:
                 pod.is_untried = not self.running
                 if self.running and await (self._unprepared(pod) if was_ending else self._prepared(pod)):
@@ -296,7 +337,7 @@ class ClaimKubelet(Startable):
         pod.error = ""
         if not self._is_wanted(pod):
             return True
-        names = [*dict.fromkeys(self._standin.cdi_devices(pod.spec))]  # older kubelets repeat them
+        names = sorted({*self._standin.cdi_devices(pod.spec)})  # older kubelets repeat them
         if not names or pod.names not in ([], names):
             self.host.violated(f"{pod.name} is prepared as {pod.names}, and then as {names}")
         pod.names = names
@@ -306,16 +347,24 @@ class ClaimKubelet(Startable):
         return self.pods.get(pod.name) is pod and not pod.ends
 
     async def _unprepared(self, pod: ClaimPod) -> bool:
-        """Unprepare the claim of a pod; return whether that was done."""
+        """Unprepare the claim of a pod; return whether that was done, or is not tried again.
+
+        A kubelet goes on with a pod that was deleted by force, unless no driver of it is there.
+        """
         try:
             await self._standin.unprepare(pod.spec)
         except (ClaimsError, RuntimeError) as error:
+            present = {*self._connected, *self.configured()}.intersection(pod.devices)
+            if pod.name not in self.pods:
+                return not present
             pod.error = str(error)
             self.host.log("claim not unprepared", claim=pod.name, error=error)
-            is_away = pod.driver not in self._connected and pod.driver not in self.configured()
-            if not is_away or (pod.names and self.host.rng.random() >= FORCED):
-                return False
-        self._forget(pod)
+            if len(present) < len(pod.devices) and (not pod.names or self.host.rng.random() < FORCED):
+                self._forget(pod)
+                return not present
+            return False
+        if pod.name in self.pods:
+            self._forget(pod)
         return True
 
     def _forget(self, pod: ClaimPod) -> None:
@@ -341,3 +390,8 @@ class ClaimKubelet(Startable):
     def _again(self, pod: ClaimPod) -> None:
         if self._is_wanted(pod) and not pod.held:
             self._start_container(pod)
+
+
+def driver_of_cdi(name: str) -> str:
+    """Return the driver of a qualified CDI name."""
+    return name.partition("/")[0]

@@ -7,7 +7,7 @@ again until theirs run.
 import asyncio
 import collections
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ with LOADER.importing():
     from aosp_plugin.framework.sockets import creation_time
 
 if TYPE_CHECKING:
-    from tests.simulation.claims import ClaimPod
+    from kubelet_standin.dra.claims import ClaimDevice
     from tests.simulation.host import Host
 
 DIRECTORY = "/var/lib/kubelet/device-plugins"
@@ -83,12 +83,15 @@ class _PodResources(kubelet_standin.PodResources):
         await asyncio.sleep(self._owner.answers_late)
         response = await super().List(request, context)
         response.pod_resources.add(name="aosp-plugin-x7k2p", namespace="kube-system")
-        for pod in self._owner.claims():
-            found = response.pod_resources.add(name=pod.name, namespace="default").containers.add(name="main")
-            claim = found.dynamic_resources.add(claim_name=pod.name, claim_namespace="default")
-            device = claim.claim_resources.add(driver_name=pod.driver, pool_name=pod.pool, device_name=pod.device)
-            for name in pod.names:
-                device.cdi_devices.add(name=name)
+        for pod, devices in self._owner.claims():
+            found = response.pod_resources.add(name=pod, namespace="default").containers.add(name="main")
+            claim = found.dynamic_resources.add(claim_name=pod, claim_namespace="default")
+            for each in devices:
+                device = claim.claim_resources.add(
+                    driver_name=each.driver, pool_name=each.pool, device_name=each.device
+                )
+                for name in each.cdi_devices:
+                    device.cdi_devices.add(name=name)
         return response
 
     async def GetAllocatableResources(  # noqa: N802 - the RPC's name
@@ -166,8 +169,8 @@ class Kubelet(Startable):
         self.answers_late = 0.0
         """Seconds that podresources takes."""
         self.answers_wrongly = False
-        self.claims: Callable[[], Iterable[ClaimPod]] = tuple
-        """Returns the pods with prepared claims."""
+        self.claims: Callable[[], Iterable[tuple[str, Sequence[ClaimDevice]]]] = tuple
+        """Returns the pods with claims, and what the kubelet has got of their drivers."""
         self._standin = kubelet_standin.Kubelet(
             _Directory(host, self._called),
             version=version,

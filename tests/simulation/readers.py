@@ -203,9 +203,8 @@ class Readers:
         for pod in self._world.kubelet.pods.values():
             for device in pod.ids if pod.resource == pool.name else ():
                 owners.setdefault(device, set()).add(pod.name)
-        for claim in self._world.claims.prepared():
-            if claim.driver == pool.driver:
-                owners.setdefault(claim.device.replace("-", "_"), set()).add(claim.name)
+        for device, name in self._world.claims.given(pool.driver).items():
+            owners.setdefault(device, set()).add(name)
         return owners
 
 

@@ -17,8 +17,8 @@ class Runbook:
         self._world = world
         self._intended: Settings | None = None
         """The configuration that the operator returns to; None if it is the present one."""
-        self._record = ""
-        """The path of the record for which the present configuration is."""
+        self._claim = ""
+        """The UID of the claim for which the present configuration is."""
         self.changed = False
         """Whether the last call has changed the configuration."""
 
@@ -32,15 +32,16 @@ class Runbook:
             return []
         if self._intended is None and not world.reports_unserved_claims():
             return ["claims of a former configuration are not reported"]
-        if self._intended is not None and self._record in records:
-            return [f"{self._record} stays"]
+        if self._intended is not None and (of_claim := self._of_claim(records)):
+            return [f"{path} stays" for path in of_claim]
         if former:
-            self._intended, self._record = intended, former[0]
-            content = records[self._record]
+            claim = records[former[0]]["claim"]
+            self._intended, self._claim = intended, claim["uid"]
             world.settings = copy.deepcopy(intended)
-            world.settings.serve(*_place(content))
-            if content["claim"]["name"] in world.claims.pods:
-                world.claims.end(content["claim"]["name"])
+            for path in sorted(self._of_claim(records), key=former[0].__eq__):  # the last is served in any case
+                world.settings.serve(*_place(records[path]))
+            if claim["name"] in world.claims.pods:
+                world.claims.end(claim["name"])
         else:
             self._intended, world.settings = None, intended
         self.changed = True
@@ -51,6 +52,10 @@ class Runbook:
     def configured(self) -> list[str]:
         """Return the paths of the records of claims of the present configuration."""
         return [path for path, content in self._records().items() if self._world.settings.serves(*_place(content))]
+
+    def _of_claim(self, records: dict[str, Any]) -> list[str]:
+        """Return the paths of the records of the claim for which the present configuration is: one of each driver."""
+        return [path for path, content in records.items() if content["claim"]["uid"] == self._claim]
 
     def _records(self) -> dict[str, Any]:
         """Return the content of each record of a claim that is not damaged, by path."""

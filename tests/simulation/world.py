@@ -105,7 +105,7 @@ class World:
         self.kubelet = Kubelet(self.host, self.settings.kubelet)
         self.api = self.host.api = ApiServer(self.host)
         self.claims = ClaimKubelet(self.host, self.api, self.settings.kubelet)
-        self.kubelet.claims = self.claims.prepared
+        self.kubelet.claims = self.claims.listed
         self.kubelet.is_former = lambda path: any(
             pool.directory and path.startswith(f"{pool.other_directory}/") for pool in self.settings.pools
         )
@@ -374,7 +374,9 @@ class World:
         files, specs = self.host.files, self.claims.specs()
         removed = specs if directory else specs and [self.rng.choice(specs)]
         for pod in self.claims.pods.values():
-            pod.is_damaged |= any(name.endswith(f"_{pod.uid}.json") for _, name in removed)
+            pod.damaged |= {
+                driver for driver in pod.devices for _, name in removed if name == f"{driver}-claim_{pod.uid}.json"
+            }
         for place, name in removed:
             files.remove(f"{place}/{name}")
         if directory:
@@ -476,7 +478,7 @@ class World:
         else:
             drivers.remove(pool.driver)
         found = {name for pod in self.kubelet.pods.values() if pod.resource in names for name in pod.ids}
-        found |= {pod.device.replace("-", "_") for pod in self.claims.pods.values() if pod.driver in drivers}
+        found = found.union(*map(self.claims.of, drivers))
         found |= self._of_unknown_files(pool)
         return {name for each in found for name in pool.advertised(each.partition("::")[0])}
 
@@ -492,7 +494,7 @@ class World:
         """Return whether a tenant has its devices from this resource with its present name and API."""
         if isinstance(tenant, Pod):
             return pool.api is Api.DEVICE_PLUGIN and tenant.resource == pool.name
-        return pool.api is Api.DRA and isinstance(tenant, ClaimPod) and tenant.driver == pool.driver
+        return pool.api is Api.DRA and isinstance(tenant, ClaimPod) and pool.driver in tenant.devices
 
     def _given(self, pool: Pool) -> set[str]:
         """Return the IDs of the devices that new pods get."""
@@ -517,10 +519,9 @@ class World:
         pools = [pool for pool in self.settings.of(Api.DRA) if pool.directory]
         held = {f"{pool.directory}/{name}" for pool in pools for name in self._of_former_tenants(pool)}
         held |= {
-            f"{pool.directory}/{pod.device}"  # its spec may be of another plugin, with another directory
+            f"{pool.directory}/{device}"  # its spec may be of another plugin, with another directory
             for pool in pools
-            for pod in self.claims.pods.values()
-            if pod.driver == pool.driver
+            for device in self.claims.of(pool.driver)
         }
         return [*self.excess(), *self.claims.remains([pool.directory for pool in pools], held)]
 
@@ -558,9 +559,9 @@ class World:
 
     def _facts(self, pool: Pool) -> dict[str, int]:
         """Return what metrics should say of a resource at rest, by name."""
-        claims = [pod for pod in self.claims.prepared() if pod.driver == pool.driver]
+        claims = self.claims.given(pool.driver)
         pods = [pod for pod in self.kubelet.pods.values() if pod.resource == pool.name]
-        used = {name for pod in pods for name in pod.ids} | {pod.device.replace("-", "_") for pod in claims}
+        used = {name for pod in pods for name in pod.ids} | claims.keys()
         if pool.api is Api.DEVICE_PLUGIN:
             healthy = len(self.kubelet.healthy(pool.name))
             return {"devices": healthy, "kubelet_allocatable": healthy, "devices_allocated": len(used), "registered": 1}

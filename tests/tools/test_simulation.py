@@ -22,6 +22,7 @@ from tests.simulation.system import LOADER
 with LOADER.importing():
     from aosp_plugin.binder.provision import phone_mount
     from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
+    from aosp_plugin.framework.dra import api_claims
     from aosp_plugin.framework.dra.kubelet_service import KubeletService
     from aosp_plugin.framework.inventory import Inventory, Snapshot
     from aosp_plugin.framework.metrics import Metrics
@@ -103,12 +104,17 @@ def slice_not_written_after_410(self: Any, *arguments: Any, opened: object, **ke
     return WATCH(self, *arguments, **keywords)
 
 
-TEXT, COUNT_DEVICES = http.text, Metrics.count_devices
+TEXT, COUNT_DEVICES, IS_NEEDED = http.text, Metrics.count_devices, api_claims.is_needed
 
 
 def readiness_that_ignores_a_condition(status: HTTPStatus, line: str) -> Any:
     """Be ready while the kubelet has not registered a resource."""
     return TEXT(HTTPStatus.OK if "registration failed" in line else status, line)
+
+
+def claim_of_another_driver_as_well_that_is_gone(record: Any, claim: Any) -> bool:
+    """Take a claim that also holds another driver's device for one that does not need its own."""
+    return IS_NEEDED(record, claim) and all(result.driver == record.driver for result in claim.results)
 
 
 def gauge_that_is_not_updated(self: Any, resource: str, snapshot: Snapshot) -> None:
@@ -134,6 +140,7 @@ def taint_that_is_removed_too_early(_server: object) -> bool:
         (phone_mount, "fill", incomplete_phone),
         (Registration, "_pause", pause_that_never_ends),
         (http, "text", readiness_that_ignores_a_condition),
+        (api_claims, "is_needed", claim_of_another_driver_as_well_that_is_gone),
         (Metrics, "count_devices", gauge_that_is_not_updated),
         (node_reporter, "is_ready", taint_that_is_removed_too_early),
     ],
