@@ -95,7 +95,8 @@ def _execute(cell: Cell, log: Path, output: Output) -> int:
     process = subprocess.Popen(  # noqa: S603 - the commands are those of the cells
         [*limit, sys.executable, "-m", *cell.command.split()],
         cwd=ROOT,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": _COLUMNS},
+        # Also where a skipped test fails otherwise: a cell may lack what some tests require, such as SELinux.
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": _COLUMNS, "E2E_STRICT": ""},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
