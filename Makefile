@@ -45,7 +45,7 @@ demo: $(RUN_VENV)/.installed ## Show the plugin without Kubernetes, binder or ro
 
 # Two at a time: mypy and the unit tests each keep one processor busy. Coverage is added up, one after the other.
 ifeq ($(MAKECMDGOALS)$(COVERAGE),test)
-MAKEFLAGS += --jobs=2
+MAKEFLAGS += --jobs=2 --output-sync=target
 endif
 test: lint types layers tests ## Test a change: lint, types, import layers and the fast tests: COVERAGE=yes
 

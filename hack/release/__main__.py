@@ -1,8 +1,8 @@
 """``python -m hack.release``: build a release, usually by ``make release``.
 
 The directory has the Python packages, both commands as single files, an image archive and a list of its contents for
-each architecture, the chart, the release notes and SHA256SUMS. The same commit and the same arguments give the same
-files, byte for byte. CONTRIBUTING.md describes how a release is made.
+each architecture, the chart, the other files of ``deploy``, the release notes and SHA256SUMS. The same commit and the
+same arguments give the same files, byte for byte. CONTRIBUTING.md describes how a release is made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hack.files import CHECKSUMS, sha256, write_checksums
 from hack.image.build import NAME
 from hack.release import images, krew, notes, packages, single_file, source
-from hack.release.chart import pack
+from hack.release.chart import pack, pack_manifests
 from hack.release.errors import ReleaseError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def build(options: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as directory:
             digest = images.write_layout(archives, Path(directory))
     pack(project, output, options.image, digest, options.source_url)
+    pack_manifests(project, output, options.image)
     text = notes.render(project, output, options.image, digest, options.source_url)
     (output / notes.NAME).write_text(text, encoding="utf-8")
     write_checksums(output)

@@ -1,4 +1,4 @@
-"""The packed chart, with the image that the release publishes.
+"""The packed chart and the other files of ``deploy``, with the image that the release publishes.
 
 ``helm package`` gives every file the current time, so its archive differs each time; this one does not.
 """
@@ -9,6 +9,7 @@ import gzip
 from typing import TYPE_CHECKING
 
 from hack.files import tar
+from hack.image.build import NAME
 from hack.release.errors import ReleaseError, run
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ _ANNOTATIONS = "\nannotations:\n"
 def pack(project: Project, output: Path, image: str, digest: str, source_url: str) -> Path:
     """Write the chart's archive with an image and with links to the runbook as its values, and return its path."""
     # /ci/ is in .helmignore; its other patterns are of files that are not under version control.
-    listed = run("git", "ls-files", "-z", DIRECTORY, f":!{DIRECTORY}/ci", cwd=project.root).split("\0")
-    paths = {name.removeprefix(f"{DIRECTORY}/"): project.root / name for name in listed if name}
-    contents = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+    contents = {
+        name.removeprefix(f"{DIRECTORY}/"): content
+        for name, content in _contents(project, DIRECTORY, f":!{DIRECTORY}/ci").items()
+    }
     values = contents["values.yaml"].decode()
     values = _replace(values, '\n  repository: ""\n', f'\n  repository: "{image}"\n')
     values = _replace(values, '\n  digest: ""\n', f'\n  digest: "{digest}"\n')
@@ -37,9 +39,27 @@ def pack(project: Project, output: Path, image: str, digest: str, source_url: st
     # Helm reads Chart.yaml first.
     order = sorted(contents, key=lambda name: (name != "Chart.yaml", name))
     path = output / f"aosp-device-plugin-{project.version}.tgz"
-    archive = tar({f"aosp-device-plugin/{name}": contents[name] for name in order}, project.epoch)
-    path.write_bytes(gzip.compress(archive, mtime=project.epoch))
+    _write(path, {f"aosp-device-plugin/{name}": contents[name] for name in order}, project)
     return path
+
+
+def pack_manifests(project: Project, output: Path, image: str) -> Path:
+    """Write an archive of what the pages install without the chart, and return its path."""
+    local, released = (f"{name}:{project.version}".encode() for name in (NAME, image))
+    contents = _contents(project, "deploy/*/*", "deploy/remove.yaml", f":!{DIRECTORY}")
+    path = output / f"aosp-device-plugin-{project.version}-deploy.tar.gz"
+    _write(path, {name: content.replace(local, released) for name, content in contents.items()}, project)
+    return path
+
+
+def _contents(project: Project, *patterns: str) -> dict[str, bytes]:
+    """Return the files under version control that match patterns of git, by name."""
+    listed = run("git", "ls-files", "-z", *patterns, cwd=project.root).split("\0")
+    return {name: (project.root / name).read_bytes() for name in listed if (project.root / name).is_file()}
+
+
+def _write(path: Path, files: dict[str, bytes], project: Project) -> None:
+    path.write_bytes(gzip.compress(tar(files, project.epoch), mtime=project.epoch))
 
 
 def _metadata(chart: str, project: Project, image: str, digest: str, source_url: str) -> str:

@@ -21,7 +21,7 @@ from hack import files
 from hack.image.build import ARCHITECTURES
 from hack.release import __main__ as command
 from hack.release import images, krew, single_file, source
-from hack.release.chart import pack
+from hack.release.chart import pack, pack_manifests
 from hack.release.errors import ReleaseError
 from hack.release.links import absolute
 from tests.support import write_files
@@ -118,6 +118,15 @@ def test_a_tagged_release_has_a_date_in_the_changelog(root: Path, heading: str) 
     git(root, "commit", "--quiet", "--all", "--message=Change")
     with pytest.raises(ReleaseError, match=r"run `make version VERSION=0\.2\.0`"):
         source.check(source.read(root), tag="v0.2.0", allow_changes=False)
+
+
+def test_files_for_kubectl_and_hosts_are_packed_with_the_image_of_the_release(output: Path) -> None:
+    with tarfile.open(pack_manifests(source.read(source.ROOT), output, IMAGE)) as archive:
+        removal = archive.extractfile("deploy/remove.yaml")
+        assert removal is not None
+        assert f"image: {IMAGE}:{__version__}\n" in removal.read().decode()
+        assert {"deploy/base/manifests.yaml", "deploy/apparmor/aosp-phone"} <= {*archive.getnames()}
+        assert [name for name in archive.getnames() if "chart" in name] == []
 
 
 def test_the_project_s_chart_can_be_packed(output: Path) -> None:

@@ -59,7 +59,7 @@ class SystemdGuest(GuestMachine):
     def _install_plugin(self, files: Path, units: Path) -> None:
         """Install the plugin as docs/deploy.md describes it, with a program that runs the checkout's."""
         program, config = files / PROGRAM.lstrip("/"), files / "etc/aosp-plugin/config.yaml"
-        checkout, kubelet = units / f"{UNIT}.d/checkout.conf", units / "kubelet.service.d/aosp-device-plugin.conf"
+        checkout, kubelet = units / f"{UNIT}.d/checkout.conf", units / "kubelet.service.d/kubelet.conf"
         for path in (program, config, checkout, kubelet):
             path.parent.mkdir(parents=True)
         script = f'export PYTHONPATH={PROJECT} PYTHONDONTWRITEBYTECODE=1\nexec {sys.executable} -m aosp_plugin "$@"\n'

@@ -78,6 +78,7 @@ def _series(process: dict[str, Any], instance: str) -> list[dict[str, str]]:
         for text in process.keys() - of_process:
             if _is_named(sample, text):
                 values = process[text]
+                assert isinstance(values, str), f"{text}: YAML reads {values}, as 0x99 without quotes"
                 unused -= {text}
         labels = {**sample.labels, "job": "plugin", "instance": instance, "node": node}
         listed = ", ".join(f'{label}="{value}"' for label, value in labels.items())
