@@ -99,24 +99,3 @@ def test_process_that_may_start_too_few_threads_says_which_limit_to_raise(comman
     (line,) = ended.stderr.splitlines()
     assert ended.returncode == 1
     assert re.match(r"aosp-plugin: cannot start \d+ threads: raise the limit that is reached: pids.max of ", line)
-
-
-# -- host trouble is not the process's
-
-
-async def test_cdi_directory_that_is_a_file_keeps_no_device_from_the_kubelet(kubelet: Kubelet, tmp_path: Path) -> None:
-    """Not at the start of the process either. Readiness fails, and liveness does not."""
-    cdi = tmp_path / "cdi"
-    cdi.touch()
-    node = ServedNode(tmp_path, kubelet, port=free_port())
-    node.configure(cdi_dir=str(cdi), device_list=["volume-mounts", "cdi-cri"])
-    node.devices.add(0)
-    async with node.process():
-        await listed(kubelet, 1)
-        node.devices.add(1)
-        await listed(kubelet, 2)
-        assert (await answered(node.port, "/readyz", "cannot update the CDI spec"))[0] == 503
-        assert (await http_get(node.port, "/healthz"))[::2] == (200, "ok\n")
-        cdi.unlink()
-        await answered(node.port, "/readyz", "ok: ")
-        assert (cdi / "aosp.io_binder.json").exists()
