@@ -15,16 +15,13 @@ from aosp_plugin.framework.deviceplugin.plugin import KubeletView
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings, background_task
-from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin import PodResources as Server
-from kubelet_standin.tests.stub import Plugins, buggy_kubelet
+from kubelet_standin import Kubelet
 from tests.pod_resources import answering
 from tests.support import (
     IN_LIFE,
     PATIENCE,
     RESOURCE,
     DeviceDirectory,
-    listed,
     make_plugin,
     ready,
     run,
@@ -121,22 +118,6 @@ async def test_process_without_device_plugins_does_not_ask_the_kubelet(socket: s
     with contextlib.closing(PodResources(socket, [])) as pod_resources:
         async with asyncio.timeout(PATIENCE):
             await KubeletView([], pod_resources, Runtime(timings=TIMINGS)).run()
-
-
-@buggy_kubelet
-async def test_lost_devices_are_published_again(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
-    """A plugin of another project registers the resource and ends; the plugin's stream stays open."""
-    plugins = Plugins(kubelet.directory)
-    async with Server(kubelet, socket), viewed() as view:
-        await listed(kubelet, 3)
-        await view.confirmed(3)
-        await plugins.serve(kubelet, "x", name="other.sock", resource=RESOURCE)
-        await plugins.stop()
-        await until(lambda: "the kubelet has 0 of 3 healthy devices" in unready(view.plugin))
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 3)
-        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 3})]))
-        await until(lambda: view.plugin.ready)
-        assert view.plugin.confirmation.allocatable == 3
 
 
 async def test_kubelet_that_lacks_devices_is_asked_again_soon(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
