@@ -169,8 +169,14 @@ def mounted_tmpfs(directory: Path, options: str = "size=64k") -> Iterator[None]:
         subprocess.run(["umount", "--lazy", directory], check=True)  # noqa: S603, S607
 
 
+def fill(directory: Path) -> None:
+    """Fill a file system that ``mounted_tmpfs`` has mounted, unless it is read-only."""
+    with contextlib.suppress(OSError), (directory / "filler").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
 LISTEN = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()"
-LOCK = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)"
 OPEN = "import sys; file = open(sys.argv[1])"
 
 

@@ -16,6 +16,7 @@ from tests.reports import problems_of
 from tests.support import (
     IN_LIFE,
     PATIENCE,
+    RESOURCE,
     DeviceDirectory,
     causes,
     listed,
@@ -25,18 +26,8 @@ from tests.support import (
     until,
 )
 
-SUFFERING = "example.com/suffering"
 SOON = PATIENT._replace(hang=0.2, safety=0.1)
 """Report a hang after a moment, and access the directory often."""
-
-
-def listing(resource: str, directory: str) -> ListedDevices:
-    """Return a backend whose devices have the names of the files in a directory."""
-    return ListedDevices(
-        resource,
-        lambda: [f"/dev/{name}" for name in sorted(os.listdir(directory))],
-        directories=[directory],
-    )
 
 
 @pytest.fixture
@@ -55,11 +46,14 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
 ) -> None:
     """Scans and the open stream go on. A plugin stops during a hang, for a reload; its socket stays for now."""
     file_system, path = kubelet_path
-    backend = listing(SUFFERING, str(device_directory.directory))
+    devices = device_directory.directory
+    backend = ListedDevices(
+        RESOURCE, lambda: [f"/dev/{path.name}" for path in devices.iterdir()], directories=[str(devices)]
+    )
     plugin = DevicePlugin(backend, kubelet_dir=path, runtime=Runtime(timings=IN_LIFE._replace(hang=0.2, safety=0.1)))
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
-        await listed(kubelet, 0, SUFFERING)
+        await listed(kubelet, 0)
         await ready(plugin)
         with file_system.hanging():
             await file_system.until_waiting()
@@ -67,13 +61,13 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
             assert problems_of(plugin) == [("error", "kubelet-directory-hangs")]
             assert plugin.registered
             device_directory.add(0)
-            await listed(kubelet, 1, SUFFERING)
+            await listed(kubelet, 1)
         await ready(plugin)
         assert len(kubelet.registrations) == 1
         with file_system.hanging():
             plugin.stop()
             await task
-            await kubelet.wait_for(lambda k: k.resource(SUFFERING).streams == 0)
+            await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
 
 
 # -- plugins_registry
