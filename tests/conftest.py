@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -15,6 +16,7 @@ from aosp_plugin.framework.file_events import MountEvents
 from tests import own_mounts
 from tests.support import Clock, DeviceDirectory
 from tests.systemd import Systemd
+from tests.tmpfs_binderfs import Mounts
 
 # Every run uses the same examples, without a deadline, and writes nothing into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
@@ -47,6 +49,15 @@ def short_directory() -> Iterator[Path]:
 def clock() -> Clock:
     """Return a clock that the test moves."""
     return Clock()
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    """Yield the directory of phones with real mounts, which does not exist yet."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts, which requires root")
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounted:
+        yield mounted
 
 
 @pytest.fixture

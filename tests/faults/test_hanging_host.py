@@ -10,12 +10,11 @@ import pytest
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import DraKubelet, Kubelet
-from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
+from tests.dra_drivers import FAST_KUBELET, PATIENT, connected, pod, running_driver
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.reports import problems_of
 from tests.support import (
     IN_LIFE,
-    PATIENCE,
     RESOURCE,
     DeviceDirectory,
     causes,
@@ -73,11 +72,6 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
 # -- plugins_registry
 
 
-async def connected(kubelet: DraKubelet, driver: Driver) -> None:
-    """Wait until the kubelet has registered the driver."""
-    await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
-
-
 async def test_registered_driver_answers_during_a_hang(
     kubelet_dir: str, kubelet_path: tuple[HangingFileSystem, str]
 ) -> None:
@@ -107,5 +101,5 @@ async def test_driver_that_begins_during_a_hang_registers_after_it(
             async with running_driver(path, timings=SOON) as driver:
                 await until(lambda: "has been hanging for" in causes(driver.service))
                 file_system.release()
+                await until(lambda: not reported(driver.service))
                 await connected(kubelet, driver)
-                await asyncio.wait_for(until(lambda: not reported(driver.service)), PATIENCE)
