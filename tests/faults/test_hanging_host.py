@@ -13,17 +13,7 @@ from kubelet_standin import DraKubelet, Kubelet
 from tests.dra_drivers import FAST_KUBELET, PATIENT, connected, pod, running_driver
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.reports import problems_of
-from tests.support import (
-    IN_LIFE,
-    RESOURCE,
-    DeviceDirectory,
-    causes,
-    listed,
-    problem,
-    ready,
-    reported,
-    until,
-)
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, causes, listed, problem, ready, reported, until
 
 SOON = PATIENT._replace(hang=0.2, safety=0.1)
 """Report a hang after a moment, and access the directory often."""

@@ -13,15 +13,7 @@ import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
 from tests.served_node import ServedNode
-from tests.support import (
-    PATIENCE,
-    RESOURCE,
-    answered,
-    free_port,
-    http_get,
-    listed,
-    without_descriptors,
-)
+from tests.support import PATIENCE, RESOURCE, answered, free_port, http_get, listed, without_descriptors
 from tests.systemd import Systemd
 
 # -- descriptors

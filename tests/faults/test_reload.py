@@ -20,17 +20,7 @@ from aosp_plugin.report.document import ReloadReport
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.served_node import ServedNode
-from tests.support import (
-    PATIENCE,
-    RESOURCE,
-    answered,
-    fill,
-    free_port,
-    http_get,
-    listed,
-    mounted_tmpfs,
-    sockets,
-)
+from tests.support import PATIENCE, RESOURCE, answered, fill, free_port, http_get, listed, mounted_tmpfs, sockets
 from tests.systemd import Systemd
 
 REJECTED = "configuration reload rejected, keeping the current configuration"

@@ -17,17 +17,7 @@ from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings, background_task
 from kubelet_standin import Kubelet
 from tests.pod_resources import answering
-from tests.support import (
-    IN_LIFE,
-    PATIENCE,
-    RESOURCE,
-    DeviceDirectory,
-    make_plugin,
-    ready,
-    run,
-    unready,
-    until,
-)
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, make_plugin, ready, run, unready, until
 
 TIMINGS = Timings(
     view_interval=0.1,
