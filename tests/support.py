@@ -160,13 +160,18 @@ def fds() -> collections.Counter[str]:
 
 
 @contextlib.contextmanager
-def mounted_tmpfs(directory: Path, options: str = "size=64k") -> Iterator[None]:
-    """Mount a tmpfs, by default one of a few pages, inside the context. Requires root."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], check=True)  # noqa: S603, S607
+def mounted(directory: Path, *arguments: str | Path) -> Iterator[None]:
+    """Mount on a directory inside the context; ``arguments`` are those of mount(8) before it. Requires root."""
+    subprocess.run(["mount", *arguments, directory], check=True)  # noqa: S603, S607
     try:
         yield
     finally:
         subprocess.run(["umount", "--lazy", directory], check=True)  # noqa: S603, S607
+
+
+def mounted_tmpfs(directory: Path, options: str = "size=64k") -> contextlib.AbstractContextManager[None]:
+    """Mount a tmpfs, by default one of a few pages, inside the context. Requires root."""
+    return mounted(directory, "-t", "tmpfs", "-o", options, "tmpfs")
 
 
 def fill(directory: Path) -> None:

@@ -37,7 +37,7 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
     file_system, path = kubelet_path
     devices = device_directory.directory
     backend = ListedDevices(
-        RESOURCE, lambda: [f"/dev/{path.name}" for path in devices.iterdir()], directories=[str(devices)]
+        RESOURCE, lambda: [f"/dev/{each.name}" for each in devices.iterdir()], directories=[str(devices)]
     )
     plugin = DevicePlugin(backend, kubelet_dir=path, runtime=Runtime(timings=IN_LIFE._replace(hang=0.2, safety=0.1)))
     async with Kubelet(kubelet_dir) as kubelet:
