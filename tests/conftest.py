@@ -1,8 +1,10 @@
 """Fixtures shared by all tests."""
 
+import contextlib
 import errno
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,8 @@ from hypothesis import settings
 from aosp_plugin.framework.file_events import MountEvents
 from tests import own_mounts
 from tests.support import Clock, DeviceDirectory
+from tests.systemd import Systemd
+from tests.tmpfs_binderfs import Mounts
 
 # Every run uses the same examples, without a deadline, and writes nothing into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
@@ -45,6 +49,24 @@ def short_directory() -> Iterator[Path]:
 def clock() -> Clock:
     """Return a clock that the test moves."""
     return Clock()
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    """Yield the directory of phones with real mounts, which does not exist yet."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts, which requires root")
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    """Yield the socket of systemd, for the environment of a service."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(0.0)
+        yield Systemd(receiver)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.dra.claim_records import ClaimReference
@@ -15,8 +15,8 @@ from aosp_plugin.framework.file_events import FileEvents
 from aosp_plugin.framework.metrics import Metrics
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Stop, Timings
-from kubelet_standin import DraClaim, DraPod, DraTimings
-from tests.support import RESOURCE
+from kubelet_standin import DraClaim, DraKubelet, DraPod, DraTimings
+from tests.support import PATIENCE, RESOURCE, reported
 
 DRIVER = "phone.example.com"
 
@@ -84,13 +84,12 @@ class Handler:
             await result
 
 
-class Driver:
+class Driver(NamedTuple):
     """A running driver."""
 
-    def __init__(self, service: KubeletService, handler: Handler, metrics: Metrics) -> None:
-        self.service = service
-        self.handler = handler
-        self.metrics = metrics
+    service: KubeletService
+    handler: Handler
+    metrics: Metrics
 
 
 @contextlib.asynccontextmanager
@@ -115,6 +114,12 @@ async def running_driver(directory: str, *, name: str = DRIVER, timings: Timings
         await running
         await service.close()
         files.close()
+
+
+async def connected(kubelet: DraKubelet, driver: Driver) -> None:
+    """Wait until the kubelet has registered the driver's current socket, and the driver knows."""
+    await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
+    assert reported(driver.service) == []
 
 
 def pod(name: str, *claims: str, driver: str = DRIVER) -> DraPod:

@@ -160,17 +160,28 @@ def fds() -> collections.Counter[str]:
 
 
 @contextlib.contextmanager
-def mounted_tmpfs(directory: Path, options: str = "size=64k") -> Iterator[None]:
-    """Mount a tmpfs, by default one of a few pages, inside the context. Requires root."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], check=True)  # noqa: S603, S607
+def mounted(directory: Path, *arguments: str | Path) -> Iterator[None]:
+    """Mount on a directory inside the context; ``arguments`` are those of mount(8) before it. Requires root."""
+    subprocess.run(["mount", *arguments, directory], check=True)  # noqa: S603, S607
     try:
         yield
     finally:
         subprocess.run(["umount", "--lazy", directory], check=True)  # noqa: S603, S607
 
 
+def mounted_tmpfs(directory: Path, options: str = "size=64k") -> contextlib.AbstractContextManager[None]:
+    """Mount a tmpfs, by default one of a few pages, inside the context. Requires root."""
+    return mounted(directory, "-t", "tmpfs", "-o", options, "tmpfs")
+
+
+def fill(directory: Path) -> None:
+    """Fill a file system that ``mounted_tmpfs`` has mounted, unless it is read-only."""
+    with contextlib.suppress(OSError), (directory / "filler").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
 LISTEN = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()"
-LOCK = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)"
 OPEN = "import sys; file = open(sys.argv[1])"
 
 

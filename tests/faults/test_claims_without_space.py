@@ -1,6 +1,5 @@
 """Claims on file systems without any space."""
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,7 @@ from aosp_plugin.framework.conditions import CLAIMS_FAILING
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import PluginError
 from tests.claims import Node, make_node, reference
-from tests.support import PATIENCE, causes, mounted_tmpfs, reported
-
-
-def fill(directory: Path) -> None:
-    with contextlib.suppress(OSError):
-        (directory / "filler").write_bytes(b"x" * 65536)
+from tests.support import PATIENCE, causes, fill, mounted_tmpfs, reported
 
 
 async def prepared(claims: Claims, node: Node, uid: str, device_id: str) -> str:

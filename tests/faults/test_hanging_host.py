@@ -1,79 +1,22 @@
-"""Plugins and DRA drivers in one process while a directory of one of them, or of the kubelet, hangs."""
+"""Plugins and DRA drivers while the directory of the kubelet hangs."""
 
 import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.runtime import Runtime
 from kubelet_standin import DraKubelet, Kubelet
-from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
+from tests.dra_drivers import FAST_KUBELET, PATIENT, connected, pod, running_driver
 from tests.faults.hanging_fs import HangingFileSystem
-from tests.support import (
-    IN_LIFE,
-    PATIENCE,
-    DeviceDirectory,
-    causes,
-    listed,
-    problem,
-    ready,
-    reported,
-    run,
-    until,
-)
+from tests.reports import problems_of
+from tests.support import IN_LIFE, RESOURCE, DeviceDirectory, causes, listed, problem, ready, reported, until
 
-SUFFERING, OTHER = "example.com/suffering", "example.com/other"
 SOON = PATIENT._replace(hang=0.2, safety=0.1)
 """Report a hang after a moment, and access the directory often."""
-
-
-def listing(resource: str, directory: str) -> ListedDevices:
-    """Return a backend whose devices have the names of the files in a directory."""
-    return ListedDevices(
-        resource,
-        lambda: [f"/dev/{name}" for name in sorted(os.listdir(directory))],
-        directories=[directory],
-    )
-
-
-async def test_watched_directory_that_hangs_delays_no_other_resource(
-    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
-) -> None:
-    """The plugins share file events. The devices of the suffering resource stay published, and heal after the hang."""
-    directory = tmp_path / "others"
-    directory.mkdir()
-    for parent in (hanging_file_system.source, directory):
-        (Path(parent) / "a").touch()
-    suffering = DevicePlugin(
-        listing(SUFFERING, hanging_file_system.directory),
-        kubelet_dir=kubelet_dir,
-        runtime=Runtime(timings=IN_LIFE._replace(hang=0.2)),
-    )
-    runtime = Runtime(files=suffering._scan_loop.files, timings=IN_LIFE)
-    other = DevicePlugin(listing(OTHER, str(directory)), kubelet_dir=kubelet_dir, runtime=runtime)
-    async with Kubelet(kubelet_dir) as kubelet, run(suffering), run(other):
-        await listed(kubelet, 1, SUFFERING)
-        await listed(kubelet, 1, OTHER)
-        hanging_file_system.hang()
-        suffering.rescan()
-        await hanging_file_system.until_waiting()
-        await problem(suffering, "device scan has been hanging for")
-        for count, name in enumerate("bcd", start=2):
-            (directory / name).touch()
-            await listed(kubelet, count, OTHER)
-        assert other.ready
-        await kubelet.restart()
-        await listed(kubelet, 1, SUFFERING)
-        await listed(kubelet, 4, OTHER)
-        os.mkdir(f"{hanging_file_system.source}/b")
-        hanging_file_system.release()
-        await ready(suffering)
-        suffering.rescan()
-        await listed(kubelet, 2, SUFFERING)
 
 
 @pytest.fixture
@@ -92,32 +35,31 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
 ) -> None:
     """Scans and the open stream go on. A plugin stops during a hang, for a reload; its socket stays for now."""
     file_system, path = kubelet_path
-    backend = listing(SUFFERING, str(device_directory.directory))
+    devices = device_directory.directory
+    backend = ListedDevices(
+        RESOURCE, lambda: [f"/dev/{each.name}" for each in devices.iterdir()], directories=[str(devices)]
+    )
     plugin = DevicePlugin(backend, kubelet_dir=path, runtime=Runtime(timings=IN_LIFE._replace(hang=0.2, safety=0.1)))
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
-        await listed(kubelet, 0, SUFFERING)
+        await listed(kubelet, 0)
         await ready(plugin)
         with file_system.hanging():
             await file_system.until_waiting()
             await problem(plugin, "kubelet directory has been hanging for")
+            assert problems_of(plugin) == [("error", "kubelet-directory-hangs")]
             assert plugin.registered
             device_directory.add(0)
-            await listed(kubelet, 1, SUFFERING)
+            await listed(kubelet, 1)
         await ready(plugin)
         assert len(kubelet.registrations) == 1
         with file_system.hanging():
             plugin.stop()
             await task
-            await kubelet.wait_for(lambda k: k.resource(SUFFERING).streams == 0)
+            await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
 
 
 # -- plugins_registry
-
-
-async def connected(kubelet: DraKubelet, driver: Driver) -> None:
-    """Wait until the kubelet has registered the driver."""
-    await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
 
 
 async def test_registered_driver_answers_during_a_hang(
@@ -149,5 +91,5 @@ async def test_driver_that_begins_during_a_hang_registers_after_it(
             async with running_driver(path, timings=SOON) as driver:
                 await until(lambda: "has been hanging for" in causes(driver.service))
                 file_system.release()
+                await until(lambda: not reported(driver.service))
                 await connected(kubelet, driver)
-                await asyncio.wait_for(until(lambda: not reported(driver.service)), PATIENCE)

@@ -7,57 +7,24 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kubelet_standin import Container, Kubelet, Pod
 from tests.served_node import ServedNode
-from tests.support import (
-    PATIENCE,
-    RESOURCE,
-    answered,
-    free_port,
-    http_get,
-    listed,
-    without_descriptors,
-)
-
-
-class Systemd:
-    """The socket on which systemd receives notifications."""
-
-    def __init__(self, path: Path) -> None:
-        self.environment = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "100000"}
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(path))
-        self._socket.settimeout(0.0)
-
-    async def watchdog(self, count: int) -> None:
-        """Wait for so many watchdog notifications."""
-        async with asyncio.timeout(PATIENCE):
-            while count:
-                count -= b"WATCHDOG=1" in await asyncio.get_running_loop().sock_recv(self._socket, 4096)
-
-    def drain(self) -> None:
-        """Drop what has arrived."""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                self._socket.recv(4096)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-
-@pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    with contextlib.closing(Systemd(tmp_path / "notify")) as systemd:
-        yield systemd
-
+from tests.support import PATIENCE, RESOURCE, answered, free_port, http_get, listed, without_descriptors
+from tests.systemd import Systemd
 
 # -- descriptors
+
+
+async def watchdog(systemd: Systemd) -> None:
+    """Wait for some notifications for the watchdog."""
+    count = 20
+    async with asyncio.timeout(PATIENCE):
+        while count:
+            count -= "WATCHDOG=1" in await systemd.receive()
 
 
 async def test_everything_works_after_descriptors_ran_out(kubelet: Kubelet, tmp_path: Path, systemd: Systemd) -> None:
@@ -65,7 +32,7 @@ async def test_everything_works_after_descriptors_ran_out(kubelet: Kubelet, tmp_
     node = ServedNode(tmp_path, kubelet, port=free_port())
     node.configure()
     node.devices.add(0, 1)
-    async with node.process(environment=systemd.environment) as plugin:
+    async with node.process(environment=systemd.environment | {"WATCHDOG_USEC": "100000"}) as plugin:
         await listed(kubelet, 2)
         await answered(node.port, "/readyz", "ok: ")
         with contextlib.ExitStack() as clients:
@@ -73,11 +40,11 @@ async def test_everything_works_after_descriptors_ran_out(kubelet: Kubelet, tmp_
                 for _ in range(8):
                     client = clients.enter_context(socket.create_connection(("127.0.0.1", node.port)))
                     client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
-                systemd.drain()
-                await systemd.watchdog(20)
+                systemd.pending()
+                await watchdog(systemd)
                 node.devices.add(2)
             await listed(kubelet, 3)
-        await systemd.watchdog(20)
+        await watchdog(systemd)
         assert (await http_get(node.port, "/readyz"))[0] == 200
         assert (await http_get(node.port, "/metrics"))[0] == 200
         await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 1})]))
@@ -99,24 +66,3 @@ def test_process_that_may_start_too_few_threads_says_which_limit_to_raise(comman
     (line,) = ended.stderr.splitlines()
     assert ended.returncode == 1
     assert re.match(r"aosp-plugin: cannot start \d+ threads: raise the limit that is reached: pids.max of ", line)
-
-
-# -- host trouble is not the process's
-
-
-async def test_cdi_directory_that_is_a_file_keeps_no_device_from_the_kubelet(kubelet: Kubelet, tmp_path: Path) -> None:
-    """Not at the start of the process either. Readiness fails, and liveness does not."""
-    cdi = tmp_path / "cdi"
-    cdi.touch()
-    node = ServedNode(tmp_path, kubelet, port=free_port())
-    node.configure(cdi_dir=str(cdi), device_list=["volume-mounts", "cdi-cri"])
-    node.devices.add(0)
-    async with node.process():
-        await listed(kubelet, 1)
-        node.devices.add(1)
-        await listed(kubelet, 2)
-        assert (await answered(node.port, "/readyz", "cannot update the CDI spec"))[0] == 503
-        assert (await http_get(node.port, "/healthz"))[::2] == (200, "ok\n")
-        cdi.unlink()
-        await answered(node.port, "/readyz", "ok: ")
-        assert (cdi / "aosp.io_binder.json").exists()

@@ -7,7 +7,6 @@ import operator
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -21,16 +20,8 @@ from aosp_plugin.report.document import ReloadReport
 from kubelet_standin import Kubelet
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.served_node import ServedNode
-from tests.support import (
-    PATIENCE,
-    RESOURCE,
-    answered,
-    free_port,
-    http_get,
-    listed,
-    mounted_tmpfs,
-    sockets,
-)
+from tests.support import PATIENCE, RESOURCE, answered, fill, free_port, http_get, listed, mounted_tmpfs, sockets
+from tests.systemd import Systemd
 
 REJECTED = "configuration reload rejected, keeping the current configuration"
 FOREIGN = "192.0.2.1:9478"
@@ -152,12 +143,6 @@ async def test_configuration_that_cannot_be_served_changes_nothing(
     await served.check_unaffected()
 
 
-def fill(directory: str) -> None:
-    """Write a page into a directory, unless it is read-only."""
-    with contextlib.suppress(OSError):
-        Path(directory, "filler").write_bytes(b"x" * 4096)
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [("size=4k", "No space left on device"), ("ro", "Read-only file system"), (None, "Not a directory")],
@@ -170,7 +155,7 @@ async def test_cdi_directory_that_cannot_be_written_changes_nothing(
     if options is not None:
         directory.mkdir()
     with mounted_tmpfs(directory, options) if options else contextlib.nullcontext():
-        fill(str(directory))
+        fill(directory)
         changes = {"cdi_dir": str(directory), "device_list": ["cdi-cri"]}
         assert f"cannot update the CDI spec {directory}/aosp.io_binder.json: {error}" in await served.rejected(
             **changes
@@ -219,18 +204,14 @@ async def test_reload_is_rejected_while_a_call_on_the_host_hangs(
 
 async def reload_until_scan_hangs(served: Served, hanging_file_system: HangingFileSystem) -> None:
     """Reload to a directory on a file system, and return when a scan of it hangs."""
-    create(f"{hanging_file_system.source}/aosp_binder7")
+    os.mknod(f"{hanging_file_system.source}/aosp_binder7")
     served.configure(device_dir=hanging_file_system.directory)
     served.plugin.signal(signal.SIGHUP)
     await listed(served.kubelet, 1)
     hanging_file_system.hang()
-    create(f"{hanging_file_system.source}/aosp_binder8")
+    os.mknod(f"{hanging_file_system.source}/aosp_binder8")
     served.plugin.signal(signal.SIGHUP)  # rescans
     await hanging_file_system.until_waiting()
-
-
-def create(path: str) -> None:
-    Path(path).touch()
 
 
 # -- another configuration is served
@@ -265,13 +246,18 @@ async def test_process_keeps_its_id_and_nothing_else(
         assert await served.plugin.finish() == 0
 
 
-async def test_reload_during_a_reload_serves_the_last_configuration(served: Served) -> None:
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+async def test_signal_during_a_reload_is_handled(served: Served, number: signal.Signals) -> None:
+    """The last configuration is served, or the process ends."""
     served.configure(replicas=2)
     served.plugin.signal(signal.SIGHUP)
     await served.unregistered()
     served.configure(replicas=3)
-    served.plugin.signal(signal.SIGHUP)
-    await listed(served.kubelet, 6)
+    served.plugin.signal(number)
+    if number is signal.SIGHUP:
+        await listed(served.kubelet, 6)
+    else:
+        assert await served.plugin.finish() == 0
 
 
 LOADING = "import aosp_plugin.daemon.serve"
@@ -310,14 +296,6 @@ async def test_signal_between_two_programs_of_the_process_is_handled_by_the_seco
         assert sockets(kubelet_dir) == []
 
 
-async def test_stop_during_a_reload_ends_the_process(served: Served) -> None:
-    served.configure(replicas=2)
-    served.plugin.signal(signal.SIGHUP)
-    await served.unregistered()
-    served.plugin.signal(signal.SIGTERM)
-    assert await served.plugin.finish() == 0
-
-
 async def test_program_that_is_gone_is_an_error(starting: Starting, kubelet_dir: str, tmp_path: Path) -> None:
     """Whoever started the process starts it again."""
     python = tmp_path / "python"
@@ -348,23 +326,18 @@ async def test_configuration_that_fails_after_the_check_is_an_error(
     assert f"cannot read the device directory {tmp_path}/other: " in served.plugin.log[-1]
 
 
-async def test_systemd_sees_a_reload_of_a_ready_service(starting: Starting, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.setblocking(False)  # noqa: FBT003 - has no keyword
-        loop = asyncio.get_running_loop()
-        states: list[str] = []
+async def test_systemd_sees_a_reload_of_a_ready_service(starting: Starting, systemd: Systemd) -> None:
+    states: list[str] = []
 
-        async def ready(times: int) -> None:
-            while states.count("READY=1") < times:
-                states.extend((await loop.sock_recv(systemd, 4096)).decode().splitlines())
+    async def ready(times: int) -> None:
+        while states.count("READY=1") < times:
+            states.extend((await systemd.receive()).splitlines())
 
-        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-        async with asyncio.timeout(PATIENCE), starting(environment=environment) as served:
-            await ready(1)
-            served.configure(replicas=2)
-            served.plugin.signal(signal.SIGHUP)
-            await ready(2)
+    async with asyncio.timeout(PATIENCE), starting(environment=systemd.environment) as served:
+        await ready(1)
+        served.configure(replicas=2)
+        served.plugin.signal(signal.SIGHUP)
+        await ready(2)
     names = [state.partition("=")[0] for state in states if not state.startswith("STATUS=")]
     assert names == ["READY", "RELOADING", "MONOTONIC_USEC", "READY"]
 

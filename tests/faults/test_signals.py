@@ -21,7 +21,7 @@ from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from kubelet_standin import Kubelet, PodResources
 from tests.faults.hanging_fs import HangingFileSystem
 from tests.served_node import ServedNode
-from tests.support import PATIENCE, Serve, free_port, http_get, listed, mounted_tmpfs
+from tests.support import PATIENCE, Serve, fill, free_port, http_get, listed, mounted_tmpfs
 
 
 class Node(ServedNode):
@@ -125,10 +125,7 @@ async def cdi_directory_full(node: Node) -> AsyncIterator[Plugin]:
     with mounted_tmpfs(directory):
         spec = str(directory / "specs")
         async with node.serving(cdi_dir=spec, device_list=["envvar", "cdi-cri"]) as plugin:
-            filler = directory / "filler"
-            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-                while file.write(bytes(4096)):
-                    pass
+            fill(directory)
             node.devices.add(2)
             yield plugin
 

@@ -45,39 +45,33 @@ async def admitted(node: Kubelet) -> None:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-async def test_end_of_the_first_plugin(
-    node: Kubelet, device_directory: DeviceDirectory, pod_resources: PodResources, end: signal.Signals
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_end_of_one_of_two_plugins(
+    node: Kubelet,
+    device_directory: DeviceDirectory,
+    pod_resources: PodResources,
+    end: signal.Signals,
+    *,
+    is_first: bool,
 ) -> None:
-    """Kubelets with the bug disconnect the second one, which registers again."""
-    async with Plugin(node, pod_resources, device_directory) as first:
-        await first.registered()
-        async with Plugin(node, pod_resources, device_directory) as second:
-            await second.registered()
-            await second.logged(FOUND)
-            first.signal(end)
-            await first.finish()
-            await second.logged(GONE)
-            await listed(node, 3)
-            await admitted(node)
+    """The other one registers again if the kubelet has lost its devices.
 
-
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-async def test_end_of_the_second_plugin(
-    node: Kubelet, device_directory: DeviceDirectory, pod_resources: PodResources, end: signal.Signals
-) -> None:
-    """Kubelets before 1.37 mark all devices unhealthy, and keep the stream of the first one open.
-
-    The first one registers again; with 1.20, which has no GetAllocatableResources, because the second one is gone.
+    Kubelets with the bug disconnect the second one when the first one ends. Kubelets before 1.37 mark all devices
+    unhealthy when the second one ends, and keep the stream of the first one open. With 1.20, which has no
+    GetAllocatableResources, the first one registers again because the second one is gone.
     """
     async with Plugin(node, pod_resources, device_directory) as first:
         await first.registered()
         async with Plugin(node, pod_resources, device_directory) as second:
-            assert "process" in await first.logged(FOUND)
+            await second.registered()
+            ending, other = (first, second) if is_first else (second, first)
+            assert "process" in await other.logged(FOUND)
             await node.wait_for(lambda k: k.resource(RESOURCE).streams == 2)
-            second.signal(end)
-            await second.finish()
-            await first.logged(GONE)
-            await node.wait_for(lambda k: k.resource(RESOURCE).streams_opened == 3)
+            ending.signal(end)
+            await ending.finish()
+            await other.logged(GONE)
+            if not is_first:
+                await node.wait_for(lambda k: k.resource(RESOURCE).streams_opened == 3)
             await listed(node, 3)
             await admitted(node)
 

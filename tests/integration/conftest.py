@@ -1,8 +1,6 @@
 """Fixtures of the integration tests."""
 
-import contextlib
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +8,6 @@ import pytest
 from kubelet_standin import KubeletVersion
 from kubelet_standin.apiserver import ApiServer
 from tests.dra_node import DraNode
-from tests.tmpfs_binderfs import Mounts
-
-
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
-    """Yield the directory of the phones, which does not exist yet."""
-    if os.geteuid() != 0:
-        pytest.skip("mounts, which requires root")
-    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounted:
-        yield mounted
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.binder.devices.holders import Holder, Search, Unread
-from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind
+from aosp_plugin.binder.devices.scanner import BinderDevice
 from aosp_plugin.binder.driver.host import HostError
 from aosp_plugin.cli import holders
+from tests.processes import Proc, plain_device
 from tests.support import DeviceDirectory
 
 
@@ -29,21 +30,7 @@ def holding(path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def device(tmp_path: Path) -> BinderDevice:
-    path = tmp_path / "n0"
-    path.touch()
-    status = path.stat()
-    return BinderDevice(path.name, str(path), Kind.FILE, FileIdentity(status.st_dev, status.st_rdev, status.st_ino))
-
-
-def fake_process(proc: Path, pid: int, device: str) -> None:
-    """Create a process that holds a device open, in a simulated /proc."""
-    process = proc / str(pid)
-    for part in ("fd", "fdinfo"):
-        (process / part).mkdir(parents=True)
-    (process / "cmdline").write_text("android")
-    (process / "cgroup").write_text("0::/x\n")
-    (process / "fd/3").symlink_to(device)
-    (process / "fdinfo/3").write_text("flags:\t02\n")
+    return plain_device(tmp_path / "n0")
 
 
 def test_holders_are_one_row_for_each_device_and_place(tmp_path: Path) -> None:
@@ -64,9 +51,9 @@ def test_process_that_makes_the_search_wait_is_named_and_the_search_goes_on(
     tmp_path: Path, device: BinderDevice
 ) -> None:
     """A read that never ends: of a pipe that nobody writes."""
+    proc = Proc(tmp_path)
     for pid in (70, 71, 72):
-        fake_process(tmp_path, pid, device.path)
-    (tmp_path / "self").symlink_to("999")
+        proc.process(pid, device.path)
     (tmp_path / "71/cmdline").unlink()
     os.mkfifo(tmp_path / "71/cmdline")
     first, waits, last = holders.search(Search([device], str(tmp_path)), patience=0.2)
@@ -78,8 +65,7 @@ def test_process_that_makes_the_search_wait_is_named_and_the_search_goes_on(
 
 def test_search_that_fails_is_an_error(tmp_path: Path, device: BinderDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not an empty result."""
-    fake_process(tmp_path, 70, device.path)
-    (tmp_path / "self").symlink_to("999")
+    Proc(tmp_path).process(70, device.path)
     monkeypatch.setattr(Search, "read", None)
     with pytest.raises(HostError, match="search for processes has failed"):
         list(holders.search(Search([device], str(tmp_path))))

@@ -316,42 +316,33 @@ async def test_the_first_scan_of_a_phone_without_a_binderfs_finds_that_a_pod_has
         assert {*release.backend.found.state.held} == {"phone0"}
 
 
-async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_the_record_is_gone(node: Node) -> None:
-    """From the scan that finds it."""
-    node.claims = Others([claimed(node, "phone.example.com", "phone0", "aosp_binder0", "aosp_binder2")], ())
+@pytest.mark.parametrize(
+    ("api", "driver", "device_id", "files", "held"),
+    [
+        pytest.param(Api.DEVICE_PLUGIN, driver_name(OLD), "phone0", (0, 2), {0, 2}, id="the other API"),
+        pytest.param(Api.DRA, "former.example.com", "aosp_binder0", (0,), {0}, id="another driver"),
+        pytest.param(Api.DRA, driver_name(OLD), "aosp_binder0", (0,), set(), id="its driver"),
+        pytest.param(Api.DRA, driver_name(OLD), "aosp_binder0", (0, 1), {1}, id="its driver, as a set of two"),
+    ],
+)
+async def test_device_of_a_claim_is_held_without_an_answer_of_the_kubelet_until_the_record_is_gone(
+    node: Node, api: Api, driver: str, device_id: str, files: tuple[int, ...], held: set[int]
+) -> None:
+    """From the scan that finds it. A further pod of a claim of the same driver and device may start."""
+    node.claims = Others([claimed(node, driver, device_id, *names(files))], ())
     node.pods.problem = "no answer"
-    release = await node.begin(OLD)
-    assert release.offered() == {"aosp_binder1"}
-    (held,) = (device for device in release.backend.found.devices if not device.healthy)
-    assert held.detail == "in-use-by-other-api: claim games/tenant (UID uid-1) of phone.example.com has it"
+    release = await node.begin(OLD, api=api)
     node.add(2)
-    assert release.offered() == {"aosp_binder1"}
+    assert release.offered() == {*names({0, 1, 2} - held)}
+    found = {device.detail for device in release.backend.found.devices if not device.healthy}
+    reason = "in-use-by-other-resource" if api is Api.DRA else "in-use-by-other-api"
+    assert found == ({f"{reason}: claim games/tenant (UID uid-1) of {driver} has it"} if held else set())
+    if api is Api.DRA:
+        release.backend.prepare(["aosp_binder0"])  # the caller has read the records: another claim has ended
     node.claims = Others((), ())
     node.pods.problem = ""
     assert await release.watch.ask()
-    assert release.offered() == {"aosp_binder0", "aosp_binder1", "aosp_binder2"}
-
-
-async def test_a_driver_does_not_offer_what_claims_of_other_drivers_have(node: Node) -> None:
-    devices = zip(("former.example.com", driver_name(OLD)), ("aosp_binder0", "aosp_binder1"), strict=True)
-    node.claims = Others([claimed(node, driver, device, device) for driver, device in devices], ())
-    release = await node.begin(OLD, api=Api.DRA)
-    assert release.offered() == {"aosp_binder1"}
-    (held,) = (device for device in release.backend.found.devices if not device.healthy)
-    text = "in-use-by-other-resource: claim games/tenant (UID uid-1) of former.example.com has it"
-    assert (held.id, held.detail) == ("aosp_binder0", text)
-    release.backend.prepare(["aosp_binder0"])  # the caller has read the records: that claim has ended
-    node.claims = Others((), ())
-    assert await release.watch.ask()
-    assert release.offered() == {"aosp_binder0", "aosp_binder1"}
-
-
-async def test_a_driver_does_not_offer_what_its_claims_have_by_other_ids(node: Node) -> None:
-    """The claim has a set of two, and each file is a device now. A pod that shares the claim may still start."""
-    files = ("aosp_binder0", "aosp_binder1")
-    node.claims = Others([claimed(node, driver_name(OLD), "aosp_binder0", *files)], ())
-    release = await node.begin(OLD, api=Api.DRA)
-    assert release.offered() == {"aosp_binder0"}
+    assert release.offered() == {*names(range(3))}
 
 
 @pytest.mark.parametrize("damaged", [(), ("/plugins/phone.example.com/claim_a_b_c.json",)])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aosp_plugin.binder.devices.sets import PHONE_BINDER_DEVICES
 from kubelet_standin import Container, Kubelet, Pod, PodResources
 from tests.documents import examples, status
 from tests.support import DeviceDirectory, ServeHere, answered, free_port
@@ -32,14 +33,20 @@ EXPECTED = {
 the directories of two phones."""
 
 
+def add_phones(devices: DeviceDirectory, *numbers: int) -> None:
+    """Create the directories of phones with their binder devices."""
+    for number in numbers:
+        for name in PHONE_BINDER_DEVICES:
+            path = devices.directory / f"phone{number}" / name
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+
+
 @pytest.fixture
 def devices(tmp_path: Path) -> DeviceDirectory:
     created = DeviceDirectory(tmp_path / "dev")
     created.add(*range(COUNT))
-    for phone in ("phone1", "phone7"):
-        (created.directory / phone).mkdir()
-        for name in ("binder", "hwbinder", "vndbinder"):
-            (created.directory / phone / name).touch()
+    add_phones(created, 1, 7)
     for number in range(2):
         (created.directory / f"sidecar_binder{number}").touch()
     return created
@@ -79,10 +86,7 @@ async def test_the_status_output_in_the_readme_is_current(
 ) -> None:
     """The sample shows ten phones; one is incomplete, three are allocated."""
     devices = DeviceDirectory(tmp_path / "small")
-    for number in range(10):
-        (devices.directory / f"phone{number}").mkdir()
-        for name in ("binder", "hwbinder", "vndbinder"):
-            (devices.directory / f"phone{number}" / name).touch()
+    add_phones(devices, *range(10))
     (devices.directory / "phone5" / "hwbinder").unlink()
     file = tmp_path / "phones.yaml"
     file.write_text(EXAMPLES["One device, one phone"])

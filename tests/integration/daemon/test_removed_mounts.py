@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,22 +14,10 @@ from aosp_plugin.daemon.assembly import end_with_removed_mounts
 from aosp_plugin.framework.conditions import Conditions
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.worker import Worker
-from tests.support import PATIENCE, until, without_descriptors
+from tests.support import PATIENCE, mounted, until, without_descriptors
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 CDI, PLUGINS, PHONES = "host/var/run/cdi", "kubelet/plugins", "host/run/aosp-binderfs"
-
-
-@contextlib.contextmanager
-def mounted(source: Path, target: Path) -> Iterator[None]:
-    """Mount a directory of the host in the container."""
-    source.mkdir(parents=True)
-    target.mkdir(parents=True)
-    subprocess.run(["mount", "--bind", source, target], check=True)  # noqa: S603, S607
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", target], check=True)  # noqa: S603, S607
 
 
 @pytest.fixture
@@ -60,7 +47,9 @@ async def test_the_plugin_ends_when_a_directory_that_it_has_mounted_was_removed(
     source, target = tmp_path / directory, tmp_path / "container" / directory
     with contextlib.ExitStack() as mounts:
         for each in (CDI, PLUGINS, PHONES):
-            mounts.enter_context(mounted(tmp_path / each, tmp_path / "container" / each))
+            for path in (tmp_path / each, tmp_path / "container" / each):
+                path.mkdir(parents=True)
+            mounts.enter_context(mounted(tmp_path / "container" / each, "--bind", tmp_path / each))
         watch = asyncio.create_task(end_with_removed_mounts(config, Conditions(), worker, interval=0.01))
         done, _ = await asyncio.wait({watch}, timeout=0.1)
         assert not done

@@ -98,6 +98,19 @@ async def test_reload_applies_a_changed_configuration_and_prints_the_outcome(
         assert await reload("replicas: 2") == (0, unchanged, "")
 
 
+async def reported_process(on_signal: str, command: str, started: int = 0) -> tuple[asyncio.subprocess.Process, Report]:
+    """Run a process that looks like a command of the plugin; return it, and a report of it.
+
+    ``started`` is by how many ticks the report has an earlier start of the process.
+    """
+    waits = (sys.executable, "-c", "import signal; signal.pause()", "aosp-plugin", command)
+    process = await asyncio.create_subprocess_exec("env", on_signal, *waits)
+    found = ProcessReport.of(process.pid)
+    assert found is not None
+    named = ProcessReport(found.pid, found.start - started)
+    return process, Report("1", "node", 1.0, Known(known=True, problem=""), (), process=named)
+
+
 @pytest.mark.parametrize(
     ("started", "command", "error"),
     [
@@ -111,12 +124,7 @@ async def test_reload_signals_no_process_but_the_plugin(started: int, command: s
 
     Whatever else answers may name any process of this host, which is no plugin.
     """
-    waits = (sys.executable, "-c", "import signal; signal.pause()", "aosp-plugin", command)
-    process = await asyncio.create_subprocess_exec("env", "--default-signal=HUP", *waits)
-    found = ProcessReport.of(process.pid)
-    assert found is not None
-    report = Report("1", "node", 1.0, Known(known=True, problem=""), ())
-    report = msgspec.structs.replace(report, process=ProcessReport(found.pid, found.start - started))
+    process, report = await reported_process("--default-signal=HUP", command, started)
     answer = http.Answer("application/json", msgspec.json.encode(report))
     with http_serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port:
         code, out, err = await asyncio.to_thread(run_command, "reload", "--url", f"http://127.0.0.1:{port}")
@@ -130,9 +138,7 @@ async def test_reload_signals_no_process_but_the_plugin(started: int, command: s
 
 async def test_the_outcome_of_a_reload_is_not_that_of_the_one_before() -> None:
     """The process may answer again before it has begun to reload."""
-    waits = (sys.executable, "-c", "import signal; signal.pause()", "aosp-plugin", "serve")
-    process = await asyncio.create_subprocess_exec("env", "--ignore-signal=HUP", *waits)
-    report = Report("1", "node", 1.0, Known(known=True, problem=""), (), process=ProcessReport.of(process.pid))
+    process, report = await reported_process("--ignore-signal=HUP", "serve")
     former = ReloadReport(time.time(), changed=False, error="of the reload before")
     fetched: list[float] = []
 

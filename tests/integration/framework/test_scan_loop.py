@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.framework.conditions import HOST_HANGS
+from aosp_plugin.framework.conditions import HOST_HANGS, SCAN_FAILED
 from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.listed import FoundListed, ListedDevice, ListedDevices
 from aosp_plugin.framework.runtime import Runtime
@@ -178,15 +178,30 @@ async def test_host_is_left_to_another_plugin_that_has_taken_over(backend: Recor
         await asyncio.wait_for(backend.updated.wait(), PATIENCE)
 
 
-async def test_failed_scan_is_repeated_and_has_lost_no_change(backend: RecordingBackend) -> None:
-    def fail() -> None:
-        raise BackendError("broken for the test")
+def fail() -> None:
+    raise BackendError("broken for the test")
 
+
+async def test_failed_scan_is_repeated_and_has_lost_no_change(backend: RecordingBackend) -> None:
     async with scanning(backend, Timings(safety=NEVER, retry=0.05)) as loop:
         backend.before_scan = fail
         (backend.directory / "a").touch()
         await published(loop, "a")
         await until(lambda: not reported(loop))
+
+
+async def test_scan_after_the_first_update_of_the_host_may_fail(backend: RecordingBackend) -> None:
+    """It is repeated as well."""
+
+    def update(_found: FoundListed) -> bool:
+        backend.before_scan = fail
+        return True
+
+    backend.update_host = update  # type: ignore[method-assign]
+    loop = ScanLoop(backend, Stop(), Runtime(timings=EVENTS_ONLY))
+    await loop.start()
+    assert (backend.scans, [each.kind for each in reported(loop)]) == (2, [SCAN_FAILED])
+    await loop.close()
 
 
 async def test_another_call_that_hangs_is_reported_until_it_ends(backend: RecordingBackend) -> None:

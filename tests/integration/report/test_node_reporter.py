@@ -191,20 +191,6 @@ def server() -> Any:
     return Server()
 
 
-async def test_taints_with_the_key_are_removed_when_the_node_object_has_devices(
-    node: Node, client: ApiClient, server: Any
-) -> None:
-    """All of them, and no others."""
-    node.create(STARTUP, OTHER, {"key": KEY, "effect": "NoExecute"}, allocatable="0")
-    async with node.kept("startup_taint", StartupTaint(client, NAME, KEY, [server], recheck=0.02).write):
-        await node.api.wait_for(lambda api: api.count("get", "nodes") >= 2)
-        assert len(node.taints) == 3
-        status = {"allocatable": {RESOURCE: "1"}}
-        node.api.objects.update(f"{PATH}/status", {"metadata": {"name": NAME}, "status": status})
-        await node.api.wait_for(lambda _: node.taints == [OTHER])
-    assert node.api.count("patch", "nodes") == 1
-
-
 async def test_a_registration_makes_the_plugin_read_the_node_again_at_once(
     node: Node, client: ApiClient, server: Any
 ) -> None:

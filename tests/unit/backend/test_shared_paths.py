@@ -12,10 +12,7 @@ from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, PhoneLayout
 from aosp_plugin.config.keys import SpreadDevice
 
 GPUS = ("/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130")
-BMC, FIRST, SECOND, THIRD = (f"/sys/devices/pci0000:00/0000:{bus:02x}:00.0" for bus in (3, 4, 0x41, 0x42))
-CARDS = {"/dev/dri/card0": BMC, "/dev/dri/card1": FIRST, "/dev/dri/card2": SECOND, "/dev/dri/card3": THIRD}
-RENDER_NODES = {"/dev/dri/renderD128": SECOND, "/dev/dri/renderD129": THIRD, "/dev/dri/renderD130": FIRST}
-"""Render nodes in another order than the cards, as after drivers that were loaded in another order."""
+HARDWARE = "/sys/devices/pci0000:00/0000:04:00.0"
 
 
 def spread_of(*paths: str, numa_nodes: dict[str, int] | None = None) -> Spread:
@@ -25,32 +22,9 @@ def spread_of(*paths: str, numa_nodes: dict[str, int] | None = None) -> Spread:
 
 def test_devices_of_one_item_are_in_natural_order() -> None:
     """Whatever hardware they have, also several of the same one."""
-    paths = {"/dev/dri/renderD1000": FIRST, "/dev/a/x": "", "/dev/dri/renderD999": FIRST}
+    paths = {"/dev/dri/renderD1000": HARDWARE, "/dev/a/x": "", "/dev/dri/renderD999": HARDWARE}
     assert paired([paths]) == [("/dev/a/x", "/dev/dri/renderD999", "/dev/dri/renderD1000")]
     assert paired([]) == []
-
-
-def test_card_and_render_node_are_paired_by_their_hardware() -> None:
-    """Not by their order; the card of a BMC, which has no render node, is not used."""
-    cards = ("/dev/dri/card1", "/dev/dri/card2", "/dev/dri/card3")
-    nodes = ("/dev/dri/renderD130", "/dev/dri/renderD128", "/dev/dri/renderD129")
-    assert paired([CARDS, RENDER_NODES]) == [cards, nodes]
-    assert paired([RENDER_NODES, CARDS]) == [tuple(sorted(nodes)), ("/dev/dri/card2", "/dev/dri/card3", cards[0])]
-
-
-def test_items_without_common_hardware_are_spread_each_for_itself() -> None:
-    tuners = {"/dev/dvb0": "", "/dev/dvb1": ""}
-    assert paired([tuners, CARDS, RENDER_NODES])[0] == ("/dev/dvb0", "/dev/dvb1")
-    assert paired([CARDS, {}]) == [(*CARDS,), ()]
-
-
-def test_third_item_belongs_to_the_others_by_way_of_one() -> None:
-    encoders = {"/dev/video0": THIRD, "/dev/video1": THIRD}
-    assert paired([encoders, CARDS, RENDER_NODES]) == [
-        ("/dev/video0",),
-        ("/dev/dri/card3",),
-        ("/dev/dri/renderD129",),
-    ]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["", "x", "y", "z", "w"]), max_size=4)))

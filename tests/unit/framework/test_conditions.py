@@ -15,11 +15,6 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def conditions(clock: Clock, caplog: pytest.LogCaptureFixture) -> Conditions:
     caplog.set_level("INFO")
     return Conditions(clock, clock)

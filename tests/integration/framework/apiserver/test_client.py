@@ -45,13 +45,6 @@ def a_slice(name: str = "a", *, node: str = "worker", devices: int = 1, **device
     }
 
 
-async def test_a_watch_from_a_version_that_is_too_old_is_gone(api_server: ApiServer, client: ApiClient) -> None:
-    api_server.objects.create(SLICES, a_slice())
-    api_server.compact()
-    with pytest.raises(ApiError, match="410 Expired: too old resource version"):
-        await anext(client.watch(SLICES, resource_version="1"))
-
-
 async def test_a_throttled_request_has_the_pause(api_server: ApiServer, client: ApiClient) -> None:
     api_server.faults.add(Throttle(7.0), times=1)
     with pytest.raises(ApiError, match="429 Too Many Requests") as info:

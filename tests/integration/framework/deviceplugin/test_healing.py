@@ -15,6 +15,7 @@ import pytest
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.registration import STABLE, Loss
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Clock
@@ -26,6 +27,7 @@ from tests.support import (
     RESOURCE,
     DeviceDirectory,
     connected,
+    fds,
     listed,
     make_plugin,
     problem,
@@ -269,19 +271,73 @@ async def test_a_container_that_starts_does_not_delay_the_stop(kubelet: Kubelet)
     backend.end.set()
 
 
+PRE_START = pb.PreStartContainerRequest(devices_ids=["a"])
+
+
 async def test_devices_are_scanned_when_a_preparation_that_took_too_long_has_ended(kubelet: Kubelet) -> None:
-    """It may have changed what no event reports."""
+    """It may have changed what no event reports. It delays no other RPC, and is done again at the next request."""
     backend = SlowStart()
     backend.allocated = True
-    runtime = Runtime(timings=IN_LIFE._replace(pre_start=0.1))
+    runtime = Runtime(timings=IN_LIFE._replace(pre_start=1.0))
     async with run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=runtime)):
         await listed(kubelet, 1)
         async with connected(kubelet) as channel:
-            with pytest.raises(grpc.aio.AioRpcError, match="could not be prepared"):
-                await DevicePluginStub(channel).PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
-        backend.devices = ["/dev/a", "/dev/b"]
-        backend.end.set()
-        await listed(kubelet, 2)
+            stub = DevicePluginStub(channel)
+            late = stub.PreStartContainer(PRE_START)
+            assert await asyncio.to_thread(backend.begun.wait, PATIENCE)
+            container = pb.ContainerAllocateRequest(devices_ids=["a"])
+            allocated = await stub.Allocate(pb.AllocateRequest(container_requests=[container]))
+            assert allocated.container_responses[0].devices[0].host_path == "/dev/a"
+            assert await late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "could not be prepared" in await late.details()
+            assert kubelet.resource(RESOURCE).allocatable == 1
+            backend.devices = ["/dev/a", "/dev/b"]
+            backend.end.set()
+            await listed(kubelet, 2)
+            backend.begun.clear()
+            await stub.PreStartContainer(PRE_START)
+            assert backend.begun.is_set()
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_any_failure_of_pre_start_is_followed_by_a_scan(kubelet: Kubelet) -> None:
+    """Nothing else reports that the device is lost. The error is none of those in the contract of the interface."""
+    backend = SlowStart()
+
+    def lose(_found: object, _ids: object) -> None:
+        backend.devices = []
+        raise OSError(5, "Input/output error")
+
+    backend.pre_start = lose  # type: ignore[method-assign]
+    runtime = Runtime(timings=IN_LIFE)
+    async with run(DevicePlugin(backend, kubelet_dir=kubelet.directory, runtime=runtime)):
+        await listed(kubelet, 1)
+        async with connected(kubelet) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="Input/output error"):
+                await DevicePluginStub(channel).PreStartContainer(PRE_START)
+        await listed(kubelet, 0)
+
+
+async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(kubelet_dir: str) -> None:
+    """Nothing else of its process is to have fewer of them."""
+    before, ended = fds()["anon_inode:inotify"], threading.Event()
+
+    def hang() -> list[str]:
+        assert ended.wait(PATIENCE)
+        return []
+
+    for _ in range(3):
+        runtime = Runtime(timings=IN_LIFE._replace(hang=0.2))
+        plugin = DevicePlugin(ListedDevices(RESOURCE, hang), kubelet_dir=kubelet_dir, runtime=runtime)
+        with pytest.raises(WorkerTimeoutError):
+            await plugin.prepare()
+        plugin.stop(within=0.1)
+        await plugin.run()
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == RESOURCE:
+            await asyncio.to_thread(thread.join, PATIENCE)
+    assert fds()["anon_inode:inotify"] == before
 
 
 @pytest.mark.parametrize("inotify", [True, False])

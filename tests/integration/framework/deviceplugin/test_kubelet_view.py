@@ -15,22 +15,9 @@ from aosp_plugin.framework.deviceplugin.plugin import KubeletView
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
 from aosp_plugin.framework.runtime import Runtime
 from aosp_plugin.framework.timing import Timings, background_task
-from kubelet_standin import Container, Kubelet, Pod
-from kubelet_standin import PodResources as Server
-from kubelet_standin.tests.stub import Plugins, buggy_kubelet
+from kubelet_standin import Kubelet
 from tests.pod_resources import answering
-from tests.support import (
-    IN_LIFE,
-    PATIENCE,
-    RESOURCE,
-    DeviceDirectory,
-    listed,
-    make_plugin,
-    ready,
-    run,
-    unready,
-    until,
-)
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, make_plugin, ready, run, unready, until
 
 TIMINGS = Timings(
     view_interval=0.1,
@@ -47,49 +34,28 @@ def socket(kubelet_dir: str) -> str:
     return os.path.join(kubelet_dir, "pods.sock")
 
 
-class View(KubeletView):
-    """The view of one plugin, whose rounds a test can wait for."""
-
-    def __init__(self, plugin: DevicePlugin, pod_resources: PodResources, timings: Timings) -> None:
-        super().__init__([plugin], pod_resources, Runtime(timings=timings))
-        self.plugin = plugin
-        self._completed = asyncio.Event()
-
-    async def _round(self) -> bool:
-        in_doubt = await super()._round()
-        self._completed.set()
-        return in_doubt
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until ``condition`` holds after a round."""
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                self._completed.clear()
-                await self._completed.wait()
-
-    async def confirmed(self, allocatable: int | None, unknown: str = "") -> None:
-        """Wait until the kubelet's number of devices is known, or until it is unknown for this reason."""
-        confirmation = self.plugin.confirmation
-        await self.until(lambda: confirmation.allocatable == allocatable and unknown in confirmation.unknown)
+Viewing = Callable[..., contextlib.AbstractAsyncContextManager[DevicePlugin]]
 
 
-Viewing = Callable[..., contextlib.AbstractAsyncContextManager[View]]
+async def confirmed(plugin: DevicePlugin, allocatable: int | None, unknown: str = "") -> None:
+    """Wait until the kubelet's number of devices is known, or until it is unknown for this reason."""
+    await until(lambda: plugin.confirmation.allocatable == allocatable and unknown in plugin.confirmation.unknown)
 
 
 @pytest.fixture
 def viewed(kubelet: Kubelet, socket: str, device_directory: DeviceDirectory) -> Viewing:
-    """Return what runs a plugin with three devices, and its view as soon as the plugin is registered."""
+    """Return what runs a plugin with three devices, and the comparison as soon as the plugin is registered."""
     device_directory.add(0, 1, 2)
 
     @contextlib.asynccontextmanager
-    async def viewed(timings: Timings = TIMINGS) -> AsyncIterator[View]:
+    async def viewed(timings: Timings = TIMINGS) -> AsyncIterator[DevicePlugin]:
         plugin = make_plugin(device_directory, kubelet.directory, timings=IN_LIFE._replace(recheck=0.1))
         with contextlib.closing(PodResources(socket, [RESOURCE])) as pod_resources:
-            view = View(plugin, pod_resources, timings)
+            view = KubeletView([plugin], pod_resources, Runtime(timings=timings))
             async with run(plugin):
                 await ready(plugin)
                 async with background_task(view.run()):
-                    yield view
+                    yield plugin
 
     return viewed
 
@@ -123,41 +89,25 @@ async def test_process_without_device_plugins_does_not_ask_the_kubelet(socket: s
             await KubeletView([], pod_resources, Runtime(timings=TIMINGS)).run()
 
 
-@buggy_kubelet
-async def test_lost_devices_are_published_again(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
-    """A plugin of another project registers the resource and ends; the plugin's stream stays open."""
-    plugins = Plugins(kubelet.directory)
-    async with Server(kubelet, socket), viewed() as view:
-        await listed(kubelet, 3)
-        await view.confirmed(3)
-        await plugins.serve(kubelet, "x", name="other.sock", resource=RESOURCE)
-        await plugins.stop()
-        await until(lambda: "the kubelet has 0 of 3 healthy devices" in unready(view.plugin))
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 3)
-        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 3})]))
-        await until(lambda: view.plugin.ready)
-        assert view.plugin.confirmation.allocatable == 3
-
-
 async def test_kubelet_that_lacks_devices_is_asked_again_soon(kubelet: Kubelet, socket: str, viewed: Viewing) -> None:
     """A loss is repaired after the second answer, which does not wait for the next interval.
 
     The first two questions follow from the start and the registration.
     """
     seldom = TIMINGS._replace(view_interval=3600.0)
-    async with answering(socket, Answers(3, 0, 0, 3)), viewed(seldom) as view:
+    async with answering(socket, Answers(3, 0, 0, 3)), viewed(seldom) as plugin:
         await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-        await view.confirmed(3)
+        await confirmed(plugin, 3)
 
 
 async def test_kubelet_without_the_api_is_not_compared(socket: str, viewed: Viewing) -> None:
     async def refuse(context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetAllocatableResources")
 
-    async with answering(socket, refuse) as server, viewed() as view:
-        await view.confirmed(None, "this kubelet is too old")
+    async with answering(socket, refuse) as server, viewed() as plugin:
+        await confirmed(plugin, None, "this kubelet is too old")
         assert server.requests
-        assert view.plugin.ready
+        assert plugin.ready
 
 
 async def test_client_counts_each_device_once(socket: str) -> None:
@@ -175,11 +125,11 @@ async def test_plugin_that_is_overridden_is_ready(
 ) -> None:
     """The rollout would otherwise wait for it indefinitely: the kubelet may never have its devices."""
     answers = Answers(2)
-    async with answering(socket, answers), viewed() as view:
-        await view.until(lambda: not view.plugin.ready)
-        monkeypatch.setattr(type(view.plugin), "overridden", True)
-        await view.confirmed(None, "it has those of a plugin that registered later")
-        await until(lambda: view.plugin.ready)
+    async with answering(socket, answers), viewed() as plugin:
+        await until(lambda: not plugin.ready)
+        monkeypatch.setattr(type(plugin), "overridden", True)
+        await confirmed(plugin, None, "it has those of a plugin that registered later")
+        await ready(plugin)
 
 
 async def test_round_in_which_devices_change_does_not_count(
@@ -189,12 +139,12 @@ async def test_round_in_which_devices_change_does_not_count(
     answers = Answers(0, 0, 0, 0, 0, 3)
 
     async def flap() -> None:
-        revision = view.plugin.inventory.snapshot.revision
+        revision = plugin.inventory.snapshot.revision
         if len(answers.answers) > 1:
             device_directory.remove(0) if revision % 2 else device_directory.add(0)
-            await view.plugin.inventory.superseded(revision).wait()
+            await plugin.inventory.superseded(revision).wait()
 
-    async with answering(socket, answers), viewed() as view:
+    async with answering(socket, answers), viewed() as plugin:
         answers.before = flap  # type: ignore[method-assign]
-        await view.confirmed(3)
-        assert (unready(view.plugin), len(kubelet.registrations)) == ("", 1)
+        await confirmed(plugin, 3)
+        assert (unready(plugin), len(kubelet.registrations)) == ("", 1)

@@ -21,8 +21,8 @@ from aosp_plugin.framework.dra.kubelet_service import CLAIM_SERVICES
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.timing import wait_any
 from kubelet_standin import ClaimsError, DraKubelet, KubeletVersion
-from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
-from tests.support import PATIENCE, causes, counted, reported, until
+from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, connected, pod, running_driver
+from tests.support import PATIENCE, causes, counted, until
 
 
 @pytest.fixture
@@ -34,12 +34,6 @@ def registry(kubelet_dir: str) -> str:
 def kubelet_at(registry: str, version: KubeletVersion = KubeletVersion.V1_37) -> DraKubelet:
     """Return a kubelet that does not hesitate."""
     return DraKubelet(registry, version=version, timings=FAST_KUBELET)
-
-
-async def connected(kubelet: DraKubelet, driver: Driver) -> None:
-    """Wait until the kubelet has registered the driver's current socket, and the driver knows."""
-    await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
-    assert reported(driver.service) == []
 
 
 async def problem(driver: Driver, text: str) -> None:
@@ -142,7 +136,7 @@ async def registered(
         DraKubelet(directory, version=version, timings=timings, watch_health=True) as kubelet,
         running_driver(directory) as driver,
     ):
-        await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+        await connected(kubelet, driver)
         yield kubelet, driver
 
 

@@ -3,64 +3,18 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from aosp_plugin.binder.devices.holders import DENIED, MAX_TEXT, Holder, Search, Unread, cgroup_of, pod_uid
+from aosp_plugin.binder.devices.holders import DENIED, MAX_TEXT, Holder, Unread, cgroup_of, pod_uid
 from aosp_plugin.binder.devices.scanner import BinderDevice, FileIdentity, Kind
+from tests.processes import Proc, plain_device
 
 C1, C2 = "1" * 64, "2" * 64
 UID, OTHER_UID = "0dee3d7b-4e1f-4e4d-b7d4-7ac5a0a1a8fd", "6f2e2b5b-8c5d-4b7c-9d39-0f0e4b3f6a11"
 SNAKE, STATIC_UID = UID.replace("-", "_"), "0123456789abcdef0123456789abcdef"
-SERVICE = "/system.slice/tool.service"
-
-
-class Proc:
-    """A simulated /proc with descriptors, cgroups and the files that a search reads."""
-
-    def __init__(self, directory: Path) -> None:
-        """Create one without processes. ``self`` is process 999."""
-        self.directory = directory
-        directory.chmod(0o755)
-        (directory / "self").symlink_to("999")
-
-    def process(
-        self,
-        pid: int,
-        *files: str | Path,
-        command: bytes = b"tool\0-v\0",
-        cgroup: str = SERVICE,
-        flags: int = os.O_RDWR,
-    ) -> Path:
-        """Create a process with ``files`` open from descriptor 3 on, and return its directory."""
-        process = self.directory / str(pid)
-        for part in ("fd", "fdinfo"):
-            (process / part).mkdir(parents=True)
-        (process / "cmdline").write_bytes(command)
-        (process / "comm").write_text("tool\n")
-        (process / "cgroup").write_text(f"0::{cgroup}\n", errors="surrogateescape")
-        for descriptor, file in enumerate(files, 3):
-            self.descriptor(pid, descriptor, file, flags)
-        return process
-
-    def descriptor(self, pid: int, descriptor: int, file: str | Path, flags: int = os.O_RDWR) -> None:
-        """Add an open descriptor to a process."""
-        (self.directory / f"{pid}/fd/{descriptor}").symlink_to(file)
-        text = f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t9\nino:\t4\n"
-        (self.directory / f"{pid}/fdinfo/{descriptor}").write_text(text)
-
-    def search(self, devices: Sequence[BinderDevice]) -> list[Holder | Unread]:
-        """Return what a search finds."""
-        reader = Search(devices, str(self.directory))
-        return [found for pid in reader.pids() for found in reader.read(pid)]
-
-    def held(self, *devices: BinderDevice) -> list[tuple[str, int]]:
-        """Return binder device and process of each holder; all processes are readable."""
-        found = self.search(devices)
-        assert not [each for each in found if isinstance(each, Unread)]
-        return [(each.binder_device, each.pid) for each in found if isinstance(each, Holder)]
 
 
 @pytest.fixture
@@ -74,10 +28,7 @@ def proc() -> Iterator[Proc]:
 @pytest.fixture
 def device(tmp_path: Path) -> BinderDevice:
     """Return the binder device n0, a plain file."""
-    path = tmp_path / "n0"
-    path.touch()
-    status = path.stat()
-    return BinderDevice(path.name, str(path), Kind.FILE, FileIdentity(status.st_dev, status.st_rdev, status.st_ino))
+    return plain_device(tmp_path / "n0")
 
 
 def character_device(path: str, kind: Kind, *, other_inode: bool = False) -> BinderDevice:

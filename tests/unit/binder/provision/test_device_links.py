@@ -1,11 +1,8 @@
 """Links to binder devices by their numbers, in a directory in place of /dev/char. The devices are never opened."""
 
-import contextlib
 import logging
 import os
 import stat
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ import pytest
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import device_links
 from aosp_plugin.binder.provision.device_links import DeviceLinks, devices_below
+from tests.support import mounted
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="creates devices, which requires root")
 
@@ -157,17 +155,6 @@ def test_directory_behind_a_link_is_the_one_that_the_links_lead_to(root: Path) -
     assert targets(root) == FOREIGN
 
 
-@contextlib.contextmanager
-def read_only(directory: str) -> Iterator[None]:
-    """Make a directory read-only."""
-    for arguments in (["--bind", directory], ["-o", "remount,bind,ro"]):
-        subprocess.run(["mount", *arguments, directory], check=True)  # noqa: S603, S607 - fixed commands
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", directory], check=True)  # noqa: S603, S607 - fixed commands
-
-
 def test_links_that_cannot_be_written_are_logged_once_and_repaired_later(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,8 +162,8 @@ def test_links_that_cannot_be_written_are_logged_once_and_repaired_later(
     device_links._log.cache_clear()
     name = add(root, "one", 1)
     (root / CHAR / name).symlink_to("/run/binderfs/removed")
-    links, dev = DeviceLinks(Host(str(root))), str(root / "dev")
-    with caplog.at_level(logging.WARNING), read_only(dev):
+    links, dev = DeviceLinks(Host(str(root))), root / "dev"
+    with caplog.at_level(logging.WARNING), mounted(dev, "--bind", dev), mounted(dev, "-o", "bind,ro", dev):
         for _ in range(3):
             links.repair(devices(root), [BINDERFS])
     assert [record.__dict__["error"] for record in caplog.records] == ["Read-only file system"]

@@ -1,11 +1,8 @@
 """The binderfs mounts of phones: mounted, found, completed, replaced and removed, with real mounts of a tmpfs."""
 
-import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,16 +13,7 @@ from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from tests.tmpfs_binderfs import Mounts
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
-
 TRIPLE = ["binder", "hwbinder", "vndbinder"]
-
-
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
-    """Yield the directory of the phones, which does not exist yet."""
-    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
-        yield mounts
 
 
 def provisioner(directory: Mounts, host: Host | None = None) -> PhoneProvisioner:

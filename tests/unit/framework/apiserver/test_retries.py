@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from itertools import pairwise
 
 import pytest
 
 from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError, NotFoundError, Request
-from aosp_plugin.framework.timing import Backoff
 from tests.simulation.loop import SimulatedLoop
 
 REQUEST = Request("get", "/api/v1/nodes/a")
@@ -18,14 +16,6 @@ REQUEST = Request("get", "/api/v1/nodes/a")
 
 def throttled(seconds: float) -> ApiError:
     return ApiError(REQUEST, "429", status=429, retry_after=seconds)
-
-
-def test_the_pause_that_the_server_asks_for_is_the_least() -> None:
-    backoff = Backoff(random.Random(0), cap=30.0)  # noqa: S311 - repeatable
-    assert 5.0 <= backoff.pause(5.0) <= 6.0
-    assert all(later >= earlier * 0.99 for earlier, later in pairwise([backoff.pause() for _ in range(8)][::2]))
-    backoff.succeeded()
-    assert 0 < backoff.pause(0.0) <= 0.1
 
 
 @pytest.mark.parametrize(

@@ -1,49 +1,18 @@
 """Notifications to systemd, over a real socket."""
 
 import asyncio
-import contextlib
 import math
-import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from aosp_plugin.framework.service.process import notify, watchdog_timeout
 from aosp_plugin.framework.timing import background_task
 from tests.support import PATIENCE
+from tests.systemd import Systemd
 
 SHORT = 0.001
 """Seconds between two checks in these tests."""
-
-
-class Systemd:
-    """The receiving socket."""
-
-    def __init__(self, receiver: socket.socket) -> None:
-        self.environment = {"NOTIFY_SOCKET": str(receiver.getsockname())}
-        self._receiver = receiver
-
-    async def receive(self) -> str:
-        """Wait for the next message."""
-        return (await asyncio.get_running_loop().sock_recv(self._receiver, 4096)).decode()
-
-    def pending(self) -> list[str]:
-        """Return the messages that have arrived."""
-        messages = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                messages.append(self._receiver.recv(4096).decode())
-        return messages
-
-
-@pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(str(tmp_path / "notify"))
-        receiver.settimeout(0.0)
-        yield Systemd(receiver)
 
 
 class State:
