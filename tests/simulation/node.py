@@ -30,6 +30,8 @@ SHOWN = (1.0, 10.0)
 """Seconds between two reports of the kubelet on the Node."""
 PROMPT, LATE = 3.0, 240.0
 """Seconds from a cause to its Event or patch, at the most: if no request has failed, and after requests that failed."""
+NOTICED = 15.0
+"""Seconds from when a condition has lasted to its Event, at the most, if no request has failed."""
 TROUBLE = 75.0
 """Seconds in which a request that failed delays others: the longest pause is 60 s."""
 _CHANGE = re.compile(r"\d+ devices? of (\S+) (?:lost: .*|healthy now )\((.*?)(?: and \d+ others)?\)(?:;|$).*")
@@ -109,6 +111,9 @@ class Node:
             self._told = {process: self._told.get(process, Told()) for process in world.daemons}
             for process, told in self._told.items():
                 self._follow(process, told)
+                if self._is_prompt():
+                    for missing in self._untold_conditions(told):
+                        world.host.violated(missing)
 
     def _given(self) -> list[str]:
         """Return the resources and drivers of which new pods can get a device."""
@@ -242,10 +247,7 @@ class Node:
             yield from (
                 f"no Event tells of the end of {key}" for key in told.told if told.silent.get(key, 0.0) >= now - LOOK
             )
-            for (name, kind, began), seen in told.seen.items():
-                lasts = seen >= now - LOOK and now - began > LASTING + TROUBLE
-                if lasts and kind != SECOND_PLUGIN.name and (name, kind) not in told.told:
-                    yield f"no Event tells of {kind} of {name or 'the node'}"
+            yield from self._untold_conditions(told)
             for (name, device), (lost, healthy) in told.states.items():
                 if told.changed.get((name, device)) == ("DevicesLost" if healthy > lost else "DevicesRecovered"):
                     yield f"the last Event about {device} of {name} is {told.changed[name, device]}"
@@ -254,3 +256,11 @@ class Node:
         given = {name for name in self._given() if "/" in name or world.claims.usable(name)}
         if self._key and self._is_tainted() and is_known and names.issubset(given):
             yield "the startup taint is left"
+
+    def _untold_conditions(self, told: Told) -> Iterator[str]:
+        """Yield which conditions have lasted, and no Event tells of them."""
+        now, delay = self._now(), NOTICED if self._is_prompt() else TROUBLE
+        for (name, kind, began), seen in told.seen.items():
+            lasts = seen >= now - LOOK and now - began > LASTING + delay
+            if lasts and kind != SECOND_PLUGIN.name and (name, kind) not in told.told:
+                yield f"no Event tells of {kind} of {name or 'the node'}"

@@ -30,6 +30,7 @@ with LOADER.importing():
     from aosp_plugin.framework.scan_loop import ScanLoop
     from aosp_plugin.framework.service import http
     from aosp_plugin.report import node_reporter
+    from aosp_plugin.report.node_events import ConditionWatch
 
 LENGTH = 120
 SEEDS = 60
@@ -123,6 +124,11 @@ def gauge_that_is_not_updated(self: Any, resource: str, snapshot: Snapshot) -> N
         COUNT_DEVICES(self, resource, snapshot)
 
 
+def condition_without_an_event(_watch: object) -> Iterable[object]:
+    """Write no Event when a condition lasts, or ends."""
+    return ()
+
+
 def taint_that_is_removed_too_early(_server: object) -> bool:
     """Remove the startup taint while resources are not ready, or have no healthy device."""
     return True
@@ -142,6 +148,7 @@ def taint_that_is_removed_too_early(_server: object) -> bool:
         (http, "text", readiness_that_ignores_a_condition),
         (api_claims, "is_needed", claim_of_another_driver_as_well_that_is_gone),
         (Metrics, "count_devices", gauge_that_is_not_updated),
+        (ConditionWatch, "occurrences", condition_without_an_event),
         (node_reporter, "is_ready", taint_that_is_removed_too_early),
     ],
     ids=lambda value: getattr(value, "__name__", None),
