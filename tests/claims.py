@@ -51,7 +51,9 @@ class DirectoryBackend(Backend[Found]):
         self.fail: set[str] = set()
         self.hang: set[str] = set()
         self.hanging = threading.Event()
+        """Set when a method in ``hang`` has begun."""
         self.resume = threading.Event()
+        """Ends the wait of methods in ``hang``, also of those that begin later."""
         self.calls: list[str] = []
         self.parameters: list[Sequence[ClaimParameters]] = []
 
