@@ -244,6 +244,7 @@ class Node:
         world, now = self._world, self._now()
         told = self._told.get(world.process)
         if world.settings.node_events and told is not None:
+            self._follow(world.process, told)
             yield from (
                 f"no Event tells of the end of {key}" for key in told.told if told.silent.get(key, 0.0) >= now - LOOK
             )
@@ -258,9 +259,9 @@ class Node:
             yield "the startup taint is left"
 
     def _untold_conditions(self, told: Told) -> Iterator[str]:
-        """Yield which conditions have lasted, and no Event tells of them."""
+        """Yield which conditions that are there now have lasted, and no Event tells of them."""
         now, delay = self._now(), NOTICED if self._is_prompt() else TROUBLE
         for (name, kind, began), seen in told.seen.items():
-            lasts = seen >= now - LOOK and now - began > LASTING + delay
+            lasts = seen == now and now - began > LASTING + delay
             if lasts and kind != SECOND_PLUGIN.name and (name, kind) not in told.told:
                 yield f"no Event tells of {kind} of {name or 'the node'}"
