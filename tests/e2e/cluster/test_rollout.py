@@ -45,3 +45,9 @@ def test_surge(cluster: Cluster) -> None:
     _update(cluster)
     log = plugin.log(cluster)
     assert "another plugin of the resource is running" in log, f"the old plugin had ended: {log[:500]}"
+
+
+def test_update_after_update(cluster: Cluster) -> None:
+    """An update that begins when the plugin has only just become ready ends, too."""
+    for _ in range(2):
+        restart_plugin(cluster)
