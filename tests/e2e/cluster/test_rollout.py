@@ -1,4 +1,4 @@
-"""Rolling updates of the plugin while phones run, with and without maxSurge."""
+"""Rolling updates of the plugin while phones run, with and without maxSurge, and one that is refused."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.cluster import documented, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.scenes import PHONES, RUNNING, free_phone, restart_plugin, undisturbed
+from tests.e2e.cluster.scenes import LABEL, PHONES, RUNNING, free_phone, restart_plugin, undisturbed
 from tests.e2e.cluster.watching import NodeHistory
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import holds
@@ -51,3 +51,20 @@ def test_update_after_update(cluster: Cluster) -> None:
     """An update that begins when the plugin has only just become ready ends, too."""
     for _ in range(2):
         restart_plugin(cluster)
+
+
+def test_rejected_configuration(cluster: Cluster) -> None:
+    """If the plugin rejects the configuration of one kind of nodes, the upgrade fails and replaces no pod of any."""
+    old = plugin.pod_on(cluster, cluster.machine)["metadata"]["uid"]
+    kinds = [
+        {"name": name, "nodeSelector": {LABEL: name}, "config": config}
+        for name, config in (("right", {}), ("wrong", {"container_paths": ["/proc/binder"]}))
+    ]
+    with pytest.raises(AssertionError, match="pre-upgrade hooks failed"):
+        plugin.release(cluster, plugin.VALUES | {"nodes": kinds})
+    log = documented.shell(documented.command("kubectl -n kube-system logs job/aosp-device-plugin-check"))
+    assert "file /etc/aosp-plugin/wrong.yaml: container_paths" in log, log
+    assert plugin.pod_on(cluster, cluster.machine)["metadata"]["uid"] == old, "the plugin's pod was replaced"
+    assert plugin.capacity(cluster, cluster.machine) == (PHONES, PHONES)
+    # Otherwise `helm uninstall` would only delete what the refused revision has, which is the DaemonSets of the kinds.
+    plugin.install(cluster)
