@@ -17,7 +17,7 @@ _ORDER: Final = (
     *("install", "kustomize", "kubectl_phones", "phones", "dra", "dra_claims", "dra_failures", "node_objects"),
     *("rollout", "binder", "quickstart", "dra_binder", "reboot"),
     # Later modules keep further nodes, and the newest Kubernetes.
-    *("failures", "fleet", "upgrade", "dra_newest", "dra_migration"),
+    *("failures", "fleet", "upgrade", "updates", "dra_newest", "dra_migration"),
 )
 
 

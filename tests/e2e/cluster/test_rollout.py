@@ -1,4 +1,4 @@
-"""Rolling updates of the plugin while phones run, with and without maxSurge."""
+"""Rolling updates of the plugin while phones run, with and without maxSurge, and one that is refused."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from tests.e2e.cluster import documented, phones, plugin, watching
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.plugin import PHONE
-from tests.e2e.cluster.scenes import PHONES, RUNNING, free_phone, restart_plugin, undisturbed
+from tests.e2e.cluster.scenes import LABEL, PHONES, RUNNING, free_phone, restart_plugin, undisturbed
 from tests.e2e.common.waiting import holds
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("two_phones")]
@@ -47,3 +47,26 @@ def test_surge(cluster: Cluster) -> None:
     _update(cluster)
     log = plugin.log(cluster)
     assert "another plugin of the resource is running" in log, f"the old plugin had ended: {log[:500]}"
+
+
+def test_update_after_update(cluster: Cluster) -> None:
+    """An update that begins when the plugin has only just become ready ends, too."""
+    for _ in range(2):
+        restart_plugin(cluster)
+
+
+def test_rejected_configuration(cluster: Cluster) -> None:
+    """If the plugin rejects the configuration of one kind of nodes, the upgrade fails and replaces no pod of any."""
+    old = plugin.pod_on(cluster, cluster.machine)["metadata"]["uid"]
+    kinds = [
+        {"name": name, "nodeSelector": {LABEL: name}, "config": config}
+        for name, config in (("right", {}), ("wrong", {"container_paths": ["/proc/binder"]}))
+    ]
+    with pytest.raises(AssertionError, match="pre-upgrade hooks failed"):
+        plugin.release(cluster, plugin.VALUES | {"nodes": kinds})
+    log = documented.shell(documented.command("kubectl -n kube-system logs job/aosp-device-plugin-check"))
+    assert "file /etc/aosp-plugin/wrong.yaml: container_paths" in log, log
+    assert plugin.pod_on(cluster, cluster.machine)["metadata"]["uid"] == old, "the plugin's pod was replaced"
+    assert plugin.capacity(cluster, cluster.machine) == (PHONES, PHONES)
+    # Otherwise `helm uninstall` would only delete what the refused revision has, which is the DaemonSets of the kinds.
+    plugin.install(cluster)
