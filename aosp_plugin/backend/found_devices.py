@@ -344,5 +344,5 @@ class HeldDevices:
         """Why devices are held, by ID."""
         told = self.told()
         others = {} if self._provisioner is None else self._provisioner.other_api
-        suspects = [phone for phone, mount in others.items() if mount.found >= told.asked]
+        suspects = [phone for phone, mount in others.items() if mount.since >= told.asked]
         return {**dict.fromkeys(suspects, _SUSPECT), **self.appeared, **told.held, **self.elsewhere}

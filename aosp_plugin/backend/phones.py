@@ -228,14 +228,18 @@ class ClaimedPhones(OfferedPhones):
     def _remove_surplus(self, found: FoundDevices) -> None:  # noqa: ARG002 - the configured count does not matter
         """Remove phones that no claim has, if no pod has them either: those of the other API, or of a lost record.
 
-        Others are removed when their claim is over.
+        Others are removed when their claim is over. One that was mounted since the question may have a claim already:
+        another process of the driver may serve it.
         """
-        now, allocated = self._clock(), self._held.told().allocated
-        surplus = sorted(self._mounted - self._prepared)
-        self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in surplus}
-        if allocated is not None:
-            since = self._surplus_since
-            self.release([each for each in since if each not in allocated.ids and allocated.asked > since[each]])
+        allocated = self._held.told().allocated
+        if allocated is None:
+            return
+        for phone in sorted(self._mounted - self._prepared - allocated.ids):
+            with contextlib.suppress(HostError):  # releasing it reports that
+                self._provisioner.is_mounted(phone)
+            mount = self._provisioner.found.get(phone)
+            if mount is None or mount.since < allocated.asked:
+                self.release([phone])
 
     def _replace_those_of_claims(self) -> list[str]:
         return []

@@ -22,13 +22,15 @@ from aosp_plugin.binder.provision.phone_mount import phones_below, translated_er
 LOG = logging.getLogger(__name__)
 
 
-class OtherMount(NamedTuple):
-    """The binderfs of a phone that was mounted for pods of the other API."""
+class FoundMount(NamedTuple):
+    """The binderfs of a phone that an earlier call or another process has mounted."""
 
     identity: tuple[int, int]
     """st_dev and st_mtime in nanoseconds of its root: the kernel gives the next mount the same st_dev."""
-    found: float
+    since: float
     """When it was found first, in seconds of ``time.monotonic``."""
+    is_of_other_api: bool
+    """Whether it was mounted for pods of the other API."""
 
 
 class PhoneProvisioner:
@@ -54,8 +56,8 @@ class PhoneProvisioner:
         """The error after which the last call of ``provision`` mounted no further phone; None without one."""
         self.foreign: frozenset[str] = frozenset()
         """Phones with another file system, or a file, in their places."""
-        self.other_api: dict[str, OtherMount] = {}
-        """The mounts of phones that were mounted for pods of the other API."""
+        self.found: dict[str, FoundMount] = {}
+        """The mounts that this process has found, and has not made just now, by phone."""
         self.phone_errors: dict[str, HostError] = {}
         """The errors of phones, also foreign ones, that could not be checked, mounted or removed."""
 
@@ -65,6 +67,11 @@ class PhoneProvisioner:
         errors = [*filter(None, [self.mount_error]), *self.phone_errors.values()]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return f"{errors[0]}{more}" if errors else ""
+
+    @property
+    def other_api(self) -> dict[str, FoundMount]:
+        """The mounts of phones that were mounted for pods of the other API."""
+        return {phone: mount for phone, mount in self.found.items() if mount.is_of_other_api}
 
     def is_own(self, phone: str) -> bool:
         """Return whether the plugin's binderfs was mounted for ``phone`` after the last call that concerned it."""
@@ -77,7 +84,7 @@ class PhoneProvisioner:
             binderfs.check_mountable(directory)
 
     def survey(self) -> set[str]:
-        """Return the phones that have a binderfs, and set ``foreign`` and ``other_api``. Raises HostError.
+        """Return the phones that have a binderfs, and set ``foreign`` and ``found``. Raises HostError.
 
         No right is required, because the mount table has the source of each mount.
         """
@@ -94,8 +101,9 @@ class PhoneProvisioner:
         return {*self.file_systems}
 
     def is_mounted(self, phone: str) -> bool:
-        """Return whether the plugin's binderfs is mounted for ``phone``. Raises HostError."""
+        """Return whether the plugin's binderfs is mounted for ``phone``, and look which one. Raises HostError."""
         with self._path() as directory:
+            self.file_systems.pop(phone, None)
             return self._own_file_system(phone, f"{directory}/{phone}") is not None
 
     def provision(self, phones: Collection[str]) -> list[str]:
@@ -220,8 +228,8 @@ class PhoneProvisioner:
         self.phone_errors.pop(phone, None)
 
     def _forget_ended(self) -> None:
-        """Forget the mounts for the other API that are gone."""
-        self.other_api = {phone: each for phone, each in self.other_api.items() if phone in self.file_systems}
+        """Forget the mounts that are gone."""
+        self.found = {phone: each for phone, each in self.found.items() if phone in self.file_systems}
 
     def _own_file_system(self, phone: str, path: str) -> int | None:
         """Return st_dev of the plugin's binderfs of a phone; None if there is none. Raises HostError.
@@ -239,19 +247,16 @@ class PhoneProvisioner:
             text = f"{path}: another file system is mounted in place of the phone's binderfs: unmount it"
             raise phone_mount.ForeignMountError(text)
         self.file_systems[phone] = st_dev
-        if source == self._source:
-            self.other_api.pop(phone, None)
-        else:
-            self._found_for_other_api(phone, path)
+        self._note(phone, path, is_of_other_api=source != self._source)
         return st_dev
 
-    def _found_for_other_api(self, phone: str, path: str) -> None:
-        """Note a mount for the other API, and when it was found first. Raises HostError."""
+    def _note(self, phone: str, path: str, *, is_of_other_api: bool) -> None:
+        """Note a mount, and when it was found first. Raises HostError."""
         with translated_errors(f"read {path}"):
             status = os.stat(path)
         identity = status.st_dev, status.st_mtime_ns
-        if phone not in self.other_api or self.other_api[phone].identity != identity:
-            self.other_api[phone] = OtherMount(identity, time.monotonic())
+        if phone not in self.found or self.found[phone].identity != identity:
+            self.found[phone] = FoundMount(identity, time.monotonic(), is_of_other_api)
 
     def _restore_or_mount(self, phone: str, path: str) -> bool:
         """Restore a phone, or mount it if that is allowed; return whether it was mounted. Raises HostError.
@@ -284,7 +289,7 @@ class PhoneProvisioner:
 
     def _attach(self, phone: str, path: str) -> None:
         self.file_systems[phone] = phone_mount.attach_new(path, self._source)
-        self.other_api.pop(phone, None)
+        self.found.pop(phone, None)
 
     def _remove(self, phone: str, path: str) -> None:
         mounted = self._own_file_system(phone, path) is not None
@@ -298,7 +303,7 @@ class PhoneProvisioner:
                     self._links.remove(devices)
                 else:  # its mount was lost
                     self._links.repair({}, [f"{self._host_directory}/{phone}"])
-        self.other_api.pop(phone, None)
+        self.found.pop(phone, None)
 
     def _link(self, phones: Iterable[str], directories: Iterable[str] = ()) -> None:
         """Link the binder devices of ``phones``, and remove wrong links that lead below ``directories``."""

@@ -67,7 +67,7 @@ Pods = dict[str, dict[str, Any]]
 
 @contextlib.contextmanager
 def visitors(cluster: Cluster) -> Iterator[Pods]:
-    """Create a pod with a phone each second, which soon ends; yield those that have. At the end, wait for all of them."""
+    """Create a pod with a phone each second, which soon ends; yield those that have. Wait for all at the end."""
     over = threading.Event()
     ended: Pods = {}
     with ThreadPoolExecutor(1) as executor:

@@ -20,14 +20,14 @@ from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from tests.backends import Served, binder_backend, file_systems, phones_backend, started_phones
 from tests.recreations import Recreations
-from tests.support import Clock, DeviceDirectory
+from tests.support import DeviceDirectory
 from tests.tmpfs_binderfs import Mounts
 
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
-def started(directory: Mounts, count: int = 3, clock: Clock | None = None, **keys: Any) -> Served:
-    return started_phones(directory.path, count, clock, **{"api": Api.DRA, **keys})
+def started(directory: Mounts, count: int = 3, **keys: Any) -> Served:
+    return started_phones(directory.path, count, **{"api": Api.DRA, **keys})
 
 
 def parameters(source: Any = "claim", **content: Any) -> list[ClaimParameters]:
@@ -37,8 +37,7 @@ def parameters(source: Any = "claim", **content: Any) -> list[ClaimParameters]:
 def test_a_phone_of_no_claim_is_removed_when_no_pod_has_it(directory: Mounts) -> None:
     """Its claim record is lost, or damaged when its claim has ended, so that nothing else tells."""
     started(directory).prepare(["phone1"], [])
-    clock = Clock()
-    backend = started(directory, clock=clock)
+    backend = started(directory)
     backend.prepare(["phone2"], [])
 
     def mounted(allocated: Allocated | None) -> set[str]:
@@ -46,16 +45,26 @@ def test_a_phone_of_no_claim_is_removed_when_no_pod_has_it(directory: Mounts) ->
         backend.scan_and_update()
         return set(directory.mounted())
 
-    before = clock()
-    clock.now += 1.0
-    assert mounted(Allocated(frozenset(), before)) == {"phone1", "phone2"}, "the kubelet was asked before"
+    assert mounted(Allocated(frozenset(), -math.inf)) == {"phone1", "phone2"}, "the kubelet was asked before"
     assert backend.found.has_surplus
-    clock.now += 1.0
-    assert mounted(Allocated(frozenset({"phone1"}), clock())) == {"phone1", "phone2"}
+    assert mounted(Allocated(frozenset({"phone1"}), time.monotonic())) == {"phone1", "phone2"}
     assert mounted(None) == {"phone1", "phone2"}
-    assert mounted(Allocated(frozenset(), clock())) == {"phone2"}
+    assert mounted(Allocated(frozenset(), time.monotonic())) == {"phone2"}
     backend.scan()
     assert not backend.found.has_surplus
+
+
+def test_a_phone_that_another_process_has_mounted_since_the_kubelet_was_asked_stays(directory: Mounts) -> None:
+    """Of two processes of a driver, one prepares claims, and the other one knows their records late."""
+    serving, other = started(directory), started(directory)
+    serving.prepare(["phone1"], [])
+    other.scan_and_update()
+    serving.unprepare(["phone1"])
+    asked = time.monotonic()
+    serving.prepare(["phone1"], [])
+    other.tell(allocated=Allocated(frozenset(), asked))
+    other.scan_and_update()
+    assert {*directory.mounted()} == {"phone1"}
 
 
 def test_a_phone_that_the_device_plugin_has_replaced_is_not_released(directory: Mounts) -> None:
