@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -214,6 +215,11 @@ class ClaimKubelet(Startable):
             for name in sorted(directory.entries)
             if name.startswith("claim_")
         ]
+
+    def recorded_directories(self) -> set[str]:
+        """Return the directories of CDI specs in the records that are not damaged."""
+        contents = [self.host.files.lookup(path).data for path in self.records()]
+        return {json.loads(content)["cdi_directory"] for content in contents if content}
 
     def damaged_records(self) -> list[str]:
         """Return the paths of the damaged records of claims."""

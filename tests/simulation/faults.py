@@ -274,7 +274,9 @@ def cdi_directory_is_replaced(world: "World") -> None:
 @fault
 def record_is_damaged(world: "World") -> None:
     """Another program truncates the record of a claim, but not while it alone tells where the claim's spec is."""
-    if all(directory == world.settings.cdi for directory, _ in world.claims.specs()):
+    if {*world.claims.recorded_directories(), *(directory for directory, _ in world.claims.specs())} <= {
+        world.settings.cdi
+    }:
         world.damage_record()
 
 
