@@ -77,9 +77,15 @@ def selected(report: Report, resource: str | None) -> Report:
 def own_url(environment: Mapping[str, str]) -> str:
     """Return the URL of a plugin that is started with these environment variables.
 
-    Raises ConfigError for an invalid configuration, and ServiceError if the plugin does not serve its status.
+    A running plugin may have read its configuration file before that became invalid, and in a pod its addresses are
+    variables: without a valid file, those count. Raises ConfigError for an invalid one of them, and ServiceError if the
+    plugin does not serve its status.
     """
-    loaded = sources.load({}, environment, None)[0]
+    try:
+        loaded = sources.load({}, environment, None)[0]
+    except ConfigError:
+        variables = {name: value for name, value in environment.items() if name != sources.FILE_VARIABLE}
+        loaded = sources.load({}, variables, None)[0]
     address = keys.status_address(loaded)
     if address is None:
         key = "listen" if loaded.status_listen is None else "status_listen"

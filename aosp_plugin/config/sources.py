@@ -37,7 +37,7 @@ NODE_VARIABLE = "NODE_NAME"
 """Environment variable with the name of the Kubernetes node. The host name that a container sees is that of its pod."""
 
 _PREFIX = "AOSP_PLUGIN_"
-_FILE_VARIABLE = f"{_PREFIX}CONFIG"
+FILE_VARIABLE = f"{_PREFIX}CONFIG"
 
 _SERVICE_LINK = re.compile(r"AOSP_PLUGIN(_.+)?_(SERVICE_(HOST|PORT(_.+)?)|PORT(_.+)?)")
 """Matches the variables that a kubelet adds for Services such as one named aosp-plugin, and no variable of a key
@@ -52,7 +52,7 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | N
     ``flags`` has None for a flag that was not given; ``file`` is the path of a configuration file. If the file lists
     resources, their keys are named by their position, for example ``resources[0].verify``. Raises ConfigError.
     """
-    file = file or environment.get(_FILE_VARIABLE)
+    file = file or environment.get(FILE_VARIABLE)
     top_level, entries = _from_file(file) if file else ({}, [])
     overrides = _from_environment(environment) | _from_flags(flags)
     common = _with_defaults(top_level | overrides)
@@ -114,7 +114,7 @@ def _from_environment(environment: Mapping[str, str]) -> Settings:
     services = tuple(name.removesuffix("SERVICE_HOST") for name in environment if name.endswith("_SERVICE_HOST"))
     for variable_name, text in environment.items():
         is_link = _SERVICE_LINK.fullmatch(variable_name) and variable_name.startswith(services)
-        if variable_name.startswith(_PREFIX) and variable_name != _FILE_VARIABLE and not is_link:
+        if variable_name.startswith(_PREFIX) and variable_name != FILE_VARIABLE and not is_link:
             name = _key_of_variable(variable_name)
             value = [part for part in text.split(",") if part] if KEYS[name].is_list else text
             settings[name] = KEYS[name].setting(value, f"variable {variable_name}")

@@ -108,7 +108,7 @@ def test_upgrade(cluster: Cluster) -> None:
     documented.shell(command)
     rolled_out()
     assert f"ok      {OTHER_VARIABLE}=aosp_binder" in _tested(cluster)
-    documented.shell(documented.command("helm rollback"))
+    documented.shell(documented.command("helm rollback"), REVISION="1")
     rolled_out()
     assert "ok      BINDER_VISIBLE_DEVICES=aosp_binder" in _tested(cluster)
     after = survivor(cluster)

@@ -149,7 +149,7 @@ def test_a_pod_without_rights_checks_each_configuration_before_an_upgrade(
 ) -> None:
     rendered = accepted(charted(values))
     job = the("Job", rendered)
-    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade,pre-rollback"
     assert job["spec"]["backoffLimit"] == 0
     assert [code for code, _ in _checked(rendered, tmp_path)] == [0] * number
     pod, labels = pod_of(job), job["spec"]["template"]["metadata"]["labels"].items()

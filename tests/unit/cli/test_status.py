@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from aosp_plugin.cli.status import age, problem_lines, selected, summary
+from aosp_plugin.cli.status import age, own_url, problem_lines, selected, summary
 from aosp_plugin.framework.conditions import Severity
 from aosp_plugin.framework.errors import ConfigError
 from aosp_plugin.report.document import (
@@ -115,6 +116,16 @@ def test_resource_limits_the_problems_too() -> None:
     assert report.problems == (OF_X, OF_NODE)
     with pytest.raises(ConfigError, match=r"'a\.io/z' is not served; allowed: a\.io/x, a\.io/y"):
         selected(BOTH, "a.io/z")
+
+
+def test_status_is_found_although_the_file_has_become_invalid(tmp_path: Path) -> None:
+    """As in a pod after an update of its ConfigMap that no plugin accepts: its addresses are variables."""
+    path = tmp_path / "config.yaml"
+    path.write_text("version: v1\nlisten: 127.0.0.1:1\n")
+    environment = {"AOSP_PLUGIN_CONFIG": str(path), "AOSP_PLUGIN_LISTEN": "10.0.0.1:9478"}
+    assert own_url(environment) == "http://127.0.0.1:9478"
+    path.write_text("version: v9\n")
+    assert own_url(environment) == "http://127.0.0.1:9478"
 
 
 def test_problem_is_one_line() -> None:
