@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from aosp_plugin.backend.found_devices import FoundDevices, HeldDevices, PhoneState
@@ -210,14 +211,16 @@ class ClaimedPhones(OfferedPhones):
         """Return the existing binder devices of a prepared phone. Raises HostError."""
         return [device for device in self._provisioner.read(phone) if device.kind is Kind.BINDERFS]
 
-    def release(self, phones: Iterable[str]) -> None:
-        """Remove these phones, unless they are held. Raises HostError."""
+    def release(self, phones: Iterable[str], *, before: float = math.inf) -> None:
+        """Remove these phones, unless they are held, or were found first at the time ``before`` or later.
+
+        Raises HostError.
+        """
         for phone in phones:
             with contextlib.suppress(HostError):  # releasing it reports that
                 # Another process may have replaced it for the other API, so that it is held.
                 self._provisioner.is_mounted(phone)
-            if phone not in self._held.problems:
-                self._provisioner.unmount(phone)
+            if phone not in self._held.problems and self._provisioner.unmount(phone, before=before):
                 self._prepared -= {phone}
                 self._mounted -= {phone}
                 self._store.drop(binder_devices_of([phone]))
@@ -232,14 +235,8 @@ class ClaimedPhones(OfferedPhones):
         another process of the driver may serve it.
         """
         allocated = self._held.told().allocated
-        if allocated is None:
-            return
-        for phone in sorted(self._mounted - self._prepared - allocated.ids):
-            with contextlib.suppress(HostError):  # releasing it reports that
-                self._provisioner.is_mounted(phone)
-            mount = self._provisioner.found.get(phone)
-            if mount is None or mount.since < allocated.asked:
-                self.release([phone])
+        if allocated is not None:
+            self.release(sorted(self._mounted - self._prepared - allocated.ids), before=allocated.asked)
 
     def _replace_those_of_claims(self) -> list[str]:
         return []

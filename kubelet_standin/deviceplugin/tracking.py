@@ -60,7 +60,7 @@ class Tracker(Generic[P]):
         del remaining[plugin.path]
         if self.current.get(plugin.resource) is plugin and remaining:
             self.current[plugin.resource] = list(remaining.values())[-1]
-        return EndEffect(close=plugin, lost=not remaining)
+        return EndEffect(close=plugin, lost=not remaining and plugin.resource in self.current)
 
 
 class TrackerByName(Tracker[P]):

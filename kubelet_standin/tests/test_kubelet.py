@@ -311,6 +311,15 @@ async def test_end_of_the_grace_period_is_a_change(kubelet: Kubelet, plugins: Pl
     await kubelet.wait_for(lambda k: not k.resource(R).known)
 
 
+@pytest.mark.kubelet(grace_period=0.1)
+async def test_stream_may_end_after_its_resource_was_forgotten(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "d")
+    kubelet.lose_devices()
+    await kubelet.wait_for(lambda k: not k.resource(R).known)
+    plugin.end_stream()
+    await kubelet.wait_for(lambda k: k.resource(R).streams == 0)
+
+
 @buggy_kubelet
 async def test_messages_of_a_plugin_that_the_bug_disconnects_restore_no_devices(
     kubelet: Kubelet, plugins: Plugins

@@ -6,6 +6,7 @@ configuration. ``phone_mount`` handles one of them.
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -103,7 +104,6 @@ class PhoneProvisioner:
     def is_mounted(self, phone: str) -> bool:
         """Return whether the plugin's binderfs is mounted for ``phone``, and look which one. Raises HostError."""
         with self._path() as directory:
-            self.file_systems.pop(phone, None)
             return self._own_file_system(phone, f"{directory}/{phone}") is not None
 
     def provision(self, phones: Collection[str]) -> list[str]:
@@ -189,17 +189,20 @@ class PhoneProvisioner:
             self._link([phone])
             return True
 
-    def unmount(self, phone: str) -> None:
+    def unmount(self, phone: str, *, before: float = math.inf) -> bool:
         """Unmount the binderfs of ``phone``, and remove its directory. Containers keep it. Idempotent.
 
-        Another file system in its place stays. Raises HostError.
+        Another file system in its place stays, and so does a binderfs that was found first at the time ``before`` or
+        later; return whether it does not. Raises HostError.
         """
         with self._path() as directory:
             try:
-                self._remove(phone, f"{directory}/{phone}")
+                if not self._remove(phone, f"{directory}/{phone}", before):
+                    return False
             except phone_mount.ForeignMountError:
                 self.foreign |= {phone}
             self._forget(phone)
+            return True
 
     def directories(self) -> list[str]:
         """Return the phones that may have a binderfs: those with a directory. Raises HostError."""
@@ -238,7 +241,7 @@ class PhoneProvisioner:
         """
         with translated_errors(f"read {path}"):
             st_dev = phone_mount.mounted_file_system(path)
-        if st_dev is None or st_dev == self.file_systems.get(phone):
+        if st_dev is None or (st_dev == self.file_systems.get(phone) and self._is_known(phone, path)):
             return st_dev
         if self._own is None:
             self._own = phone_mount.own_mounts(read_mounts())
@@ -247,16 +250,13 @@ class PhoneProvisioner:
             text = f"{path}: another file system is mounted in place of the phone's binderfs: unmount it"
             raise phone_mount.ForeignMountError(text)
         self.file_systems[phone] = st_dev
-        self._note(phone, path, is_of_other_api=source != self._source)
+        if phone not in self.found or not self._is_known(phone, path):
+            self.found[phone] = FoundMount(_identity(path), time.monotonic(), source != self._source)
         return st_dev
 
-    def _note(self, phone: str, path: str, *, is_of_other_api: bool) -> None:
-        """Note a mount, and when it was found first. Raises HostError."""
-        with translated_errors(f"read {path}"):
-            status = os.stat(path)
-        identity = status.st_dev, status.st_mtime_ns
-        if phone not in self.found or self.found[phone].identity != identity:
-            self.found[phone] = FoundMount(identity, time.monotonic(), is_of_other_api)
+    def _is_known(self, phone: str, path: str) -> bool:
+        """Return whether the mount of a phone is the one that was found, or made by this process. Raises HostError."""
+        return phone not in self.found or self.found[phone].identity == _identity(path)
 
     def _restore_or_mount(self, phone: str, path: str) -> bool:
         """Restore a phone, or mount it if that is allowed; return whether it was mounted. Raises HostError.
@@ -291,8 +291,11 @@ class PhoneProvisioner:
         self.file_systems[phone] = phone_mount.attach_new(path, self._source)
         self.found.pop(phone, None)
 
-    def _remove(self, phone: str, path: str) -> None:
+    def _remove(self, phone: str, path: str, before: float = math.inf) -> bool:
+        """Unmount a phone that was found first before this time; return whether it was. Raises HostError."""
         mounted = self._own_file_system(phone, path) is not None
+        if mounted and phone in self.found and self.found[phone].since >= before:
+            return False
         with translated_errors(f"remove {path}"):
             devices = self._devices([phone])
             if mounted:
@@ -304,6 +307,7 @@ class PhoneProvisioner:
                 else:  # its mount was lost
                     self._links.repair({}, [f"{self._host_directory}/{phone}"])
         self.found.pop(phone, None)
+        return True
 
     def _link(self, phones: Iterable[str], directories: Iterable[str] = ()) -> None:
         """Link the binder devices of ``phones``, and remove wrong links that lead below ``directories``."""
@@ -312,6 +316,13 @@ class PhoneProvisioner:
     def _devices(self, phones: Iterable[str]) -> dict[str, str]:
         """Return the paths of the binder devices of ``phones``, by the names of their links."""
         return devices_below(self._host, self._host_directory, binder_devices_of(phones))
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Return st_dev and st_mtime in nanoseconds of the root of a mount. Raises HostError."""
+    with translated_errors(f"read {path}"):
+        status = os.stat(path)
+    return status.st_dev, status.st_mtime_ns
 
 
 def _phones_in(directory: str) -> list[str]:

@@ -175,6 +175,8 @@ def test_the_check_knows_the_address_of_the_plugin(charted: Render, tmp_path: Pa
 def test_the_check_is_not_bound_to_a_node_that_is_not_ready(charted: Render) -> None:
     """Such a node has a taint with the effect NoExecute."""
     assert {each.get("effect") for each in pod_of(the("Job", charted("default")))["tolerations"]} == {"NoSchedule"}
+    own = "tolerations[0].key=phones,tolerations[0].operator=Exists"
+    assert {"key": "phones", "operator": "Exists"} in pod_of(the("Job", charted("default", own)))["tolerations"]
 
 
 def test_the_name_of_the_check_fits_into_a_label_of_its_pod(charted: Render) -> None:

@@ -13,7 +13,9 @@ from aosp_plugin.backend.found_devices import Allocated
 from aosp_plugin.binder.devices.health import HealthProblem, Reason
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import BinderfsError, DevicesExhaustedError
-from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.driver.host import Host, MountPoint, read_mounts
+from aosp_plugin.binder.provision import phone_provisioner
+from aosp_plugin.binder.provision.phone_provisioner import PhoneProvisioner
 from aosp_plugin.config.keys import NumberedSets, Resource
 from aosp_plugin.config.values import Api, Isolation, Recreate
 from aosp_plugin.framework.backend import ClaimParameters
@@ -65,6 +67,49 @@ def test_a_phone_that_another_process_has_mounted_since_the_kubelet_was_asked_st
     other.tell(allocated=Allocated(frozenset(), asked))
     other.scan_and_update()
     assert {*directory.mounted()} == {"phone1"}
+
+
+def test_a_phone_that_another_process_mounts_during_its_removal_stays(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving, other = started(directory), started(directory)
+    serving.prepare(["phone1"], [])
+    other.scan_and_update()
+    other.tell(allocated=Allocated(frozenset(), time.monotonic()))
+    look = PhoneProvisioner.is_mounted
+
+    def look_and_lose(provisioner: PhoneProvisioner, phone: str) -> bool:
+        monkeypatch.setattr(PhoneProvisioner, "is_mounted", look)
+        found = look(provisioner, phone)
+        serving.unprepare([phone])
+        serving.prepare([phone], [])
+        return found
+
+    monkeypatch.setattr(PhoneProvisioner, "is_mounted", look_and_lose)
+    other.scan_and_update()
+    assert {*directory.mounted()} == {"phone1"}
+
+
+def test_the_mount_table_is_read_once_however_many_phones_are_released(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that changes to claims has hundreds of them, and claims wait meanwhile."""
+    before = started(directory, count=20)
+    for number in range(20):
+        before.prepare([f"phone{number}"], [])
+    backend = started(directory, count=20)
+    backend.scan()
+    reads = 0
+
+    def count_reads() -> tuple[MountPoint, ...]:
+        nonlocal reads
+        reads += 1
+        return read_mounts()
+
+    monkeypatch.setattr(phone_provisioner, "read_mounts", count_reads)
+    backend.tell(allocated=Allocated(frozenset(), time.monotonic()))
+    backend.update_host()
+    assert (directory.mounted(), reads) == ({}, 1)
 
 
 def test_a_phone_that_the_device_plugin_has_replaced_is_not_released(directory: Mounts) -> None:
