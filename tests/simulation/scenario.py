@@ -278,6 +278,7 @@ async def _recovered(world: World, result: Result, name: str, *, alone: bool = F
     loop = asyncio.get_running_loop()
     began = current = silent = loop.time()
     recovered = None
+    alone = alone and not world.host.is_without_events()  # the plugin may still watch what is no longer mounted
     world.host.log("QUIET")
     while not world.host.violations:
         missing = [*world.look_as_operator(), *world.missing()]

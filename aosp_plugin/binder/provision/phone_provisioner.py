@@ -272,6 +272,7 @@ class PhoneProvisioner:
             except HostError as error:
                 if phone_mount.is_transient(error):
                     raise
+                self._own_file_system(phone, path)  # another file system may have covered it meanwhile
                 spoiled = error
             else:
                 return False

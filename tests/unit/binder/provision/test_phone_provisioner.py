@@ -104,6 +104,23 @@ def test_other_file_system_is_recognised_while_nothing_may_be_mounted(directory:
     assert sorted(binderfs.device_names(f"{directory.path}/phone1")) == TRIPLE
 
 
+def test_phone_that_is_covered_while_it_is_restored_is_not_mounted_again(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pod may still have the binderfs below."""
+    keeper = provisioner(directory)
+    keeper.provision(["phone0"])
+
+    def cover(path: str, _name: str) -> None:
+        directory.mount_other("phone0")
+        raise BinderfsError(f"{path}/binder: {os.strerror(errno.ENOENT)}")
+
+    monkeypatch.setattr(phone_mount, "fill", cover)
+    assert keeper.provision(["phone0"]) == []
+    assert keeper.foreign == {"phone0"}
+    assert directory.mounted() == {"phone0": 2}
+
+
 def test_second_path_to_a_phone_is_foreign(directory: Mounts) -> None:
     """Two containers would share their binder devices."""
     keeper = provisioner(directory)
