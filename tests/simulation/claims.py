@@ -191,7 +191,8 @@ class ClaimKubelet(Startable):
                     lacking[driver_of_cdi(name)] = error.args[0]
             for driver in sorted(lacking.keys() - pod.damaged):
                 self.host.violated(f"{pod.name} is prepared: {lacking[driver]}")
-            pod.damaged &= lacking.keys()
+            # Of a claim of two drivers, the spec of the first one may be lost before the kubelet has any name.
+            pod.damaged -= {driver_of_cdi(name) for name in pod.names} - lacking.keys()
 
     def specs(self) -> list[tuple[str, str]]:
         """Return the directory and the name of each CDI spec of a claim."""
