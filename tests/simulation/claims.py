@@ -252,7 +252,7 @@ class ClaimKubelet(Startable):
             f"{driver}: claim {pod.name} has no spec"
             for pod in self.pods.values()
             for driver in sorted(pod.damaged)
-            if not pod.ends
+            if pod.names and not pod.ends
         ]
         return found + [f"{self._blamed(pod)}: claim {pod.name} waits" for pod in self._waiting(configured)]
 
