@@ -182,6 +182,28 @@ context of one kind of nodes its resources, otherwise those of all kinds.
 {{- end }}
 {{- end }}
 
+{{- /*
+The tolerations of pods that end: all taints with the effect NoSchedule, and those that the plugin tolerates by key. On a node
+that is not ready they would wait. The admission plugin DefaultTolerationSeconds lets each pod tolerate such nodes, unless
+it has a toleration with that key and effect, whatever its value (plugin/pkg/admission/defaulttolerationseconds). The taints
+have no value, so one with a value tolerates nothing.
+*/}}
+{{- define "aosp-device-plugin.readyNodeTolerations" -}}
+- operator: Exists
+  effect: NoSchedule
+{{- range list "not-ready" "unreachable" }}
+- key: node.kubernetes.io/{{ . }}
+  operator: Equal
+  value: not-tolerated
+  effect: NoExecute
+{{- end }}
+{{- range .Values.tolerations }}
+{{- if .key }}
+- {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/*
 The strategy of one kind of nodes. Two drivers of a node would wait for each other, and with hostNetwork the new pod for the
 port of the old one; otherwise the old pod stays until the new one is ready.

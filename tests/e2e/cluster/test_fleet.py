@@ -17,7 +17,7 @@ APP: Final = "fleet"
 COUNT: Final = 8
 KIND: Final = "aosp.io/phones"
 _UNREADY: Final = "node.kubernetes.io/not-ready:NoExecute"
-"""The taint of a node that is not Ready, which the chart's check does not tolerate, as kubectl prints it."""
+"""The taint of a node that is not Ready, as kubectl prints it; pods of the chart that end do not tolerate it."""
 
 
 def test_kinds(cluster: Cluster) -> None:
@@ -36,8 +36,9 @@ def test_kinds(cluster: Cluster) -> None:
     with undisturbed(cluster, phones.wait_running(cluster, "web", 2)):
         removed = network.rename(network.with_suffix(".removed"))
         cluster.wait_node(large, ready=False)
-        # The pod of the chart's check would wait for ever if the scheduler bound it to this node now.
+        # Pods of `helm test` and of the chart's check would wait for ever if the scheduler bound them to this node now.
         until(lambda: _UNREADY in cluster.kubectl("describe", "node", large.name), "no pod is bound to it")
+        cluster.helm("test", plugin.NAME, f"--namespace={plugin.NAMESPACE}", "--timeout=60s")
         plugin.release(cluster, plugin.VALUES | {"nodes": nodes, "hostNetwork": True})
         for machine, count in ((small, PHONES), (large, 2 * PHONES), (other, 0)):
             plugin.wait_allocatable(cluster, machine, count)
