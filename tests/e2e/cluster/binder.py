@@ -11,8 +11,9 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
-from tests.e2e.common.images import busybox_image
+from tests.e2e.common.images import tree_image
 from tests.e2e.kernel import aosp
+from tests.e2e.kernel.architectures import AMD64
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
 
 APP: Final = "binder-phone"
@@ -72,7 +73,7 @@ def node(cluster: Cluster, kind: type[GuestMachine] = GuestMachine) -> GuestMach
     files, image = cluster.directory / "phone", cluster.directory / "phone.tar"
     if not image.exists():
         aosp.assemble(files, parts.android)
-        busybox_image(image, tree=files)
+        tree_image(image, files, AMD64.debian)
     machine = kind(parts, cluster.control_plane, directory, [image, parts.image])
     cluster.machines.append(machine)
     machine.boot(cluster.control_plane.programs)

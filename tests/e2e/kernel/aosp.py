@@ -228,12 +228,12 @@ def prepare(root: Path, part: Path) -> None:
     assemble(root, part)
 
 
-def assemble(root: Path, android: Path) -> None:
-    """Copy busybox and Android's programs into the root directory of a container."""
+def assemble(root: Path, android: Path, machine: Path = Path("/")) -> None:
+    """Copy Android's programs, and busybox of a machine's file tree, into the root directory of a container."""
     for name in ("bin", "proc", "sys", "dev", "tmp"):
         (root / name).mkdir(parents=True)
     shutil.copytree(android, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(VERSIONS))
-    shutil.copy(BUSYBOX, root / "bin/busybox")
+    shutil.copy(f"{machine}{BUSYBOX}", root / "bin/busybox")
     (root / "bin/sh").symlink_to("busybox")
     shutil.copy(HERE / "android.sh", root / "bin")
     (root / "tmp").chmod(0o1777)

@@ -37,6 +37,11 @@ class Architecture(NamedTuple):
         """Whether this machine runs its programs, and the guest uses this machine's."""
         return not self.compiler
 
+    @property
+    def target(self) -> str:
+        """What builders of programs for another architecture than this machine's get; otherwise empty."""
+        return "" if self.native else self.debian
+
 
 AMD64: Final = Architecture(
     debian="amd64",
