@@ -164,9 +164,11 @@ class Runtime(Restartable):
     def _serves_cri(self) -> bool:
         return serves_cri(self.socket)
 
-    def load(self, archive: Path) -> None:
-        """Import an image from an archive."""
-        self._ctr("images", "import", str(archive), seconds=10 * PATIENCE)
+    def load(self, archive: Path, target: str = "") -> None:
+        """Import an image from an archive; ``target`` is its architecture, by default this machine's."""
+        # containerd itself unpacks images for its own machine alone.
+        options = ("--local", f"--platform=linux/{target}") if target else ()
+        self._ctr("images", "import", *options, str(archive), seconds=10 * PATIENCE)
 
     def tag(self, image: str, name: str) -> None:
         """Give an image one more name."""
