@@ -90,7 +90,7 @@ def _guest(architecture: Architecture) -> GuestParts | None:
             kubernetes=node.kubernetes(target=architecture.target),
             containerd=node.containerd(architecture.target),
             image=node.plugin_image(architecture.target),
-            android=aosp_parts.build(architecture),
+            android=aosp_parts.build(architecture.user_space),
         )
     except packages.MissingError as error:
         say(f"# no machine with a real binder driver: {error}")

@@ -127,7 +127,7 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
     packages.install(kubelet_parts.PACKAGES if "kubelet" in boot.parts else ())
     packages.install(("systemd", "dbus") if boot.systemd else ())
     builders: dict[str, Callable[[], object]] = {
-        "probe": lambda: parts.probe(architecture),
+        "probe": lambda: parts.probe(architecture.user_space),
         "confinement": parts.confinement,
         "android": lambda: _android(boot, options),
         "runc": runtime_parts.runc,
@@ -153,7 +153,7 @@ def _android(boot: Boot, options: argparse.Namespace) -> Path:
     """Return Android's binder software, unless it cannot work on the boot's kernel. Raises MissingError."""
     if options.confined and boot.security == boots.SELINUX:
         raise MissingError("requires a kernel that boots with SELinux")
-    return aosp_parts.build(architectures.ALL[options.arch])
+    return aosp_parts.build(architectures.ALL[options.arch].user_space)
 
 
 def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], paths: Mapping[str, str]) -> int:
