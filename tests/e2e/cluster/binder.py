@@ -26,17 +26,6 @@ _VERSIONS: Final = {
     "containerd": "containerRuntimeVersion",
 }
 """The versions that the node reports, by the names of its fields."""
-SCRIPT: Final = f"exec {aosp.COMMAND} $HOSTNAME"
-"""Runs the service managers, and a service with the pod's name."""
-RESTRICTED: Final = {
-    "runAsUser": aosp.SYSTEM,
-    "runAsGroup": aosp.SYSTEM,
-    "runAsNonRoot": True,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-"""The security context that the Pod Security Standard "restricted" admits."""
 
 
 @dataclass

@@ -32,7 +32,7 @@ def busybox_image(path: Path, *programs: Path) -> None:
     _write_busybox(path, layer)
 
 
-def tree_image(path: Path, tree: Path, arch: str) -> None:
+def tree_image(path: Path, tree: Path, arch: str = "") -> None:
     """Write the same image of the files of ``tree``, which has a busybox of this architecture."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as archive:

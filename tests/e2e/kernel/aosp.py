@@ -25,6 +25,17 @@ SYSTEM, SHELL, APP = 1000, 2000, 10000
 CLIENT: Final = 4242
 """The user of the clients."""
 COMMAND: Final = "/bin/android.sh"
+SCRIPT: Final = f"exec {COMMAND} $HOSTNAME"
+"""In a pod: runs the service managers, and a service with the pod's name."""
+RESTRICTED: Final = {
+    "runAsUser": SYSTEM,
+    "runAsGroup": SYSTEM,
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The security context that the Pod Security Standard "restricted" admits."""
 _PATH: Final = "/bin:/system/bin:/vendor/bin"
 _SECURITY: Final = Path("/sys/kernel/security")
 _SERVICE: Final = "test.binderLib-"

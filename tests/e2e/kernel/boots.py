@@ -73,6 +73,7 @@ BOOTS: Final = {
     "stock": Boot(("stock",), devices=[f"aosp_binder{number}" for number in range(12)], binderfs=False),
     "systemd": Boot(("systemd",), native=True, systemd=True),
     "pods": Boot(("pods", "phone_pods"), parts=_NODE, memory=_FOR_PODS),
+    "android-pods": Boot(("android_pods",), security=SELINUX, parts=("android", *_NODE), memory=_FOR_PODS),
     "systemd-pods": Boot(
         ("systemd_pods",), native=True, systemd=True, parts=("runc", "crun", *_NODE), memory=_FOR_PODS
     ),

@@ -182,10 +182,11 @@ class Runtime(Restartable):
         """Remove an image if it is there."""
         self._ctr("images", "remove", "--sync", image)
 
-    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
+    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "", seconds: float = 30) -> str:
         """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
         options = (*(("--detach",) if detach else ()), *(("--user", user) if user else ()))
-        return self._ctr("tasks", "exec", *options, "--exec-id", f"exec-{next(_NUMBERS)}", container_id, *words)
+        exec_id = f"exec-{next(_NUMBERS)}"
+        return self._ctr("tasks", "exec", *options, "--exec-id", exec_id, container_id, *words, seconds=seconds)
 
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
