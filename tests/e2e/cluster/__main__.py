@@ -19,6 +19,7 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.parts import Parts
 from tests.e2e.common import sandbox, sandboxed
 from tests.e2e.common.report import say
+from tests.e2e.kernel import architectures
 
 LIMIT: Final = 7200.0
 """The time limit for all tests, in seconds."""
@@ -28,10 +29,14 @@ def main() -> int:
     """Get the parts, run the tests in the sandbox, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.cluster", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="then keep the cluster, with two nodes, until Ctrl-C")
+    text = "of the machine with a real binder driver: arm64 is for the modules `binder` and `dra_binder`"
+    parser.add_argument("--arch", choices=architectures.ALL, default="amd64", help=text)
     options, arguments = parser.parse_known_args()
     arguments = [os.path.dirname(__file__), *arguments]
     fixtures = {name for item in sandboxed.select(*arguments) for name in item.fixturenames}  # type: ignore[attr-defined]
-    find = partial(parts.collect, newest="newest" in fixtures, binder="binder_parts" in fixtures)
+    architecture = architectures.ALL[options.arch]
+    kinds = {"newest": "newest" in fixtures, "binder": "binder_parts" in fixtures}
+    find = partial(parts.collect, **kinds, architecture=architecture)
     started = time.monotonic()
     keep_for, seconds = (os.getpid(), None) if options.keep else (0, LIMIT)
     code = sandbox.main(find, _inside, arguments, keep_for, seconds=seconds)

@@ -11,24 +11,21 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
-from tests.e2e.common.images import busybox_image
+from tests.e2e.common.images import tree_image
+from tests.e2e.common.report import say
 from tests.e2e.kernel import aosp
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
 
 APP: Final = "binder-phone"
 COUNT: Final = 3
 """Phones of the Deployment."""
-SCRIPT: Final = f"exec {aosp.COMMAND} $HOSTNAME"
-"""Runs the service managers, and a service with the pod's name."""
-RESTRICTED: Final = {
-    "runAsUser": aosp.SYSTEM,
-    "runAsGroup": aosp.SYSTEM,
-    "runAsNonRoot": True,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
+_VERSIONS: Final = {
+    "machine": "architecture",
+    "Linux": "kernelVersion",
+    "kubelet": "kubeletVersion",
+    "containerd": "containerRuntimeVersion",
 }
-"""The security context that the Pod Security Standard "restricted" admits."""
+"""The versions that the node reports, by the names of its fields."""
 
 
 @dataclass
@@ -67,16 +64,19 @@ def node(cluster: Cluster, kind: type[GuestMachine] = GuestMachine) -> GuestMach
     for machine in cluster.machines:
         if isinstance(machine, GuestMachine):
             return machine
-    parts, directory = cluster.parts, cluster.directory / "machines" / "guest"
-    assert parts.android is not None
+    parts, directory = cluster.parts.guest, cluster.directory / "machines" / "guest"
+    assert parts is not None
     files, image = cluster.directory / "phone", cluster.directory / "phone.tar"
     if not image.exists():
-        aosp.assemble(files, parts.android)
-        busybox_image(image, tree=files)
-    machine = kind(parts, cluster.control_plane, directory, [image, parts.image])
+        aosp.assemble(files, parts.android, parts.tree.root)
+        tree_image(image, files, parts.architecture.debian)
+    machine = kind(parts, cluster.control_plane, directory, [image, parts.image], cluster.parts.containerd)
     cluster.machines.append(machine)
     machine.boot(cluster.control_plane.programs)
     cluster.wait_node(machine, seconds=SLOW)
+    info = cluster.api.get(f"{CORE}/nodes/{machine.name}")["status"]["nodeInfo"]
+    for name, field in _VERSIONS.items():
+        say(f"# version {name}: {info[field]}")
     return machine
 
 

@@ -94,7 +94,7 @@ class Cluster:
         """Run kubectl as the administrator, and return its output. Raises AssertionError if it fails."""
         return run("kubectl", *words, text=text, seconds=seconds)
 
-    def helm(self, *words: str, seconds: float = 300) -> str:
+    def helm(self, *words: str, seconds: float = 20 * PATIENCE) -> str:
         """Run Helm as the administrator, and return its output. Raises AssertionError if it fails."""
         return run("helm", *words, seconds=seconds)
 

@@ -80,7 +80,7 @@ def upgraded(cluster: Cluster, newest: Path) -> None:
 @pytest.fixture(scope="session")
 def binder_parts(cluster: Cluster) -> None:
     """Skip tests if there can be no machine with a real binder driver."""
-    if cluster.parts.kernel is None:
+    if cluster.parts.guest is None:
         raise MissingError("there is no machine with a real binder driver")
 
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,14 +18,13 @@ from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.guest_start import kept_at
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.network import ADDRESS, BRIDGE
-from tests.e2e.cluster.parts import Parts
+from tests.e2e.cluster.parts import GuestParts
 from tests.e2e.common.processes import EnteredDaemon, run
 from tests.e2e.common.report import say
 from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kernel import initrd
 from tests.e2e.kernel.machine import EMULATION, Guest
-from tests.e2e.kernel.parts import NODE_MODULES, Kernel
 from tests.e2e.kubelet.runtime import Runtime
 
 SLOW: Final = 10 * PATIENCE
@@ -45,32 +45,36 @@ _CRI: Final = "import sys; from tests.e2e.kubelet import runtime; sys.exit(not r
 class GuestMachine(Machine):
     """A guest that is a node of the cluster, with two NUMA nodes."""
 
-    def __init__(self, parts: Parts, control_plane: ControlPlane, directory: Path, images: Sequence[Path]) -> None:
-        """Prepare the guest, and a disk with archives of images; ``directory`` gets all files."""
-        assert parts.kernel is not None, "there is no kernel"
-        super().__init__(_NUMBER, control_plane, directory, "", parts.containerd)
+    def __init__(
+        self, parts: GuestParts, control_plane: ControlPlane, directory: Path, images: Sequence[Path], containerd: Path
+    ) -> None:
+        """Prepare the guest, and a disk with archives of images; ``directory`` gets all files.
+
+        ``containerd`` is the directory of one for this machine.
+        """
+        super().__init__(_NUMBER, control_plane, directory, "", containerd)
+        self._parts = parts
         del self.configuration["cgroupRoot"]
         self.labels["aosp.io/e2e"] = "guest"
-        self._kernel = Kernel(parts.kernel)
         runtime = directory / "runtime"
         self._make_disk(runtime, images)
         run("ip", "tuntap", "add", self._device, "mode", "tap")
         run("ip", "link", "set", self._device, "master", BRIDGE, "up")
         run("ip", "route", "replace", self.subnet, "via", self.address)
         kept = ("/var/lib/kubelet", "/var/log", str(runtime / "root"))
-        command = [sys.executable, "-m", "tests.e2e.cluster.guest_start", self.name, self.address, ADDRESS, *kept]
-        script = self._start_script(command)
-        initrd.build(directory / "initrd", script, self._kernel.modules(parts.binder, more=NODE_MODULES))
+        start = (parts.tree.python, "-m", "tests.e2e.cluster.guest_start")
+        script = self._start_script([*start, self.name, self.address, ADDRESS, *kept])
+        initrd.build(directory / "initrd", script, parts.kernel.modules, parts.tree.root)
 
     def _start_script(self, command: Sequence[str]) -> str:
-        return initrd.start_script(command, str(PROJECT), ENVIRONMENT)
+        return initrd.start_script(command, str(PROJECT), ENVIRONMENT, architecture=self._parts.architecture)
 
     def _make_disk(self, directory: Path, images: Sequence[Path]) -> None:
         """Make a disk with a containerd's root directory: in the guest, images would be unpacked for minutes."""
         runtime = Runtime(directory, self._containerd)
         runtime.start()
         for image in images:
-            runtime.load(image)
+            runtime.load(image, self._parts.architecture.target)
         runtime.stop()
         content = self.directory / "content"
         content.mkdir()
@@ -111,8 +115,10 @@ class GuestMachine(Machine):
     def _power_on(self, programs: Path) -> None:
         """Start the guest, and wait until it runs commands."""
         runtime = self.directory / "runtime"
-        self.runtime = GuestRuntime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
-        self.use(programs)
+        self.runtime = GuestRuntime(
+            runtime, self._parts, enter=self.enter(), subnet=self.subnet, containerd=self._containerd
+        )
+        self.use(programs if self._parts.architecture.native else self._parts.kubernetes)
         self._start_guest()
         until(lambda: self.run("true") == "", f"{self.name} runs commands", seconds=SLOW)
 
@@ -125,10 +131,17 @@ class GuestMachine(Machine):
             *("-drive", f"file={self.directory}/disk,format=raw,if=virtio,cache=unsafe"),
             *(option for number in (0, 1) for option in _numa_node(number, half)),
         )
-        directory = self.directory
-        files = (self._kernel.image, directory / "initrd", directory / "console")
+        directory, tree = self.directory, self._parts.tree
+        files = (self._parts.kernel.image, directory / "initrd", directory / "console")
         # Android's service managers ask the driver for the context of each caller; udev must not rename the device.
-        guest = Guest(*files, _MEMORY, options, parameters="security=selinux net.ifnames=0")
+        guest = Guest(
+            *(*files, _MEMORY, options),
+            parameters="security=selinux net.ifnames=0",
+            architecture=self._parts.architecture,
+            root=tree.root,
+            # The run's files are there.
+            shared=(*tree.shared, Path(tempfile.gettempdir())) if tree.shared else (),
+        )
         self._process = subprocess.Popen(
             guest.command(EMULATION),
             stdin=subprocess.DEVNULL,
@@ -143,20 +156,23 @@ class GuestMachine(Machine):
 class GuestRuntime(Runtime):
     """containerd in the guest, with the handler of deploy/examples/tenant.yaml, which this machine's cgroups refuse."""
 
-    def __init__(self, directory: Path, programs: Path, *, enter: Sequence[str], subnet: str) -> None:
+    def __init__(
+        self, directory: Path, parts: GuestParts, *, enter: Sequence[str], subnet: str, containerd: Path
+    ) -> None:
+        programs = parts.containerd
         super().__init__(directory, programs, enter=enter, subnet=subnet)
-        self._enter = enter
+        self._enter, self._python = enter, parts.tree.python
         # The environment of the host's program does not reach the guest.
         path = f"PATH={programs}:{ENVIRONMENT['PATH']}"
         file = directory / "config.toml"
         # The example's lines are of version 3.
-        migrated = run(str(programs / "containerd"), "--config", str(file), "config", "migrate")
+        migrated = run(str(containerd / "containerd"), "--config", str(file), "config", "migrate")
         file.write_text(migrated + _handler().replace("SystemdCgroup = true", "SystemdCgroup = false"))
         self.command = ["/usr/bin/env", path, str(programs / "containerd"), "--config", str(file)]
         self.daemon = EnteredDaemon("containerd", [*enter, *self.command], directory / "containerd.log")
 
     def _serves_cri(self) -> bool:
-        return run(*self._enter, sys.executable, "-c", _CRI, self.socket, seconds=SLOW) == ""
+        return run(*self._enter, self._python, "-c", _CRI, self.socket, seconds=SLOW) == ""
 
     def _ctr(self, *words: str, seconds: float = SLOW) -> str:
         command = (self._client, "--address", self.socket, "--namespace", "k8s.io")

@@ -11,9 +11,26 @@ from pathlib import Path
 from tests.e2e.common import packages, sandbox
 from tests.e2e.common.report import say
 from tests.e2e.deploy import parts as deploy
-from tests.e2e.kernel import aosp_parts
+from tests.e2e.kernel import aosp_parts, foreign, kernels
 from tests.e2e.kernel import parts as kernel
+from tests.e2e.kernel.architectures import AMD64, Architecture
 from tests.e2e.kubelet import parts as node
+
+
+@dataclass(frozen=True)
+class GuestParts:
+    """What a machine with a real binder driver is made of."""
+
+    architecture: Architecture
+    tree: foreign.Tree
+    kernel: kernels.Bootable
+    kubernetes: Path
+    """The directory of the kubelet."""
+    containerd: Path
+    image: Path
+    """An archive of the plugin's image."""
+    android: Path
+    """Android's binder software, for phones."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +46,15 @@ class Parts:
     kustomize: Path
     image: Path
     """An archive of the plugin's image."""
-    kernel: Path | None = None
-    """The directory of Debian's kernel, for a machine with a real binder driver."""
-    binder: Path | None = None
-    """The binder module with binderfs."""
-    android: Path | None = None
-    """Android's binder software, for phones."""
+    guest: GuestParts | None = None
+    """The parts of a machine with a real binder driver."""
 
 
-def collect(*, newest: bool, binder: bool = False) -> Parts:
+def collect(*, newest: bool, binder: bool = False, architecture: Architecture = AMD64) -> Parts:
     """Return all parts; what the cache does not have is installed or built.
 
-    ``newest``: also the newest Kubernetes. ``binder``: also a machine with a real binder driver, if there can be one.
+    ``newest``: also the newest Kubernetes. ``binder``: also a machine with a real binder driver, if there can be one,
+    which has this architecture.
     """
     if os.geteuid() != 0:
         raise packages.MissingError("a cluster requires root")
@@ -54,7 +68,7 @@ def collect(*, newest: bool, binder: bool = False) -> Parts:
         helm=Path(deploy.helm()),
         kustomize=Path(deploy.kustomize()),
         image=node.plugin_image(),
-        **(_binder() if binder else {}),
+        guest=_guest(architecture) if binder else None,
     )
 
 
@@ -66,14 +80,18 @@ def control_planes(modules: Mapping[str, Path]) -> dict[str, Path]:
     return {name: node.kubernetes(module) for name, module in modules.items()}
 
 
-def _binder() -> dict[str, Path]:
+def _guest(architecture: Architecture) -> GuestParts | None:
     try:
-        kernel.install()
-        return {
-            "kernel": kernel.kernel().directory,
-            "binder": kernel.binderfs_module(),
-            "android": aosp_parts.build(),
-        }
+        kernel.install(architecture)
+        return GuestParts(
+            architecture=architecture,
+            tree=foreign.tree(architecture),
+            kernel=kernels.bootable(kernels.DEFAULT, architecture=architecture, more=kernel.NODE_MODULES),
+            kubernetes=node.kubernetes(target=architecture.target),
+            containerd=node.containerd(architecture.target),
+            image=node.plugin_image(architecture.target),
+            android=aosp_parts.build(architecture.user_space),
+        )
     except packages.MissingError as error:
         say(f"# no machine with a real binder driver: {error}")
-        return {}
+        return None

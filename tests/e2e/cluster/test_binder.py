@@ -15,6 +15,7 @@ from tests.e2e.cluster.scenes import restart_plugin
 from tests.e2e.common.images import BUSYBOX
 from tests.e2e.common.waiting import until
 from tests.e2e.deploy.parts import PROJECT
+from tests.e2e.kernel import aosp
 from tests.e2e.kubelet.pods import container
 
 _NUMA: Final = {"0-1": 0, "2-3": 1}
@@ -52,7 +53,7 @@ def test_deployed(cluster: Cluster, guest: GuestMachine) -> None:
     assert len(binder.mounted(guest)) == binder.COUNT, f"{binder.mounted(guest)}"
     others = {other.name: plugin.capacity(cluster, other)[1] for other in cluster.machines if other is not guest}
     assert not any(others.values()), f"{others}"
-    main = container("main", 1, then=binder.SCRIPT, resource=PHONE, securityContext=binder.RESTRICTED)
+    main = container("main", 1, then=aosp.SCRIPT, resource=PHONE, securityContext=aosp.RESTRICTED)
     phones.create(cluster, phones.deployment(binder.APP, binder.COUNT, containers=[main]))
     binder.check_all(binder.running(cluster))
 

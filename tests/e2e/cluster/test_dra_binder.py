@@ -7,12 +7,13 @@ from typing import Final
 
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
 from tests.e2e.cluster import binder, dra, phones, plugin
-from tests.e2e.cluster.binder import APP, COUNT, RESTRICTED, SCRIPT, check_all, check_undisturbed, running
+from tests.e2e.cluster.binder import APP, COUNT, check_all, check_undisturbed, running
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.cluster.outside import CDI
 from tests.e2e.cluster.scenes import kill_plugin, restart_plugin
 from tests.e2e.common.waiting import until
+from tests.e2e.kernel.aosp import RESTRICTED, SCRIPT
 from tests.e2e.kernel.phones import DIRECTORY
 from tests.e2e.kubelet.pods import container
 

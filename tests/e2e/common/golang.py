@@ -20,11 +20,14 @@ _ENVIRONMENT: Final = {"GOFLAGS": "-mod=mod -buildvcs=false", "GOTOOLCHAIN": "lo
 _COMPILER: Final = "-gcflags=all=-dwarf=false -l"
 
 
-def go(*arguments: str, cwd: Path, seconds: float = 3600, cgo: bool = False) -> str:
-    """Run the go command and return its output. Raises MissingError without Go, AssertionError if it fails."""
+def go(*arguments: str, cwd: Path, seconds: float = 3600, cgo: bool = False, target: str = "") -> str:
+    """Run the go command and return its output. Raises MissingError without Go, AssertionError if it fails.
+
+    ``target`` is an architecture as Debian and Go call it, by default this machine's.
+    """
     if not shutil.which("go"):
         raise MissingError("requires Go 1.24 or newer")
-    variables = _ENVIRONMENT | ({"CGO_ENABLED": "1"} if cgo else {})
+    variables = _ENVIRONMENT | ({"CGO_ENABLED": "1"} if cgo else {}) | ({"GOARCH": target} if target else {})
     words = ("env", *(f"{name}={value}" for name, value in variables.items()), "go", *arguments)
     try:
         return command(*words, directory=cwd, seconds=seconds, error=AssertionError)
@@ -55,12 +58,13 @@ def build(
     sources: Sequence[Path] = (),
     fast: bool = False,
     cgo: bool = False,
+    target: str = "",
 ) -> Path:
     """Return the directory with the programs of the packages, built in the module's directory.
 
     ``link`` is passed to the linker. ``sources`` are files and directories besides go.mod and go.sum that the programs
     depend on; directories of other modules are copied into this one. ``fast`` is for programs whose speed matters,
-    ``cgo`` for those with parts in C.
+    ``cgo`` for those with parts in C. ``target`` is the architecture that they are for, as for :func:`go`.
     """
     compiler = () if fast else (_COMPILER,)
     files = [module / "go.mod", module / "go.sum", *sources]
@@ -76,10 +80,11 @@ def build(
             if source.is_dir() and not source.is_relative_to(module):
                 shutil.copytree(source, copy / source.name)
         flags = ("-trimpath", *compiler, "-tags", ",".join(tags), "-ldflags", link)
-        go("build", *flags, "-o", f"{directory}/", *packages, cwd=copy, cgo=cgo)
+        go("build", *flags, "-o", f"{directory}/", *packages, cwd=copy, cgo=cgo, target=target)
         shutil.rmtree(copy)
         say(f"# {name} took {time.monotonic() - started:.0f} s")
 
     key_parts: list[str | Path] = [*files, *packages, *tags, link, *compiler, go("version", cwd=module)]
     key_parts += ["cgo"] if cgo else []
+    key_parts += [target] if target else []
     return cache.cached(f"{name}-{cache.key(key_parts)}", compile_packages)

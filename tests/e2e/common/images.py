@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from hack.files import compact_json, tar
-from tests.e2e.common.packages import command
+from hack.image.build import own_arch
 
 BUSYBOX: Final = "localhost/busybox:1"
 
 
-def busybox_image(path: Path, *programs: Path, tree: Path | None = None) -> None:
-    """Write an image of busybox, static ``programs`` and the files of ``tree``; without a command it sleeps."""
+def busybox_image(path: Path, *programs: Path) -> None:
+    """Write an image of busybox and static ``programs``; without a command it sleeps."""
     busybox = shutil.which("busybox")
     assert busybox is not None, "no busybox"
     layer = io.BytesIO()
@@ -26,21 +26,33 @@ def busybox_image(path: Path, *programs: Path, tree: Path | None = None) -> None
         archive.add(busybox, "bin/busybox")
         for program in programs:
             archive.add(program, f"bin/{program.name}")
-        if tree is not None:
-            present = {f"bin/{name}" for name in ("busybox", "sh")}
-            archive.add(tree, ".", filter=lambda member: None if member.name.removeprefix("./") in present else member)
         shell = tarfile.TarInfo("bin/sh")
         shell.type, shell.linkname = tarfile.SYMTYPE, "busybox"
         archive.addfile(shell)
-    write(path, layer.getvalue(), BUSYBOX, Cmd=["/bin/busybox", "sleep", "86400"], Env=["PATH=/bin"])
+    _write_busybox(path, layer)
 
 
-def write(path: Path, layer: bytes, *tags: str, **config: Any) -> None:
-    """Write an image of one layer, a tar archive; ``config`` is what containers run by default."""
+def tree_image(path: Path, tree: Path, arch: str = "") -> None:
+    """Write the same image of the files of ``tree``, which has a busybox of this architecture."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        archive.add(tree, ".")
+    _write_busybox(path, layer, arch)
+
+
+def _write_busybox(path: Path, layer: io.BytesIO, arch: str = "") -> None:
+    write(path, layer.getvalue(), BUSYBOX, arch=arch, Cmd=["/bin/busybox", "sleep", "86400"], Env=["PATH=/bin"])
+
+
+def write(path: Path, layer: bytes, *tags: str, arch: str = "", **config: Any) -> None:
+    """Write an image of one layer, a tar archive; ``config`` is what containers run by default.
+
+    ``arch`` is the architecture, by default this machine's.
+    """
     files = {
         "config.json": compact_json(
             {
-                "architecture": command("dpkg", "--print-architecture").strip(),
+                "architecture": arch or own_arch(),
                 "os": "linux",
                 "config": config,
                 "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},

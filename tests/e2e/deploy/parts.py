@@ -48,9 +48,10 @@ def helm() -> str:
     return str(golang.build("helm", KUBERNETES, "helm.sh/helm/v3/cmd/helm", link=link) / "helm")
 
 
-def kustomize() -> str:
-    """Return kustomize."""
-    return str(golang.build("kustomize", KUBERNETES, "sigs.k8s.io/kustomize/kustomize/v5") / "kustomize")
+def kustomize(target: str = "") -> str:
+    """Return kustomize; ``target`` is the architecture, by default this machine's."""
+    program = "sigs.k8s.io/kustomize/kustomize/v5"
+    return str(golang.build("kustomize", KUBERNETES, program, target=target) / "kustomize")
 
 
 def validator() -> str:

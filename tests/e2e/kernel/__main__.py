@@ -127,14 +127,14 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
     packages.install(kubelet_parts.PACKAGES if "kubelet" in boot.parts else ())
     packages.install(("systemd", "dbus") if boot.systemd else ())
     builders: dict[str, Callable[[], object]] = {
-        "probe": lambda: parts.probe(architecture),
+        "probe": lambda: parts.probe(architecture.user_space),
         "confinement": parts.confinement,
         "android": lambda: _android(boot, options),
         "runc": runtime_parts.runc,
         "crun": runtime_parts.crun,
-        "kubelet": kubelet_parts.kubelet,
-        "image": kubelet_parts.plugin_image,
-        "kustomize": deploy_parts.kustomize,
+        "kubelet": lambda: kubelet_parts.kubernetes(target=architecture.target) / "kubelet",
+        "image": lambda: kubelet_parts.plugin_image(architecture.target),
+        "kustomize": lambda: deploy_parts.kustomize(architecture.target),
     }
     found = {}
     for name in ("probe", *(("confinement",) if options.confined or boot.confined else ()), *boot.parts):
@@ -153,7 +153,7 @@ def _android(boot: Boot, options: argparse.Namespace) -> Path:
     """Return Android's binder software, unless it cannot work on the boot's kernel. Raises MissingError."""
     if options.confined and boot.security == boots.SELINUX:
         raise MissingError("requires a kernel that boots with SELinux")
-    return aosp_parts.build(architectures.ALL[options.arch])
+    return aosp_parts.build(architectures.ALL[options.arch].user_space)
 
 
 def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], paths: Mapping[str, str]) -> int:
@@ -163,10 +163,9 @@ def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], path
         kernel = kernels.bootable(options.kernel, boot.devices, architecture, boot.modules)
     else:
         kernel = kernels.stock(options.kernel, boot.devices, architecture)
-    root, shared = (Path("/"), ()) if architecture.native else (foreign.tree(architecture), foreign.SHARED)
-    python = sys.executable if architecture.native else foreign.PYTHON
+    tree = foreign.tree(architecture)
     # Not to a terminal; and at last the exit code.
-    command = [initrd.BUSYBOX, "sh", "-c", f'{{ "$@" 2>&1; echo "{_ENDED}$?"; }} | cat', "sh", python, *arguments]
+    command = [initrd.BUSYBOX, "sh", "-c", f'{{ "$@" 2>&1; echo "{_ENDED}$?"; }} | cat', "sh", tree.python, *arguments]
     environment = {**_ENVIRONMENT, boots.VARIABLE: name, **paths}
     confined = confinement.VARIABLE in paths
     security = "apparmor=1 security=apparmor" if confined else boot.security
@@ -183,13 +182,13 @@ def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], path
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         script = initrd.start_script(command, str(parts.PROJECT), environment, before, architecture, init)
-        initrd.build(directory / "initrd", script, kernel.modules, root)
+        initrd.build(directory / "initrd", script, kernel.modules, tree.root)
         guest = machine.Guest(
             *(kernel.image, directory / "initrd", directory / "console", boot.memory, boot.options),
             parameters=f"{kernel.parameters} {security}",
             architecture=architecture,
-            root=root,
-            shared=shared,
+            root=tree.root,
+            shared=tree.shared,
         )
         problem = machine.boot(guest, receive, _SECONDS)
         if codes and not problem:

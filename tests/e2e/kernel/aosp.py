@@ -25,6 +25,17 @@ SYSTEM, SHELL, APP = 1000, 2000, 10000
 CLIENT: Final = 4242
 """The user of the clients."""
 COMMAND: Final = "/bin/android.sh"
+SCRIPT: Final = f"exec {COMMAND} $HOSTNAME"
+"""In a pod: runs the service managers, and a service with the pod's name."""
+RESTRICTED: Final = {
+    "runAsUser": SYSTEM,
+    "runAsGroup": SYSTEM,
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The security context that the Pod Security Standard "restricted" admits."""
 _PATH: Final = "/bin:/system/bin:/vendor/bin"
 _SECURITY: Final = Path("/sys/kernel/security")
 _SERVICE: Final = "test.binderLib-"
@@ -228,12 +239,12 @@ def prepare(root: Path, part: Path) -> None:
     assemble(root, part)
 
 
-def assemble(root: Path, android: Path) -> None:
-    """Copy busybox and Android's programs into the root directory of a container."""
+def assemble(root: Path, android: Path, machine: Path = Path("/")) -> None:
+    """Copy Android's programs, and busybox of a machine's file tree, into the root directory of a container."""
     for name in ("bin", "proc", "sys", "dev", "tmp"):
         (root / name).mkdir(parents=True)
     shutil.copytree(android, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(VERSIONS))
-    shutil.copy(BUSYBOX, root / "bin/busybox")
+    shutil.copy(f"{machine}{BUSYBOX}", root / "bin/busybox")
     (root / "bin/sh").symlink_to("busybox")
     shutil.copy(HERE / "android.sh", root / "bin")
     (root / "tmp").chmod(0o1777)

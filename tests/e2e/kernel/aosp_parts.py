@@ -15,7 +15,7 @@ from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, command
 from tests.e2e.common.report import say
 from tests.e2e.common.suites import Suite
-from tests.e2e.kernel.architectures import AMD64, Architecture
+from tests.e2e.kernel.architectures import AMD64, UserSpace
 from tests.e2e.kernel.parts import HERE
 
 VERSIONS: Final = "versions"
@@ -46,25 +46,24 @@ _CHANGES: Final = (
 """What is changed in AOSP's sources: file, text, new text, reason."""
 
 
-def build(architecture: Architecture = AMD64) -> Path:
+def build(user_space: UserSpace = AMD64.user_space) -> Path:
     """Return the directory with the programs, the loader and the libraries, to be copied over the root of a container.
 
     Raises MissingError if this machine cannot get the packages, and BrokenError if the build fails.
     """
     words = (_SOURCE, *_ORIGINAL, _SUITE, *_TOOLS, *_LIBRARIES, *_AIDL, str(_CHANGES), str(_PLACES))
-    return cached(
-        f"aosp-{architecture.debian}-{key([_RECIPE, *words])}", lambda directory: _build(architecture, directory)
-    )
+    name = f"aosp-{user_space.debian}-{key([_RECIPE, *words])}"
+    return cached(name, lambda directory: _build(user_space, directory))
 
 
-def _build(architecture: Architecture, directory: Path) -> None:
+def _build(user_space: UserSpace, directory: Path) -> None:
     say(f"# building libbinder of AOSP 14 from Debian's {_SOURCE}: takes minutes, once")
     work = directory / "work"
     root = work / "root"
     suite, sid = Suite(_SUITE, work / "apt", sources=True), Suite(_AIDL[0], work / "apt-sid")
     versions = roots.build(suite, root, *_TOOLS, *_LIBRARIES)
-    if not architecture.native:
-        target = Suite(_SUITE, work / "apt-target", architecture=architecture.debian)
+    if user_space != AMD64.user_space:
+        target = Suite(_SUITE, work / "apt-target", architecture=user_space.debian)
         suites.unpack(target.download_all(*_LIBRARIES), root)
     aidl = sid.download(_AIDL[1])
     suites.unpack(aidl, root)
@@ -77,10 +76,11 @@ def _build(architecture: Architecture, directory: Path) -> None:
             raise BrokenError(f"{name} of {_SOURCE} has {before.count(text)} times: {text}")
         (source / name).write_text(before.replace(text, new))
     shutil.copytree(_RECIPE, root / "recipe")
-    variables = f"SOURCE=/aosp/{source.name} HERE=/recipe TRIPLE={architecture.machine}-linux-gnu"
+    compiler = f"clang++ --target={user_space.compiler.removesuffix('-')}"
+    variables = f"SOURCE=/aosp/{source.name} HERE=/recipe TRIPLE={user_space.triple} CXX='{compiler}'"
     roots.run(root, f"mkdir -p /tmp && cd /recipe && make --silent --jobs $(nproc) {variables}", seconds=7200)
     for place, pattern in _PLACES.items():
-        _copy(architecture, root, [*(root / "recipe/bin").glob(pattern)], directory, place)
+        _copy(user_space, root, [*(root / "recipe/bin").glob(pattern)], directory, place)
     recorded = [line for line in versions + suites.versions(aidl) if line.startswith(("aidl", "clang_", "libc6_"))]
     (directory / VERSIONS).write_text("\n".join([_SOURCE, *recorded]))
     shutil.rmtree(work)
@@ -95,25 +95,25 @@ def _check(directory: Path) -> None:
         raise BrokenError(f"{file.name} has the checksum {digest}, not {expected}")
 
 
-def _copy(architecture: Architecture, root: Path, programs: Sequence[Path], target: Path, place: str) -> None:
+def _copy(user_space: UserSpace, root: Path, programs: Sequence[Path], target: Path, place: str) -> None:
     """Copy programs into a directory of the root of a container, with the loader and the libraries of a file tree."""
     files = {
-        architecture.loader: root / "usr" / architecture.loader,
+        user_space.loader: root / "usr" / user_space.loader,
         **{f"{place}/{program.name}": program for program in programs},
-        **_libraries(architecture, root, programs),
+        **_libraries(user_space, root, programs),
     }
     for name, path in files.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target / name)
 
 
-def _libraries(architecture: Architecture, root: Path, programs: Sequence[Path]) -> dict[str, Path]:
+def _libraries(user_space: UserSpace, root: Path, programs: Sequence[Path]) -> dict[str, Path]:
     """Return the libraries that programs load, with their paths in the container, from the headers of the files."""
     found: dict[str, Path] = {}
     todo = [*programs]
     while todo:
         names = re.findall(r"\(NEEDED\).*\[(.*)\]", command("readelf", "--dynamic", str(todo.pop()), error=BrokenError))
-        paths = [f"{architecture.libraries}/{name}" for name in names]
+        paths = [f"usr/lib/{user_space.triple}/{name}" for name in names]
         # The loader, which is among the names, is not in this directory in each suite.
         new = {path: root / path for path in paths if path not in found and (root / path).exists()}
         found |= new

@@ -3,6 +3,21 @@
 from typing import Final, NamedTuple
 
 
+class UserSpace(NamedTuple):
+    """What programs in a guest are built for."""
+
+    debian: str
+    """Debian's name of the architecture."""
+    compiler: str
+    """What the names of the compilers begin with."""
+    triple: str
+    """The name of the directories of its libraries."""
+    loader: str
+    """The path of the dynamic loader in a root directory."""
+    packages: tuple[str, ...]
+    """Debian's packages with a compiler of C."""
+
+
 class Architecture(NamedTuple):
     """What the builders of a guest's parts and QEMU call an architecture."""
 
@@ -21,21 +36,24 @@ class Architecture(NamedTuple):
     results_options: tuple[str, ...]
     """QEMU's options for the second serial line."""
     packages: tuple[str, ...]
-    """Debian's packages with QEMU, and with the compiler if it is a cross compiler."""
-    compiler: str = ""
-    """The prefix of the names of cross compilers and their tools; empty for this machine's own."""
+    """Debian's packages with QEMU."""
+    user_space: UserSpace
+    compat: UserSpace
+    """The 32-bit programs that its kernel runs beside those of 64 bits."""
     build: tuple[str, ...] = ("gcc",)
     """Debian's packages that compile for it."""
     make: tuple[str, ...] = ()
-    """The variables with which make compiles a kernel for it."""
-    loader: str = ""
-    libraries: str = ""
-    """The paths of the dynamic loader and of the directory with libraries in a root directory."""
+    """The variables with which make compiles a kernel for it; empty for this machine's own."""
 
     @property
     def native(self) -> bool:
         """Whether this machine runs its programs, and the guest uses this machine's."""
-        return not self.compiler
+        return not self.make
+
+    @property
+    def target(self) -> str:
+        """What builders of programs for another architecture than this machine's get; otherwise empty."""
+        return "" if self.native else self.debian
 
 
 AMD64: Final = Architecture(
@@ -48,8 +66,11 @@ AMD64: Final = Architecture(
     results="ttyS1",
     results_options=("-serial", "stdio"),
     packages=("qemu-system-x86",),
-    loader="lib64/ld-linux-x86-64.so.2",
-    libraries="usr/lib/x86_64-linux-gnu",
+    user_space=UserSpace("amd64", "x86_64-linux-gnu-", "x86_64-linux-gnu", "lib64/ld-linux-x86-64.so.2", ("gcc",)),
+    compat=UserSpace(
+        *("i386", "i686-linux-gnu-", "i386-linux-gnu", "lib/ld-linux.so.2"),
+        packages=("gcc-i686-linux-gnu", "libc6-dev-i386-cross"),
+    ),
 )
 ARM64: Final = Architecture(
     debian="arm64",
@@ -60,11 +81,16 @@ ARM64: Final = Architecture(
     console="ttyAMA0",
     results="ttyS0",
     results_options=("-chardev", "stdio,id=results", "-device", "pci-serial,chardev=results"),
-    packages=("qemu-system-arm", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
-    compiler="aarch64-linux-gnu-",
+    packages=("qemu-system-arm",),
     build=("gcc-aarch64-linux-gnu",),
     make=("ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-"),
-    loader="lib/ld-linux-aarch64.so.1",
-    libraries="usr/lib/aarch64-linux-gnu",
+    user_space=UserSpace(
+        *("arm64", "aarch64-linux-gnu-", "aarch64-linux-gnu", "lib/ld-linux-aarch64.so.1"),
+        packages=("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
+    ),
+    compat=UserSpace(
+        *("armhf", "arm-linux-gnueabihf-", "arm-linux-gnueabihf", "lib/ld-linux-armhf.so.3"),
+        packages=("gcc-arm-linux-gnueabihf", "libc6-dev-armhf-cross"),
+    ),
 )
 ALL: Final = {architecture.debian: architecture for architecture in (AMD64, ARM64)}

@@ -72,7 +72,8 @@ BOOTS: Final = {
     "other-names": Boot(("binderfs_phones", "phone_escapes"), core=True, devices=("anbox", "binder")),
     "stock": Boot(("stock",), devices=[f"aosp_binder{number}" for number in range(12)], binderfs=False),
     "systemd": Boot(("systemd",), native=True, systemd=True),
-    "pods": Boot(("pods", "phone_pods"), native=True, parts=_NODE, memory=_FOR_PODS),
+    "pods": Boot(("pods", "phone_pods"), parts=_NODE, memory=_FOR_PODS),
+    "android-pods": Boot(("android_pods",), security=SELINUX, parts=("android", *_NODE), memory=_FOR_PODS),
     "systemd-pods": Boot(
         ("systemd_pods",), native=True, systemd=True, parts=("runc", "crun", *_NODE), memory=_FOR_PODS
     ),

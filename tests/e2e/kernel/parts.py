@@ -17,7 +17,7 @@ from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, MissingError, command
 from tests.e2e.common.report import say
 from tests.e2e.kernel import initrd
-from tests.e2e.kernel.architectures import AMD64, Architecture
+from tests.e2e.kernel.architectures import AMD64, Architecture, UserSpace
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
@@ -116,15 +116,16 @@ def binderfs_module() -> Path:
     return cached(f"{BINDER}-{key([release, version, source_version, BUILD])}", build) / f"{BINDER}.ko"
 
 
-def probe(architecture: Architecture = AMD64) -> Path:
-    """Return the program that uses binder devices from inside a container. Raises BrokenError."""
+def probe(user_space: UserSpace) -> Path:
+    """Return the program that uses binder devices from inside a container. Raises MissingError and BrokenError."""
     source = HERE / "probe.c"
 
     def build(directory: Path) -> None:
-        compiler = (f"{architecture.compiler}gcc", "-static", "-O2", "-Wall", "-Wextra", "-o")
+        packages.install(user_space.packages)
+        compiler = (f"{user_space.compiler}gcc", "-static", "-O2", "-Wall", "-Wextra", "-o")
         command(*compiler, str(directory / "probe"), str(source), error=BrokenError)
 
-    return cached(f"probe-{architecture.debian}-{key([source])}", build) / "probe"
+    return cached(f"probe-{user_space.debian}-{key([source])}", build) / "probe"
 
 
 def _release() -> tuple[str, str]:

@@ -52,9 +52,14 @@ class Parts:
     """Returns name and end of the log of each process that runs."""
 
 
-def kubernetes(module: Path = KUBERNETES) -> Path:
-    """Return the directory with etcd, the control plane, the kubelet and kubectl: one program, and links to it."""
+def kubernetes(module: Path = KUBERNETES, *, target: str = "") -> Path:
+    """Return the directory with etcd, the control plane, the kubelet and kubectl: one program, and links to it.
+
+    For another architecture, ``target``, the directory has what a node needs: the kubelet.
+    """
     link = golang.kubernetes_version(golang.pinned(module, "k8s.io/kubernetes"))
+    if target:
+        return golang.build("kubelet", module, "k8s.io/kubernetes/cmd/kubelet", link=link, target=target)
     directory = golang.build("cluster", module, "./cluster", link=link, sources=[KUBERNETES / "cluster"])
     for name in PROGRAMS:
         with contextlib.suppress(FileExistsError):
@@ -67,30 +72,37 @@ def kubelet(version: str = "") -> Path:
     return versions.build(version) if version else kubernetes() / "kubelet"
 
 
-def containerd() -> Path:
-    """Return the directory of a containerd that supports CDI, with its shim for runc and its ctr."""
+def containerd(target: str = "") -> Path:
+    """Return the directory of a containerd that supports CDI, with its shim for runc and its ctr.
+
+    ``target`` is the architecture, by default this machine's.
+    """
     path = "github.com/containerd/containerd/v2"
     module = HERE / "containerd"
     # These snapshotters require C libraries or programs, and no test uses them.
     tags = ("no_btrfs", "no_zfs", "no_devmapper")
     link = f"-X {path}/version.Version={golang.pinned(module, path)}"
-    return golang.build("containerd", module, "tool", link=link, tags=tags)
+    return golang.build("containerd", module, "tool", link=link, tags=tags, target=target)
 
 
-def plugin_image() -> Path:
-    """Return an archive of the image that the project's Dockerfile builds."""
+def plugin_image(target: str = "") -> Path:
+    """Return an archive of the image that the project's Dockerfile builds.
+
+    ``target`` is the architecture, by default this machine's.
+    """
     names = ("Dockerfile", ".dockerignore", "pyproject.toml", "requirements.txt", "README.md", "LICENSE")
     sources = [PROJECT / name for name in (*names, "deploy/build-requirements.txt", "aosp_plugin", "hack/image")]
-    path = cache.cached(f"image-{cache.key(sources)}", _build_image) / "image.tar"
+    name = "-".join(filter(None, ("image", target, cache.key(sources))))
+    path = cache.cached(name, lambda directory: _build_image(target or image.own_arch(), directory)) / "image.tar"
     cache.evict("image-", keep=10)  # other checkouts on this machine may be using theirs
     return path
 
 
-def _build_image(directory: Path) -> None:
-    say("# building the plugin's image from the Dockerfile: takes minutes, once for each state of the code")
+def _build_image(arch: str, directory: Path) -> None:
+    say(f"# building the plugin's image for {arch} from the Dockerfile: takes minutes, once for each state of the code")
     settings = image.Settings(base=base_image.name())
     try:
-        built = image.build(image.own_arch(), directory, settings)
+        built = image.build(arch, directory, settings)
     except image.BuildError as error:
         raise AssertionError(str(error)) from error
     built.path.rename(directory / "image.tar")

@@ -164,9 +164,11 @@ class Runtime(Restartable):
     def _serves_cri(self) -> bool:
         return serves_cri(self.socket)
 
-    def load(self, archive: Path) -> None:
-        """Import an image from an archive."""
-        self._ctr("images", "import", str(archive), seconds=10 * PATIENCE)
+    def load(self, archive: Path, target: str = "") -> None:
+        """Import an image from an archive; ``target`` is its architecture, by default this machine's."""
+        # containerd itself unpacks images for its own machine alone.
+        options = ("--local", f"--platform=linux/{target}") if target else ()
+        self._ctr("images", "import", *options, str(archive), seconds=10 * PATIENCE)
 
     def tag(self, image: str, name: str) -> None:
         """Give an image one more name."""
@@ -180,10 +182,11 @@ class Runtime(Restartable):
         """Remove an image if it is there."""
         self._ctr("images", "remove", "--sync", image)
 
-    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
+    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "", seconds: float = 30) -> str:
         """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
         options = (*(("--detach",) if detach else ()), *(("--user", user) if user else ()))
-        return self._ctr("tasks", "exec", *options, "--exec-id", f"exec-{next(_NUMBERS)}", container_id, *words)
+        exec_id = f"exec-{next(_NUMBERS)}"
+        return self._ctr("tasks", "exec", *options, "--exec-id", exec_id, container_id, *words, seconds=seconds)
 
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
