@@ -52,7 +52,7 @@ BOOTS: Final = {
         ("containers", "phones", "binderfs_phones", "phone_escapes", "aosp", "simulation"),
         core=True,
         security=SELINUX,
-        parts=("android",),
+        parts=("android", "android32"),
     ),
     "binderfs": Boot(("device_tool", "serve", "containers")),
     "phones": Boot(("phones",)),
@@ -65,7 +65,11 @@ BOOTS: Final = {
     "foreign-binderfs": Boot(
         ("foreign_binderfs",), devices=phones.NAMES, modules=DENIED_MODULES, native=True, confined=True
     ),
-    "android": Boot(("aosp.py::test_works",), security=SELINUX, parts=("android",)),
+    "android": Boot(
+        ("aosp.py::test_works", "aosp.py::test_compat", "aosp.py::test_compat_tests"),
+        security=SELINUX,
+        parts=("android", "android32"),
+    ),
     "android-apparmor": Boot(
         ("aosp.py::test_unanswered",), security="apparmor=1 security=apparmor", parts=("android",)
     ),
