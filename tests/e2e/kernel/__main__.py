@@ -129,6 +129,7 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
     packages.install(("systemd", "dbus") if boot.systemd else ())
     builders: dict[str, Callable[[], object]] = {
         "probe": lambda: parts.probe(architecture.user_space),
+        "probe32": lambda: parts.probe(architecture.compat),
         "confinement": parts.confinement,
         "android": lambda: _android(boot, options, architecture.user_space),
         "android32": lambda: _android(boot, options, architecture.compat),
