@@ -28,16 +28,21 @@ _WITHOUT_SECURITY: Final = ("sid", "experimental")
 class Suite:
     """A suite of Debian, whose package lists are in ``directory``."""
 
-    def __init__(self, name: str, directory: Path, *, architecture: str = "amd64", sources: bool = False) -> None:
-        """Get the suite's package lists, with ``sources`` those of the source packages too. Raises MissingError."""
+    def __init__(
+        self, name: str, directory: Path, *, architecture: str = "amd64", sources: bool = False, security: bool = True
+    ) -> None:
+        """Get the suite's package lists, with ``sources`` those of the source packages too. Raises MissingError.
+
+        ``security`` is whether to use the archive with its security fixes, if it has one.
+        """
         if not shutil.which("apt-get"):
             raise MissingError(f"requires apt-get, for packages of Debian {name}")
         self.name = name
         self._directory = directory
         (directory / "archives/partial").mkdir(parents=True, exist_ok=True)
         (directory / "status").touch()
-        kinds = ("deb", "deb-src") if sources else ("deb",)
-        lines = [f"{kind} {OPTIONS} {archive} main\n" for kind in kinds for archive in archives(name)]
+        kinds, found = ("deb", "deb-src") if sources else ("deb",), archives(name, security=security)
+        lines = [f"{kind} {OPTIONS} {archive} main\n" for kind in kinds for archive in found]
         (directory / "sources.list").write_text("".join(lines))
         values = {
             "Dir::Etc::SourceList": directory / "sources.list",
@@ -95,10 +100,10 @@ def unpack(files: Sequence[Path], target: Path) -> None:
         command("dpkg", "--extract", str(file), str(target), seconds=600)
 
 
-def archives(name: str) -> list[str]:
+def archives(name: str, *, security: bool = True) -> list[str]:
     """Return the archives with a suite and with its security fixes, each with the suite's name there."""
     found = [f"{_address(_ARCHIVE)} {name}"]
-    if name not in _WITHOUT_SECURITY:
+    if security and name not in _WITHOUT_SECURITY:
         found.append(f"{_address(_SECURITY)} {name}-security")
     return found
 

@@ -35,6 +35,7 @@ from tests.e2e.kernel import (
     systemd,
     world,
 )
+from tests.e2e.kernel.architectures import UserSpace
 from tests.e2e.kernel.boots import BOOTS, Boot
 from tests.e2e.kubelet import parts as kubelet_parts
 from tests.e2e.kubelet import runtime_parts
@@ -128,8 +129,10 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
     packages.install(("systemd", "dbus") if boot.systemd else ())
     builders: dict[str, Callable[[], object]] = {
         "probe": lambda: parts.probe(architecture.user_space),
+        "probe32": lambda: parts.probe(architecture.compat),
         "confinement": parts.confinement,
-        "android": lambda: _android(boot, options),
+        "android": lambda: _android(boot, options, architecture.user_space),
+        "android32": lambda: _android(boot, options, architecture.compat),
         "runc": runtime_parts.runc,
         "crun": runtime_parts.crun,
         "kubelet": lambda: kubelet_parts.kubernetes(target=architecture.target) / "kubelet",
@@ -149,11 +152,11 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def _android(boot: Boot, options: argparse.Namespace) -> Path:
+def _android(boot: Boot, options: argparse.Namespace, user_space: UserSpace) -> Path:
     """Return Android's binder software, unless it cannot work on the boot's kernel. Raises MissingError."""
     if options.confined and boot.security == boots.SELINUX:
         raise MissingError("requires a kernel that boots with SELinux")
-    return aosp_parts.build(architectures.ALL[options.arch].user_space)
+    return aosp_parts.build(user_space)
 
 
 def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], paths: Mapping[str, str]) -> int:

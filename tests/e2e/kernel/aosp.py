@@ -19,6 +19,7 @@ from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kernel.aosp_parts import VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
 from tests.e2e.kernel.parts import HERE
+from tests.e2e.kernel.world import COMPAT
 
 SYSTEM, SHELL, APP = 1000, 2000, 10000
 """Users of Android, none of them root."""
@@ -36,7 +37,10 @@ RESTRICTED: Final = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 """The security context that the Pod Security Standard "restricted" admits."""
-_PATH: Final = "/bin:/system/bin:/vendor/bin"
+_PATH: Final = "/bin:/system/bin{0}:/vendor/bin{0}"
+"""The names of the directories with 32-bit programs end with COMPAT."""
+_ELF_CLASS_32: Final = 1
+"""In the header of a 32-bit program."""
 _SECURITY: Final = Path("/sys/kernel/security")
 _SERVICE: Final = "test.binderLib-"
 _MANAGER: Final = "0\tmanager: [android.os.IServiceManager]"
@@ -95,8 +99,11 @@ QUICK: Final = {**_SHORT, "binderLibTest --gtest_filter=BinderLibTest.GotSid": O
 """GotSid is the test of a caller's security context."""
 
 
-def works(phone: Phone, other: str, *, seconds: float = PATIENCE) -> None:
-    """Check that Android's tools list the phone's services on each device, and find nothing of the other phone."""
+def works(phone: Phone, other: str, *, seconds: float = PATIENCE, bits: str = "") -> None:
+    """Check that Android's tools list the phone's services on each device, and find nothing of the other phone.
+
+    ``bits`` is COMPAT for the 32-bit tools.
+    """
     registered(phone, seconds=seconds)
     assert _sees_selinux(phone)
     own = f"{_SERVICE}{phone.name}"
@@ -110,15 +117,16 @@ def works(phone: Phone, other: str, *, seconds: float = PATIENCE) -> None:
             f"timeout 60 service check {_SERVICE}{other}": [f"Service {_SERVICE}{other}: not found"],
             "timeout 60 dumpsys -l": ["Currently running services:", "  manager", f"  {own}"],
         },
+        bits,
     )
     ended = [line for line in phone.log() if _ENDED.match(line)]
     assert not ended, f"{phone.name}: {'; '.join(ended)}"
 
 
-def _talk(phone: Phone, conversation: dict[str, list[str]]) -> None:
+def _talk(phone: Phone, conversation: dict[str, list[str]], bits: str = "") -> None:
     """Run commands in the phone as the clients' user, and check what they print."""
-    script = f"export PATH={_PATH}; " + "".join(f"echo '$ {words}'; {words} 2>&1; " for words in conversation) + "true"
-    printed = phone.execute(CLIENT, "/bin/busybox", "sh", "-c", script).splitlines()
+    commands = [f"export PATH={_PATH.format(bits)}", *(f"echo '$ {words}'; {words} 2>&1" for words in conversation)]
+    printed = phone.execute(CLIENT, "/bin/busybox", "sh", "-c", "; ".join([*commands, "true"])).splitlines()
     expected = [line for words, lines in conversation.items() for line in (f"$ {words}", *lines)]
     assert printed == expected, f"{phone.name}: " + "; ".join(difflib.unified_diff(expected, printed, n=0, lineterm=""))
 
@@ -160,16 +168,23 @@ def apart(phone: Phone, neighbour: Phone) -> None:
     works(neighbour, phone.name)
 
 
-def run_tests(phone: Phone, tests: Mapping[str, Outcome] = TESTS) -> None:
-    """Run programs with Android's tests as a user of an app, and compare what they report."""
+def run_tests(phone: Phone, tests: Mapping[str, Outcome] = TESTS, bits: str = "") -> None:
+    """Run programs with Android's tests as a user of an app, and compare what they report; ``bits`` as in works."""
     wrong = []
     for program, expected in tests.items():
         # The log of Android's libraries would get into googletest's lines.
-        lines = _run(phone, f"{{ timeout 500 /system/bin/{program} 2>/dev/null; }}")
+        lines = _run(phone, f"{{ timeout 500 /system/bin{bits}/{program} 2>/dev/null; }}")
         outcome = _outcome(lines)
         if outcome != expected:
             wrong.append(f"{program}: {outcome}, expected: {expected}; {' | '.join(lines[-5:])}")
     assert not wrong, f"{phone.name}: {'; '.join(wrong)}"
+
+
+def across(phone: Phone) -> None:
+    """Run binderLibTest with a client of 64 bits and servers of 32, and the other way round."""
+    for client, server in (("", COMPAT), (COMPAT, "")):
+        program = f"binderLibTest --servername /system/bin{server}/binderLibTest '--gtest_filter=*'"
+        run_tests(phone, {program: TESTS["binderLibTest"]}, client)
 
 
 def _call(phone: Phone) -> None:
@@ -208,7 +223,7 @@ def _until(phone: Phone, words: str, expected: list[str], *, seconds: float = PA
 
 def _run(phone: Phone, words: str, user: int = CLIENT) -> list[str]:
     """Run a command in the phone, and return the lines of both outputs, without the log of Android's libraries."""
-    script = f"export PATH={_PATH}; cd /tmp; {words} 2>&1; true"
+    script = f"export PATH={_PATH.format('')}; cd /tmp; {words} 2>&1; true"
     lines = phone.execute(user, "/bin/busybox", "sh", "-c", script).splitlines()
     return [line.rstrip() for line in lines if not re.match(r"\d\d-\d\d \d\d:", line)]
 
@@ -237,6 +252,16 @@ def prepare(root: Path, part: Path) -> None:
         subprocess.run(("mount", "-t", "securityfs", "securityfs", str(_SECURITY)), check=True)
     say(f"security modules: {(_SECURITY / 'lsm').read_text()}; SELinux: {has_selinux()}")
     assemble(root, part)
+
+
+def add_compat(root: Path, part: Path) -> None:
+    """Add the 32-bit programs to the root directory of the containers."""
+    for name in ("system/bin", "vendor/bin"):
+        shutil.copytree(part / name, root / f"{name}{COMPAT}")
+    for name in ("lib", "usr"):
+        shutil.copytree(part / name, root / name, dirs_exist_ok=True)
+    elf_class = (root / f"system/bin{COMPAT}/service").read_bytes()[4]
+    assert elf_class == _ELF_CLASS_32, elf_class
 
 
 def assemble(root: Path, android: Path, machine: Path = Path("/")) -> None:

@@ -63,7 +63,8 @@ def _build(user_space: UserSpace, directory: Path) -> None:
     suite, sid = Suite(_SUITE, work / "apt", sources=True), Suite(_AIDL[0], work / "apt-sid")
     versions = roots.build(suite, root, *_TOOLS, *_LIBRARIES)
     if user_space != AMD64.user_space:
-        target = Suite(_SUITE, work / "apt-target", architecture=user_space.debian)
+        # Of 32-bit architectures, a mirror may have lists of the security archive that do not fit its Release file.
+        target = Suite(_SUITE, work / "apt-target", architecture=user_space.debian, security=False)
         suites.unpack(target.download_all(*_LIBRARIES), root)
     aidl = sid.download(_AIDL[1])
     suites.unpack(aidl, root)

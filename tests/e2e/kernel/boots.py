@@ -52,24 +52,36 @@ BOOTS: Final = {
         ("containers", "phones", "binderfs_phones", "phone_escapes", "aosp", "simulation"),
         core=True,
         security=SELINUX,
-        parts=("android",),
+        parts=("android", "android32", "probe32"),
     ),
-    "binderfs": Boot(("device_tool", "serve", "containers")),
+    "binderfs": Boot(("device_tool", "serve", "containers"), parts=("probe32",)),
     "phones": Boot(("phones",)),
     "binderfs-phones": Boot(
         ("binderfs_phones", "provisioned_phones", "phone_escapes", "phone_hosts", "phone_crashes"),
         devices=phones.NAMES,
+        parts=("probe32",),
     ),
     "claims": Boot(("claims",), devices=phones.NAMES),
     "host-devices": Boot(("host_devices",), devices=phones.NAMES, modules=GPU_MODULES, options=_GPUS),
     "foreign-binderfs": Boot(
-        ("foreign_binderfs",), devices=phones.NAMES, modules=DENIED_MODULES, native=True, confined=True
+        ("foreign_binderfs",),
+        devices=phones.NAMES,
+        modules=DENIED_MODULES,
+        parts=("probe32",),
+        native=True,
+        confined=True,
     ),
-    "android": Boot(("aosp.py::test_works",), security=SELINUX, parts=("android",)),
+    "android": Boot(
+        ("aosp.py::test_works", "aosp.py::test_compat", "aosp.py::test_compat_tests"),
+        security=SELINUX,
+        parts=("android", "android32"),
+    ),
     "android-apparmor": Boot(
         ("aosp.py::test_unanswered",), security="apparmor=1 security=apparmor", parts=("android",)
     ),
-    "other-names": Boot(("binderfs_phones", "phone_escapes"), core=True, devices=("anbox", "binder")),
+    "other-names": Boot(
+        ("binderfs_phones", "phone_escapes"), core=True, devices=("anbox", "binder"), parts=("probe32",)
+    ),
     "stock": Boot(("stock",), devices=[f"aosp_binder{number}" for number in range(12)], binderfs=False),
     "systemd": Boot(("systemd",), native=True, systemd=True),
     "pods": Boot(("pods", "phone_pods"), parts=_NODE, memory=_FOR_PODS),

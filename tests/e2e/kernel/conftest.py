@@ -13,7 +13,7 @@ from tests.e2e.common.processes import run
 from tests.e2e.common.waiting import until
 from tests.e2e.kernel import boots, confinement, phones, pods, systemd
 from tests.e2e.kernel.containers import RUNTIMES
-from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
+from tests.e2e.kernel.world import COMPAT, DIRECTORY, World, make_reachable
 
 
 def pytest_configure() -> None:
@@ -66,6 +66,12 @@ _RUNTIMES = systemd.RUNTIMES if _BOOT.systemd else RUNTIMES
 @pytest.fixture(params=_RUNTIMES[:1] if _BOOT.core else _RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
     """Return the name of a container runtime."""
+    return str(request.param)
+
+
+@pytest.fixture(params=("", COMPAT), ids=("64-bit", "32-bit"))
+def bits(request: pytest.FixtureRequest) -> str:
+    """Return what the name of a part ends with whose program runs in a container."""
     return str(request.param)
 
 

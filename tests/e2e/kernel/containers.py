@@ -56,6 +56,8 @@ class Options(TypedDict, total=False):
     capabilities: Sequence[str]
     profile: str
     """AppArmor's."""
+    bits: str
+    """COMPAT for a 32-bit process."""
     filtered: bool
     """Whether the seccomp profile for phones, and their AppArmor profile, replace the runtime's."""
 
@@ -67,7 +69,7 @@ async def start(
     bundle = DIRECTORY / f"container-{next(_numbers)}"
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
-    shutil.copy(part("probe"), bundle / "rootfs/probe")
+    shutil.copy(part(f"probe{options.get('bits', '')}"), bundle / "rootfs/probe")
     first_host_id, capabilities = options.get("first_host_id"), tuple(options.get("capabilities", oci.CAPABILITIES))
     spec = oci.spec(
         allocation,

@@ -5,6 +5,7 @@
  * end.
  */
 #define _GNU_SOURCE
+#define _FILE_OFFSET_BITS 64 /* Inodes of the guest's files have numbers beyond 32 bits. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>

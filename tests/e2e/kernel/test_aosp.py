@@ -29,7 +29,7 @@ from tests.e2e.common.processes import run
 from tests.e2e.kernel import aosp, confinement
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.containers import HOST_ID
-from tests.e2e.kernel.world import DIRECTORY, World, checked_device_tool, part
+from tests.e2e.kernel.world import COMPAT, DIRECTORY, World, checked_device_tool, part
 from tests.e2e.kubelet.node import device_tool
 
 RESOURCE: Final = "aosp.io/phone"
@@ -52,9 +52,14 @@ class Container:
     """A phone's container without capabilities, run by a runtime from an Allocate response."""
 
     def __init__(
-        self, runtime: str, allocation: ContainerAllocation, user: int, first_host_id: int | None = None
+        self,
+        runtime: str,
+        allocation: ContainerAllocation,
+        user: int,
+        first_host_id: int | None = None,
+        bits: str = "",
     ) -> None:
-        """Start the container, whose first process runs as ``user``."""
+        """Start the container, whose first process runs as ``user``, with 32-bit programs too if ``bits`` says so."""
         self.name = allocation.name
         self._runtime = runtime
         self._bundle = DIRECTORY / f"android-{next(_numbers)}"
@@ -62,7 +67,7 @@ class Container:
         spec = oci.spec(
             allocation,
             rootfs=str(ROOT),
-            arguments=[aosp.COMMAND, allocation.name],
+            arguments=[aosp.COMMAND, allocation.name, bits],
             cgroup=f"/{self._bundle.name}",
             first_host_id=first_host_id,
             capabilities=(),
@@ -94,11 +99,17 @@ class Container:
 
 
 @pytest.fixture(scope="session")
-def root() -> None:
-    """Make the root directory of the containers."""
+def root(shared_world: World) -> None:
+    """Make the root directory of the containers, in the directory of the shared world."""
     aosp.prepare(ROOT, part("android"))
     # runc and crun make mount points there as root of the user namespace.
     os.chown(ROOT, HOST_ID, HOST_ID)
+
+
+@pytest.fixture(scope="session")
+def compat(root: None) -> None:
+    """Add the 32-bit programs to it."""
+    aosp.add_compat(ROOT, part("android32"))
 
 
 @pytest.fixture(scope="module", params=(_FOUND, _BINDERFS), ids=("found", "binderfs"))
@@ -125,10 +136,10 @@ def _remove_devices() -> None:
 
 @contextlib.contextmanager
 def running(
-    runtime: str, allocation: ContainerAllocation, user: int, first_host_id: int | None = None
+    runtime: str, allocation: ContainerAllocation, user: int, first_host_id: int | None = None, bits: str = ""
 ) -> Iterator[Container]:
     """Run a phone's container as a user while the context lasts."""
-    container = Container(runtime, allocation, user, first_host_id)
+    container = Container(runtime, allocation, user, first_host_id, bits)
     try:
         yield container
     finally:
@@ -168,6 +179,27 @@ async def test_quick(world: World, runtime: str) -> None:
     with running(runtime, await world.started("phone-a"), SYSTEM) as phone:
         await asyncio.to_thread(aosp.works, phone, "phone-b")
         await asyncio.to_thread(aosp.run_tests, phone, aosp.QUICK)
+
+
+@pytest.mark.core
+@_WITH_BINDERFS
+@pytest.mark.usefixtures("compat")
+async def test_compat(world: World, runtime: str) -> None:
+    """A 64-bit service manager has a 32-bit service: tools of both find it in their phone; 32-bit tests pass."""
+    with running(runtime, await world.started("phone-a"), SYSTEM, bits=COMPAT) as phone:
+        await asyncio.to_thread(aosp.works, phone, "phone-b")
+        await asyncio.to_thread(aosp.works, phone, "phone-b", bits=COMPAT)
+        await asyncio.to_thread(aosp.run_tests, phone, aosp.QUICK, COMPAT)
+
+
+@_WITH_BINDERFS
+@pytest.mark.usefixtures("compat")
+async def test_compat_tests(world: World) -> None:
+    """All of Android's tests pass with 32 bits, and with a client of 64 bits and servers of 32, and the reverse."""
+    with running("runc", await world.started("phone-a"), SYSTEM, bits=COMPAT) as phone:
+        await asyncio.to_thread(aosp.registered, phone)
+        await asyncio.to_thread(aosp.run_tests, phone, bits=COMPAT)
+        await asyncio.to_thread(aosp.across, phone)
 
 
 @_WITH_BINDERFS

@@ -32,11 +32,11 @@ async def test_unprepared(world: World) -> None:
 
 
 @pytest.mark.core
-async def test_whole(world: World, runtime: str) -> None:
+async def test_whole(world: World, runtime: str, bits: str) -> None:
     """A container has its phone at Android's paths and in /dev/binderfs, is manager of each, and lists no other one."""
     container = await world.started(f"whole-{runtime}")
     phone = phone_of(container)
-    await check(runtime, container, phones.whole(phone) | phones.sealed())
+    await check(runtime, container, phones.whole(phone) | phones.sealed(), bits=bits)
 
 
 @pytest.mark.core

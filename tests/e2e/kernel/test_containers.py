@@ -58,18 +58,18 @@ async def test_ready(world: World) -> None:
 
 
 @pytest.mark.core
-async def test_own_devices(world: World, runtime: str) -> None:
+async def test_own_devices(world: World, runtime: str, bits: str) -> None:
     """A container can open its three binder devices; each reports protocol version 8 and accepts a context manager."""
     container = await world.admit(f"own-{runtime}", 3)
-    await check(runtime, container, usable(own(container)))
+    await check(runtime, container, usable(own(container)), bits=bits)
 
 
 @pytest.mark.core
-async def test_others_devices(world: World, runtime: str) -> None:
+async def test_others_devices(world: World, runtime: str, bits: str) -> None:
     """A container cannot open another container's device (EPERM), nor change it or create files beside it (EROFS)."""
     container, neighbour = await world.admit(f"thief-{runtime}", 1), await _neighbour(world, f"victim-{runtime}")
     before = inodes()
-    await check(runtime, container, others_closed(own(container)[0], neighbour))
+    await check(runtime, container, others_closed(own(container)[0], neighbour), bits=bits)
     assert inodes() == before, "the host's devices have changed"
 
 

@@ -24,11 +24,11 @@ async def test_phone_fixed(world: World, runtime: str) -> None:
 
 
 @pytest.mark.core
-async def test_phone_others(world: World, runtime: str) -> None:
+async def test_phone_others(world: World, runtime: str, bits: str) -> None:
     """A container sees no name of another phone, and opens no copy of its devices or of a binder-control (EPERM)."""
     container, neighbour = await _with_neighbour(world, runtime)
     before = phones.inodes(phones.phones(COUNT))
-    await check(runtime, container, phones.others_closed(phone_of(container), neighbour))
+    await check(runtime, container, phones.others_closed(phone_of(container), neighbour), bits=bits)
     assert phones.inodes(phones.phones(COUNT)) == before, "files of the host have changed"
 
 

@@ -19,6 +19,8 @@ from tests.e2e.common.waiting import PATIENCE
 RESOURCE: Final = "aosp.io/binder"
 PROJECT: Final = Path(__file__).resolve().parents[3]
 DIRECTORY: Final = Path("/run/e2e")
+COMPAT: Final = "32"
+"""What the names of parts with 32-bit programs end with."""
 CONFIGURATION: Final = DIRECTORY / "config.yaml"
 
 
