@@ -38,6 +38,7 @@ from tests.e2e.kernel import (
 from tests.e2e.kernel.boots import BOOTS, Boot
 from tests.e2e.kubelet import parts as kubelet_parts
 from tests.e2e.kubelet import runtime_parts
+from tests.e2e.kubelet.runtimes import COMBINATIONS, DEBIAN_12
 
 _SECONDS: Final = 2 * 3600
 """The time limit of one guest, which allows for software emulation on a busy machine."""
@@ -76,6 +77,7 @@ def main() -> int:
     parser.add_argument("--kernel", choices=kernels.NAMES, default=kernels.DEFAULT, help="the suite of Debian's kernel")
     parser.add_argument("--arch", choices=architectures.ALL, default="amd64", help="arm64 is emulated")
     parser.add_argument("--cgroup", choices=("v1", "v2"), default="v2")
+    parser.add_argument("--runtime", choices=COMBINATIONS, default=DEBIAN_12, help="of the boots with a kubelet")
     parser.add_argument("--confined", action="store_true", help="containers with seccomp filter and AppArmor profile")
     parser.add_argument("-m", dest="marker", default="", help="the marker of pytest: `core` for the core set, one boot")
     parser.epilog = f"boots: {', '.join(BOOTS)}"
@@ -130,8 +132,7 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
         "probe": lambda: parts.probe(architecture),
         "confinement": parts.confinement,
         "android": lambda: _android(boot, options),
-        "runc": runtime_parts.runc,
-        "crun": runtime_parts.crun,
+        "runtime": lambda: ":".join((options.runtime, *runtime_parts.programs(options.runtime))),
         "kubelet": kubelet_parts.kubelet,
         "image": kubelet_parts.plugin_image,
         "kustomize": deploy_parts.kustomize,

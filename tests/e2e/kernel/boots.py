@@ -14,7 +14,7 @@ SELINUX: Final = "security=selinux"
 """Without a policy SELinux allows everything, and gives all processes one context."""
 _GPUS: Final = ("-device", "bochs-display", *("-device", "virtio-gpu-pci") * 2)
 """A card without a render node, as a BMC has, and two GPUs."""
-_NODE: Final = ("kubelet", "image", "kustomize")
+_NODE: Final = ("kubelet", "image", "kustomize", "runtime")
 _FOR_PODS: Final = 6144
 """MiB; the images that containerd unpacks are in memory too."""
 
@@ -73,9 +73,7 @@ BOOTS: Final = {
     "stock": Boot(("stock",), devices=[f"aosp_binder{number}" for number in range(12)], binderfs=False),
     "systemd": Boot(("systemd",), native=True, systemd=True),
     "pods": Boot(("pods", "phone_pods"), native=True, parts=_NODE, memory=_FOR_PODS),
-    "systemd-pods": Boot(
-        ("systemd_pods",), native=True, systemd=True, parts=("runc", "crun", *_NODE), memory=_FOR_PODS
-    ),
+    "systemd-pods": Boot(("systemd_pods",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS),
 }
 
 CURRENT: Final = BOOTS.get(os.environ.get(VARIABLE, ""))

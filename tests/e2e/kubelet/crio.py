@@ -21,6 +21,7 @@ from tests.e2e.kubelet.runtime import (
     process_status,
     serves_cri,
 )
+from tests.e2e.kubelet.runtimes import CRI_O
 
 _CONFIG: Final = """\
 [crio]
@@ -33,7 +34,7 @@ clean_shutdown_file = ""
 [crio.api]
 listen = "{socket}"
 [crio.runtime]
-cgroup_manager = "cgroupfs"
+cgroup_manager = "{cgroups}"
 conmon_cgroup = "pod"
 pinns_path = "{programs}/pinns"
 namespaces_dir = "{directory}/namespaces"
@@ -81,7 +82,9 @@ _ANY_IMAGE: Final = {"default": [{"type": "insecureAcceptAnything"}]}
 class Crio(Restartable):
     """CRI-O, and operations on containers without the kubelet's knowledge."""
 
-    def __init__(self, directory: Path, programs: Path, *, oci_runtime: str) -> None:
+    scopes = "crio"
+
+    def __init__(self, directory: Path, programs: Path, *, oci_runtime: str, systemd: bool = False) -> None:
         """Write the configuration. ``programs`` is the directory of CRI-O and pinns."""
         (directory / "cni").mkdir(parents=True, exist_ok=True)
         (directory / "cni/pods.conflist").write_text(json.dumps(network("198.51.100.0/24")))
@@ -94,7 +97,7 @@ class Crio(Restartable):
         self._oci_runtime = oci_runtime
         values = {"directory": directory, "socket": self.socket, "storage": self._storage, "programs": programs}
         config = directory / "crio.conf"
-        config.write_text(_CONFIG.format(**values, pause=BUSYBOX))
+        config.write_text(_CONFIG.format(**values, pause=BUSYBOX, cgroups="systemd" if systemd else "cgroupfs"))
         program = directory / "oci-runtime"
         program.write_text(_OCI_RUNTIME.format(python=sys.executable, oci_runtime=shutil.which(oci_runtime)))
         program.chmod(0o755)
@@ -162,3 +165,12 @@ class Crio(Restartable):
 
 
 ContainerRuntime: TypeAlias = Runtime | Crio
+
+
+def container_runtime(
+    directory: Path, name: str, programs: str, oci_runtime: str, *, systemd: bool = False
+) -> ContainerRuntime:
+    """Return the container runtime of a combination; its programs are those that ``runtime_parts`` returns."""
+    if name.startswith(CRI_O):
+        return Crio(directory, Path(programs), oci_runtime=oci_runtime, systemd=systemd)
+    return Runtime(directory, Path(programs) if programs else None, oci_runtime=oci_runtime, systemd=systemd)
