@@ -38,7 +38,7 @@ from tests.e2e.kernel import (
 from tests.e2e.kernel.boots import BOOTS, Boot
 from tests.e2e.kubelet import parts as kubelet_parts
 from tests.e2e.kubelet import runtime_parts
-from tests.e2e.kubelet.runtimes import COMBINATIONS, DEBIAN_12
+from tests.e2e.kubelet.runtimes import COMBINATIONS
 
 _SECONDS: Final = 2 * 3600
 """The time limit of one guest, which allows for software emulation on a busy machine."""
@@ -74,10 +74,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.e2e.kernel", allow_abbrev=False, usage="%(prog)s [options] [BOOT...] [PYTEST ARGUMENTS]"
     )
-    parser.add_argument("--kernel", choices=kernels.NAMES, default=kernels.DEFAULT, help="the suite of Debian's kernel")
+    parser.add_argument("--kernel", choices=kernels.NAMES, help="the suite of Debian's kernel")
     parser.add_argument("--arch", choices=architectures.ALL, default="amd64", help="arm64 is emulated")
     parser.add_argument("--cgroup", choices=("v1", "v2"), default="v2")
-    parser.add_argument("--runtime", choices=COMBINATIONS, default=DEBIAN_12, help="of the boots with a kubelet")
+    parser.add_argument("--runtime", choices=COMBINATIONS, help="of the boots with a kubelet")
     parser.add_argument("--confined", action="store_true", help="containers with seccomp filter and AppArmor profile")
     parser.add_argument("-m", dest="marker", default="", help="the marker of pytest: `core` for the core set, one boot")
     parser.epilog = f"boots: {', '.join(BOOTS)}"
@@ -128,11 +128,12 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
     parts.install(architecture)
     packages.install(kubelet_parts.PACKAGES if "kubelet" in boot.parts else ())
     packages.install(("systemd", "dbus") if boot.systemd else ())
+    runtime = options.runtime or boot.runtime
     builders: dict[str, Callable[[], object]] = {
         "probe": lambda: parts.probe(architecture),
         "confinement": parts.confinement,
         "android": lambda: _android(boot, options),
-        "runtime": lambda: ":".join((options.runtime, *runtime_parts.programs(options.runtime))),
+        "runtime": lambda: ":".join((runtime, *runtime_parts.programs(runtime))),
         "kubelet": kubelet_parts.kubelet,
         "image": kubelet_parts.plugin_image,
         "kustomize": deploy_parts.kustomize,
@@ -160,10 +161,11 @@ def _android(boot: Boot, options: argparse.Namespace) -> Path:
 def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], paths: Mapping[str, str]) -> int:
     """Boot the guest, and return the exit code of pytest with these arguments in it, or 1 if it has not ended."""
     boot, architecture = BOOTS[name], architectures.ALL[options.arch]
+    suite = options.kernel or boot.kernel
     if boot.binderfs:
-        kernel = kernels.bootable(options.kernel, boot.devices, architecture, boot.modules)
+        kernel = kernels.bootable(suite, boot.devices, architecture, boot.modules)
     else:
-        kernel = kernels.stock(options.kernel, boot.devices, architecture)
+        kernel = kernels.stock(suite, boot.devices, architecture)
     root, shared = (Path("/"), ()) if architecture.native else (foreign.tree(architecture), foreign.SHARED)
     python = sys.executable if architecture.native else foreign.PYTHON
     # Not to a terminal; and at last the exit code.

@@ -4,8 +4,9 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tests.e2e.kernel import phones
+from tests.e2e.kernel import kernels, phones
 from tests.e2e.kernel.parts import DENIED_MODULES, GPU_MODULES
+from tests.e2e.kubelet.runtimes import DEBIAN_12
 
 VARIABLE: Final = "E2E_BOOT"
 """The environment variable with the name of the boot, in its guest."""
@@ -26,6 +27,10 @@ class Boot(NamedTuple):
     """Modules, without ``test_``, and single tests of modules."""
     core: bool = False
     """Whether these are the tests of the core set alone, each with one runtime."""
+    kernel: str = kernels.DEFAULT
+    """Without ``--kernel``."""
+    runtime: str = DEBIAN_12
+    """That of the kubelet, without ``--runtime``."""
     devices: Sequence[str] = ()
     """The value of the binder module's parameter: the kernel creates these devices in each new binderfs."""
     binderfs: bool = True
@@ -73,6 +78,14 @@ BOOTS: Final = {
     "stock": Boot(("stock",), devices=[f"aosp_binder{number}" for number in range(12)], binderfs=False),
     "systemd": Boot(("systemd",), native=True, systemd=True),
     "pods": Boot(("pods", "phone_pods"), native=True, parts=_NODE, memory=_FOR_PODS),
+    "user-namespaces": Boot(
+        ("user_namespaces",),
+        kernel="trixie",
+        runtime="containerd-2.1+runc",
+        native=True,
+        parts=_NODE,
+        memory=_FOR_PODS,
+    ),
     "systemd-pods": Boot(("systemd_pods",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS),
 }
 

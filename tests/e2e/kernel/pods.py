@@ -84,3 +84,9 @@ def deployed(host: Host, name: str, devices: AbstractSet[str]) -> PodWorld:
     plugin.start()
     node.wait_allocatable(devices)
     return PodWorld(node)
+
+
+def phone_of(pod: Placed) -> str:
+    """Return the phone of a pod's container."""
+    (phone,) = pod.held()
+    return phone
