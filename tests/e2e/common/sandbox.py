@@ -151,6 +151,10 @@ def replace_sysctls() -> None:
     """Bind a copy over each sysctl that a kubelet writes, and a new boot ID over the kernel's."""
     directory = Path("/run/kernel")
     directory.mkdir()
+    # A container with a user namespace may mount proc only if some mount of it has nothing on it.
+    mount = directory / "proc"
+    mount.mkdir()
+    run("mount", "-t", "proc", "proc", str(mount))
     for number, name in enumerate((*_SYSCTLS, _BOOT_ID)):
         target = Path("/proc/sys", name)
         copy = directory / str(number)

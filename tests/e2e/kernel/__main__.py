@@ -39,6 +39,7 @@ from tests.e2e.kernel.architectures import UserSpace
 from tests.e2e.kernel.boots import BOOTS, Boot
 from tests.e2e.kubelet import parts as kubelet_parts
 from tests.e2e.kubelet import runtime_parts
+from tests.e2e.kubelet.runtimes import COMBINATIONS
 
 _SECONDS: Final = 2 * 3600
 """The time limit of one guest, which allows for software emulation on a busy machine."""
@@ -74,9 +75,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.e2e.kernel", allow_abbrev=False, usage="%(prog)s [options] [BOOT...] [PYTEST ARGUMENTS]"
     )
-    parser.add_argument("--kernel", choices=kernels.NAMES, default=kernels.DEFAULT, help="the suite of Debian's kernel")
+    parser.add_argument("--kernel", choices=kernels.NAMES, help="the suite of Debian's kernel")
     parser.add_argument("--arch", choices=architectures.ALL, default="amd64", help="arm64 is emulated")
     parser.add_argument("--cgroup", choices=("v1", "v2"), default="v2")
+    parser.add_argument("--runtime", choices=COMBINATIONS, help="of the boots with a kubelet")
     parser.add_argument("--confined", action="store_true", help="containers with seccomp filter and AppArmor profile")
     parser.add_argument("-m", dest="marker", default="", help="the marker of pytest: `core` for the core set, one boot")
     parser.epilog = f"boots: {', '.join(BOOTS)}"
@@ -127,14 +129,14 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
     parts.install(architecture)
     packages.install(kubelet_parts.PACKAGES if "kubelet" in boot.parts else ())
     packages.install(("systemd", "dbus") if boot.systemd else ())
+    runtime = options.runtime or boot.runtime
     builders: dict[str, Callable[[], object]] = {
         "probe": lambda: parts.probe(architecture.user_space),
         "probe32": lambda: parts.probe(architecture.compat),
         "confinement": parts.confinement,
         "android": lambda: _android(boot, options, architecture.user_space),
         "android32": lambda: _android(boot, options, architecture.compat),
-        "runc": runtime_parts.runc,
-        "crun": runtime_parts.crun,
+        "runtime": lambda: ":".join((runtime, *runtime_parts.programs(runtime))),
         "kubelet": lambda: kubelet_parts.kubernetes(target=architecture.target) / "kubelet",
         "image": lambda: kubelet_parts.plugin_image(architecture.target),
         "kustomize": lambda: deploy_parts.kustomize(architecture.target),
@@ -162,10 +164,11 @@ def _android(boot: Boot, options: argparse.Namespace, user_space: UserSpace) -> 
 def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], paths: Mapping[str, str]) -> int:
     """Boot the guest, and return the exit code of pytest with these arguments in it, or 1 if it has not ended."""
     boot, architecture = BOOTS[name], architectures.ALL[options.arch]
+    suite = options.kernel or boot.kernel
     if boot.binderfs:
-        kernel = kernels.bootable(options.kernel, boot.devices, architecture, boot.modules)
+        kernel = kernels.bootable(suite, boot.devices, architecture, boot.modules)
     else:
-        kernel = kernels.stock(options.kernel, boot.devices, architecture)
+        kernel = kernels.stock(suite, boot.devices, architecture)
     tree = foreign.tree(architecture)
     # Not to a terminal; and at last the exit code.
     command = [initrd.BUSYBOX, "sh", "-c", f'{{ "$@" 2>&1; echo "{_ENDED}$?"; }} | cat', "sh", tree.python, *arguments]

@@ -4,8 +4,9 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tests.e2e.kernel import phones
+from tests.e2e.kernel import kernels, phones
 from tests.e2e.kernel.parts import DENIED_MODULES, GPU_MODULES
+from tests.e2e.kubelet.runtimes import DEBIAN_12
 
 VARIABLE: Final = "E2E_BOOT"
 """The environment variable with the name of the boot, in its guest."""
@@ -14,7 +15,7 @@ SELINUX: Final = "security=selinux"
 """Without a policy SELinux allows everything, and gives all processes one context."""
 _GPUS: Final = ("-device", "bochs-display", *("-device", "virtio-gpu-pci") * 2)
 """A card without a render node, as a BMC has, and two GPUs."""
-_NODE: Final = ("kubelet", "image", "kustomize")
+_NODE: Final = ("kubelet", "image", "kustomize", "runtime")
 _FOR_PODS: Final = 6144
 """MiB; the images that containerd unpacks are in memory too."""
 
@@ -26,6 +27,10 @@ class Boot(NamedTuple):
     """Modules, without ``test_``, and single tests of modules."""
     core: bool = False
     """Whether these are the tests of the core set alone, each with one runtime."""
+    kernel: str = kernels.DEFAULT
+    """Without ``--kernel``."""
+    runtime: str = DEBIAN_12
+    """That of the kubelet, without ``--runtime``."""
     devices: Sequence[str] = ()
     """The value of the binder module's parameter: the kernel creates these devices in each new binderfs."""
     binderfs: bool = True
@@ -86,9 +91,15 @@ BOOTS: Final = {
     "systemd": Boot(("systemd",), native=True, systemd=True),
     "pods": Boot(("pods", "phone_pods"), parts=_NODE, memory=_FOR_PODS),
     "android-pods": Boot(("android_pods",), security=SELINUX, parts=("android", *_NODE), memory=_FOR_PODS),
-    "systemd-pods": Boot(
-        ("systemd_pods",), native=True, systemd=True, parts=("runc", "crun", *_NODE), memory=_FOR_PODS
+    "user-namespaces": Boot(
+        ("user_namespaces",),
+        kernel="trixie",
+        runtime="containerd-2.1+runc",
+        native=True,
+        parts=_NODE,
+        memory=_FOR_PODS,
     ),
+    "systemd-pods": Boot(("systemd_pods",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS),
 }
 
 CURRENT: Final = BOOTS.get(os.environ.get(VARIABLE, ""))

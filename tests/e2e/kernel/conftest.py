@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -14,6 +15,9 @@ from tests.e2e.common.waiting import until
 from tests.e2e.kernel import boots, confinement, phones, pods, systemd
 from tests.e2e.kernel.containers import RUNTIMES
 from tests.e2e.kernel.world import COMPAT, DIRECTORY, World, make_reachable
+
+_BOOT: Final = boots.CURRENT or boots.BOOTS["core"]
+_VERSIONS: Final[dict[str, str]] = {}
 
 
 def pytest_configure() -> None:
@@ -36,8 +40,16 @@ def pytest_report_header() -> Iterator[str]:
     if confinement.CONFINED:
         loaded = Path("/sys/kernel/security/apparmor/profiles").read_text().splitlines()
         yield f"# version AppArmor: {', '.join(sorted(loaded, reverse=True))}"
-    for runtime in RUNTIMES:
+    if _BOOT.systemd:
+        yield f"# version systemd: {run('systemctl', '--version').split()[1]}"
+    for runtime in () if "runtime" in _BOOT.parts else RUNTIMES:
         yield f"# version {runtime}: {run(runtime, '--version').split()[2]}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the versions of the kubelet and of its runtimes, if they ran."""
+    for component, version in _VERSIONS.items():
+        terminalreporter.write_line(f"# version {component}: {version}")
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +71,7 @@ async def world(shared_world: World) -> AsyncIterator[World]:
     await shared_world.finish_all()
 
 
-_BOOT = boots.CURRENT or boots.BOOTS["core"]
-_RUNTIMES = systemd.RUNTIMES if _BOOT.systemd else RUNTIMES
-
-
-@pytest.fixture(params=_RUNTIMES[:1] if _BOOT.core else _RUNTIMES)
+@pytest.fixture(params=RUNTIMES[:1] if _BOOT.core else RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
     """Return the name of a container runtime."""
     return str(request.param)
@@ -99,4 +107,6 @@ def host() -> pods.Host:
     """Return a real kubelet and its runtime."""
     if _BOOT.systemd:
         until(systemd.is_up, "systemd is up")
-    return pods.start_host(systemd=_BOOT.systemd)
+    host = pods.start_host(systemd=_BOOT.systemd)
+    _VERSIONS.update(host.runtime.versions | {"kubelet": host.kubelet.version})
+    return host

@@ -1,5 +1,6 @@
-"""In the guest: a real kubelet with containerd and runc, whose pods have the probe, and the plugin as a pod."""
+"""In the guest: a real kubelet with a container runtime, whose pods have the probe, and the plugin as a pod."""
 
+import os
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,11 @@ from tests.e2e.common.waiting import until
 from tests.e2e.deploy.manifests import configurations, kustomized, the
 from tests.e2e.kernel.operations import compare, words
 from tests.e2e.kernel.phones import RESOURCE
-from tests.e2e.kernel.world import part
+from tests.e2e.kernel.world import part, variable
 from tests.e2e.kubelet import sandbox
+from tests.e2e.kubelet.crio import ContainerRuntime, container_runtime
 from tests.e2e.kubelet.node import Node, Placed
 from tests.e2e.kubelet.plugins import AsPod
-from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
 
 WORK: Final = Path("/run/e2e-pods")
@@ -24,7 +25,7 @@ class Host(NamedTuple):
     """A kubelet and its container runtime."""
 
     kubelet: Standalone
-    runtime: Runtime
+    runtime: ContainerRuntime
 
 
 @dataclass
@@ -57,11 +58,11 @@ class PodWorld:
 
 
 def start_host(*, systemd: bool) -> Host:
-    """Start containerd and a kubelet, and load the images. ``systemd`` is whether systemd makes the cgroups."""
+    """Start the runtime of ``--runtime`` and a kubelet, and load the images. ``systemd``: whether it makes cgroups."""
     # systemd's sockets are in /run.
     sandbox.set_up((*(() if systemd else ("/run",)), "/var/log", "/var/lib/kubelet", "/var/lib/cni"))
     WORK.mkdir()
-    runtime = Runtime(WORK / "runtime", systemd=systemd)
+    runtime = container_runtime(WORK / "runtime", *os.environ[variable("runtime")].split(":"), systemd=systemd)
     runtime.start()
     busybox_image(WORK / "busybox.tar", part("probe"))
     runtime.load(WORK / "busybox.tar")
@@ -83,3 +84,9 @@ def deployed(host: Host, name: str, devices: AbstractSet[str]) -> PodWorld:
     plugin.start()
     node.wait_allocatable(devices)
     return PodWorld(node)
+
+
+def phone_of(pod: Placed) -> str:
+    """Return the phone of a pod's container."""
+    (phone,) = pod.held()
+    return phone

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.kernel.phones import DIRECTORY, NAMES
-from tests.e2e.kernel.world import part
 
 INIT: Final = ("/lib/systemd/systemd", "--unit=basic.target")
 _UNITS: Final = "/run/systemd/system"
@@ -24,9 +23,8 @@ Without the first two directories, daemon-reload forgets the properties of scope
 """
 
 LINKS: Final = Path("/dev/char")
-LOSING: Final = "debian-runc"
-"""The runtime that leaves a device without a link out of the scope: 1.1.5."""
-RUNTIMES: Final = (LOSING, "debian-crun", "runc", "crun")
+LOSING: Final = ("1.1.3", "1.1.4", "1.1.5", "1.1.6")
+"""The versions of runc that leave a device without a link out of the scope."""
 CHANGES: Final = ("daemon-reload", "update", "set-property")
 """What makes systemd apply the filter of a scope."""
 
@@ -34,12 +32,6 @@ CHANGES: Final = ("daemon-reload", "update", "set-property")
 def is_up() -> bool:
     """Return whether systemd has started what the guest needs, in the guest."""
     return subprocess.run(["systemctl", "--quiet", "is-active", "basic.target"], check=False).returncode == 0
-
-
-def program(runtime: str) -> str:
-    """Return the command of a runtime: Debian's, or a newer one, which is a part of the guest."""
-    debian, _, name = runtime.rpartition("-")
-    return name if debian else str(part(name))
 
 
 def linked() -> dict[str, str]:

@@ -19,7 +19,7 @@ from tests.e2e.common.processes import run
 from tests.e2e.common.waiting import until
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.phones import path
-from tests.e2e.kernel.pods import WORK, Host, PodWorld, deployed
+from tests.e2e.kernel.pods import WORK, Host, PodWorld, deployed, phone_of
 from tests.e2e.kernel.world import part
 from tests.e2e.kubelet import rights
 from tests.e2e.kubelet.node import Placed
@@ -172,12 +172,6 @@ class TestProvision(Deployed):
         world.plugin.start()
         world.node.wait_allocatable(ALL)
         world.node.clear()
-
-
-def phone_of(pod: Placed) -> str:
-    """Return the phone of a pod's container."""
-    (phone,) = pod.held()
-    return phone
 
 
 def _managed_by_root(world: PodWorld, pod: Placed) -> None:

@@ -13,13 +13,12 @@ from tests.e2e.common.processes import run
 from tests.e2e.common.sandbox import CGROUPS, mount_memory, replace_dev, replace_sysctls
 from tests.e2e.kubelet import chapters, sandbox, versions
 from tests.e2e.kubelet.chapters import Chapter
-from tests.e2e.kubelet.crio import ContainerRuntime, Crio
+from tests.e2e.kubelet.crio import ContainerRuntime, container_runtime
 from tests.e2e.kubelet.managers import DeviceManager, real, stand_in
 from tests.e2e.kubelet.node import Node, create_devices
 from tests.e2e.kubelet.parts import Parts
 from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess
-from tests.e2e.kubelet.runtime import Runtime
-from tests.e2e.kubelet.runtimes import COMBINATIONS, CRI_O, WITH_CDI
+from tests.e2e.kubelet.runtimes import COMBINATIONS, WITH_CDI
 from tests.e2e.kubelet.standalone import Standalone
 
 Machine: TypeAlias = tuple[Standalone, ContainerRuntime, Path]
@@ -110,12 +109,10 @@ def machine(request: pytest.FixtureRequest, given: Parts) -> Iterator[Machine]:
 
 def _runtime(name: str, directory: Path, given: Parts) -> ContainerRuntime:
     """Return the runtime of ``--runtime``, or one of the two containerds."""
-    programs = Path(given.programs) if given.programs else None
-    if programs and name.startswith(CRI_O):
-        return Crio(directory, programs, oci_runtime=given.oci_runtime)
-    if name == WITH_CDI and not programs:
+    if name == WITH_CDI and not given.programs:
         pytest.skip(given.missing["programs"])
-    return Runtime(directory, programs if name in (WITH_CDI, given.runtime) else None, oci_runtime=given.oci_runtime)
+    programs = given.programs if name in (WITH_CDI, given.runtime) else ""
+    return container_runtime(directory, name, programs, given.oci_runtime)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from tests.e2e.kubelet.runtime import (
     process_status,
     serves_cri,
 )
+from tests.e2e.kubelet.runtimes import CRI_O
 
 _CONFIG: Final = """\
 [crio]
@@ -33,7 +34,7 @@ clean_shutdown_file = ""
 [crio.api]
 listen = "{socket}"
 [crio.runtime]
-cgroup_manager = "cgroupfs"
+cgroup_manager = "{cgroups}"
 conmon_cgroup = "pod"
 pinns_path = "{programs}/pinns"
 namespaces_dir = "{directory}/namespaces"
@@ -81,7 +82,9 @@ _ANY_IMAGE: Final = {"default": [{"type": "insecureAcceptAnything"}]}
 class Crio(Restartable):
     """CRI-O, and operations on containers without the kubelet's knowledge."""
 
-    def __init__(self, directory: Path, programs: Path, *, oci_runtime: str) -> None:
+    scopes = "crio"
+
+    def __init__(self, directory: Path, programs: Path, *, oci_runtime: str, systemd: bool = False) -> None:
         """Write the configuration. ``programs`` is the directory of CRI-O and pinns."""
         (directory / "cni").mkdir(parents=True, exist_ok=True)
         (directory / "cni/pods.conflist").write_text(json.dumps(network("198.51.100.0/24")))
@@ -94,7 +97,7 @@ class Crio(Restartable):
         self._oci_runtime = oci_runtime
         values = {"directory": directory, "socket": self.socket, "storage": self._storage, "programs": programs}
         config = directory / "crio.conf"
-        config.write_text(_CONFIG.format(**values, pause=BUSYBOX))
+        config.write_text(_CONFIG.format(**values, pause=BUSYBOX, cgroups="systemd" if systemd else "cgroupfs"))
         program = directory / "oci-runtime"
         program.write_text(_OCI_RUNTIME.format(python=sys.executable, oci_runtime=shutil.which(oci_runtime)))
         program.chmod(0o755)
@@ -117,10 +120,10 @@ class Crio(Restartable):
         pull = ("pull", "--quiet", "--signature-policy", f"{self._directory}/policy.json", f"docker-archive:{archive}")
         run("buildah", *store, "--storage-driver", self._storage, *pull, seconds=10 * PATIENCE)
 
-    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
+    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "", seconds: float = 30) -> str:
         """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
         options = (*(("--detach",) if detach else ()), *(("--user", user) if user else ()))
-        return self._oci("exec", *options, container_id, *words)
+        return self._oci("exec", *options, container_id, *words, seconds=seconds)
 
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
@@ -157,8 +160,17 @@ class Crio(Restartable):
         for container_id in self._containers():
             self._oci("delete", "--force", container_id)
 
-    def _oci(self, *words: str) -> str:
-        return run(self._oci_runtime, "--root", f"{self._directory}/oci", *words, seconds=30)
+    def _oci(self, *words: str, seconds: float = 30) -> str:
+        return run(self._oci_runtime, "--root", f"{self._directory}/oci", *words, seconds=seconds)
 
 
 ContainerRuntime: TypeAlias = Runtime | Crio
+
+
+def container_runtime(
+    directory: Path, name: str, programs: str, oci_runtime: str, *, systemd: bool = False
+) -> ContainerRuntime:
+    """Return the container runtime of a combination; its programs are those that ``runtime_parts`` returns."""
+    if name.startswith(CRI_O):
+        return Crio(directory, Path(programs), oci_runtime=oci_runtime, systemd=systemd)
+    return Runtime(directory, Path(programs) if programs else None, oci_runtime=oci_runtime, systemd=systemd)

@@ -72,6 +72,8 @@ class Restartable(abc.ABC):
 
     socket: str
     daemon: Daemon
+    scopes: str
+    """How the names of the scopes of containers begin, with the systemd cgroup driver."""
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -88,6 +90,14 @@ class Restartable(abc.ABC):
     def kill(self, container_id: str) -> None:
         """Kill a container's first process."""
         self.signal(container_id, signal.SIGKILL)
+
+    def set_cpu_shares(self, container_id: str) -> None:
+        """Give a container 512 CPU shares, as the kubelet does when a pod is resized in place (crictl update)."""
+        shares = b"\x18\x80\x04"  # LinuxContainerResources.cpu_shares
+        request = b"\x0a" + bytes([len(container_id)]) + container_id.encode() + b"\x12" + bytes([len(shares)]) + shares
+        with _cri(self.socket) as channel:
+            method = "/runtime.v1.RuntimeService/UpdateContainerResources"
+            channel.unary_unary(method, None, None)(request, timeout=PATIENCE)
 
     def restart(self) -> None:
         """Restart the runtime; containers keep running."""
@@ -112,6 +122,8 @@ class Restartable(abc.ABC):
 class Runtime(Restartable):
     """containerd, and operations on containers without the kubelet's knowledge."""
 
+    scopes = "cri-containerd"
+
     def __init__(
         self,
         directory: Path,
@@ -130,11 +142,11 @@ class Runtime(Restartable):
         """
         (directory / "cni").mkdir(parents=True, exist_ok=True)
         (directory / "cni/pods.conflist").write_text(json.dumps(network(subnet)))
-        config = self._config = directory / "config.toml"
+        config = directory / "config.toml"
         snapshotter = "overlayfs" if can_overlay(directory) else "native"
-        values = {"directory": directory, "snapshotter": snapshotter, "pause": BUSYBOX}
-        self._values = values | {"systemd": str(systemd).lower()}
-        self.configure(oci_runtime)
+        values = {"directory": directory, "snapshotter": snapshotter, "pause": BUSYBOX, "oci_runtime": oci_runtime}
+        config.write_text(_CONFIG.format(**values, systemd=str(systemd).lower()))
+        self._oci_runtime = oci_runtime
         self.socket = f"{directory}/containerd.sock"
         prefix = f"{programs}/" if programs else ""
         self._client = f"{prefix}ctr"
@@ -143,11 +155,6 @@ class Runtime(Restartable):
         command = [*enter, f"{prefix}containerd", "--config", str(config)]
         kind = EnteredDaemon if enter else Daemon
         self.daemon = kind("containerd", command, directory / "containerd.log", environment)
-
-    def configure(self, oci_runtime: str) -> None:
-        """Write the configuration for the next start, with this program that runs containers."""
-        self._oci_runtime = oci_runtime
-        self._config.write_text(_CONFIG.format(**self._values, oci_runtime=oci_runtime))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -191,14 +198,6 @@ class Runtime(Restartable):
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
         self._ctr("tasks", "kill", "--signal", number.name, container_id)
-
-    def set_cpu_shares(self, container_id: str) -> None:
-        """Give a container 512 CPU shares, as the kubelet does when a pod is resized in place (crictl update)."""
-        shares = b"\x18\x80\x04"  # LinuxContainerResources.cpu_shares
-        request = b"\x0a" + bytes([len(container_id)]) + container_id.encode() + b"\x12" + bytes([len(shares)]) + shares
-        with _cri(self.socket) as channel:
-            method = "/runtime.v1.RuntimeService/UpdateContainerResources"
-            channel.unary_unary(method, None, None)(request, timeout=PATIENCE)
 
     def process_status(self, container_id: str) -> dict[str, str]:
         """Return /proc/PID/status of a container's first process."""

@@ -16,7 +16,7 @@ from tests.e2e.kubelet import parts
 from tests.e2e.kubelet.runtimes import CRI_O
 
 _SUITE: Final = "trixie"
-"""Debian 13, whose containerd is 1.7, and whose crun is new enough for user namespaces."""
+"""Debian 13, whose containerd is 1.7, runc 1.1.15, and crun new enough for user namespaces."""
 _CGO: Final = ("gcc", "libc6-dev", "libseccomp-dev", "pkg-config")
 _CRIO_TAGS: Final = (
     *("seccomp", "containers_image_openpgp", "containers_image_ostree_stub"),
@@ -29,11 +29,11 @@ def programs(name: str) -> tuple[str, str]:
     """Return the directory of a combination's container runtime, "" for Debian's, and its OCI runtime."""
     container_runtime, oci_runtime = name.split("+")
     make = _CONTAINER_RUNTIMES[container_runtime]
-    directory = str(make()) if make else ""
-    if name not in _OF_DEBIAN_12:
-        return directory, str(_NEWER[oci_runtime]())
-    packages.install([oci_runtime])
-    return directory, oci_runtime
+    if make is None:
+        packages.install([oci_runtime])
+        return "", oci_runtime
+    newest = oci_runtime == "runc" and make != _containerd_of_debian_13
+    return str(make()), str(_runc() if newest else _of_debian_13(oci_runtime))
 
 
 def _containerd_of_debian_13() -> Path:
@@ -50,30 +50,30 @@ def _containerd_of_debian_13() -> Path:
     return cached(f"containerd-{_SUITE}", download)
 
 
-def crun() -> Path:
-    """Return crun, which loads the libraries of its suite: it requires a newer C library than this machine has."""
-    name = f"crun-{_SUITE}"
+def _of_debian_13(oci_runtime: str) -> Path:
+    """Return an OCI runtime, which loads its suite's libraries: it requires a newer C library than this machine has."""
+    name = f"{oci_runtime}-{_SUITE}"
 
     def download(directory: Path) -> None:
         packages.install(["patchelf"])
-        suites.unpack(Suite(_SUITE, directory / "apt").download_all("crun"), directory / "root")
+        suites.unpack(Suite(_SUITE, directory / "apt").download_all(oci_runtime), directory / "root")
         (directory / "lib").mkdir()
         for library in (directory / "root/usr/lib").glob("*-linux-gnu/*.so*"):
             shutil.copy(library, directory / "lib")
         (loader,) = (directory / "lib").glob("ld-linux-*")
-        program = directory / "crun"
-        shutil.copy(directory / "root/usr/bin/crun", program)
-        # The directory is renamed to this name when it is complete. crun runs a copy of itself, elsewhere.
+        program = directory / oci_runtime
+        shutil.copy(next((directory / "root/usr").glob(f"*bin/{oci_runtime}")), program)
+        # The directory is renamed to this name when it is complete. The program runs a copy of itself, elsewhere.
         libraries = root() / name / "lib"
         words = ("--set-interpreter", f"{libraries}/{loader.name}", "--force-rpath", "--set-rpath", str(libraries))
         command("patchelf", *words, str(program), error=AssertionError)
         shutil.rmtree(directory / "root")
         shutil.rmtree(directory / "apt")
 
-    return cached(name, download) / "crun"
+    return cached(name, download) / oci_runtime
 
 
-def runc() -> Path:
+def _runc() -> Path:
     """Return runc, built from its Go module."""
     packages.install(_CGO)
     return golang.build("runc", parts.HERE / "runc", "tool", tags=("seccomp",), cgo=True) / "runc"
@@ -94,9 +94,6 @@ def _crio() -> Path:
     return built
 
 
-_OF_DEBIAN_12: Final = ("containerd-1.6+runc", "containerd-1.6+crun", "containerd-1.7+runc")
-"""The combinations with an OCI runtime of Debian 12. Its crun refuses the runtime specs of containerd 1.7."""
-_NEWER: Final = {"runc": runc, "crun": crun}
 _CONTAINER_RUNTIMES: Final = {
     "containerd-1.6": None,
     "containerd-1.7": _containerd_of_debian_13,

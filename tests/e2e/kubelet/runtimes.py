@@ -21,8 +21,9 @@ class Combination(NamedTuple):
     (internal/factory/container/device_linux.go, specAddContainerConfigDevices)."""
 
 
+DEBIAN_12: Final = "containerd-1.6+runc"
 COMBINATIONS: Final = {
-    "containerd-1.6+runc": Combination(cdi=False, user_namespaces=False),
+    DEBIAN_12: Combination(cdi=False, user_namespaces=False),
     "containerd-1.6+crun": Combination(cdi=False, user_namespaces=False),
     "containerd-1.7+runc": Combination(cdi=True, user_namespaces=False),
     "containerd-1.7+crun": Combination(cdi=True, user_namespaces=False),
