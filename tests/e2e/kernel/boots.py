@@ -15,6 +15,8 @@ SELINUX: Final = "security=selinux"
 """Without a policy SELinux allows everything, and gives all processes one context."""
 _GPUS: Final = ("-device", "bochs-display", *("-device", "virtio-gpu-pci") * 2)
 """A card without a render node, as a BMC has, and two GPUs."""
+_NO_IDLING: Final = ("-icount", "sleep=off")
+"""The clock of an idle guest advances at once to what happens next in it."""
 _NODE: Final = ("kubelet", "image", "kustomize", "runtime")
 _FOR_PODS: Final = 6144
 """MiB; the images that containerd unpacks are in memory too."""
@@ -44,6 +46,8 @@ class Boot(NamedTuple):
     """Whether some of the programs are built for x86-64 alone."""
     confined: bool = False
     """Whether it is always as with ``--confined``."""
+    requested: bool = False
+    """Whether it runs only by name."""
     systemd: bool = False
     """Whether systemd is process 1."""
     memory: int = 2048
@@ -100,6 +104,9 @@ BOOTS: Final = {
         memory=_FOR_PODS,
     ),
     "systemd-pods": Boot(("systemd_pods",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS),
+    "night": Boot(
+        ("night",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS, options=_NO_IDLING, requested=True
+    ),
 }
 
 CURRENT: Final = BOOTS.get(os.environ.get(VARIABLE, ""))

@@ -4,7 +4,7 @@ import os
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tests.e2e.common.images import busybox_image
 from tests.e2e.common.waiting import until
@@ -57,8 +57,11 @@ class PodWorld:
         return printed.strip() == "EBUSY"
 
 
-def start_host(*, systemd: bool) -> Host:
-    """Start the runtime of ``--runtime`` and a kubelet, and load the images. ``systemd``: whether it makes cgroups."""
+def start_host(*, systemd: bool, **settings: Any) -> Host:
+    """Start the runtime of ``--runtime`` and a kubelet, and load the images.
+
+    ``systemd`` is whether systemd makes the cgroups; ``settings`` are those of the kubelet.
+    """
     # systemd's sockets are in /run.
     sandbox.set_up((*(() if systemd else ("/run",)), "/var/log", "/var/lib/kubelet", "/var/lib/cni"))
     WORK.mkdir()
@@ -68,17 +71,24 @@ def start_host(*, systemd: bool) -> Host:
     runtime.load(WORK / "busybox.tar")
     runtime.load(part("image"))
     more = {"cgroupDriver": "systemd", "cgroupsPerQOS": True} if systemd else {}
-    kubelet = Standalone(part("kubelet"), WORK / "kubelet", runtime.socket, **more)
+    kubelet = Standalone(part("kubelet"), WORK / "kubelet", runtime.socket, **more, **settings)
     kubelet.start()
     return Host(kubelet, runtime)
 
 
-def deployed(host: Host, name: str, devices: AbstractSet[str]) -> PodWorld:
-    """Start the plugin as deploy/NAME configures it, with these phones, and wait until they are allocatable."""
+def deployed(host: Host, name: str, devices: AbstractSet[str], *, on: str = "") -> PodWorld:
+    """Start the plugin as deploy/NAME configures it, with these phones, and wait until they are allocatable.
+
+    ``on`` is the node's name for the plugin. With another one than the kubelet's, it takes static pods for others.
+    """
     manifests = kustomized(str(part("kustomize")), name)
     directory = WORK / name
     directory.mkdir()
     plugin = AsPod(directory, *host, the("DaemonSet", manifests))
+    if on:
+        (container,) = plugin.manifest["spec"]["containers"]
+        container["env"] = [each for each in container["env"] if each["name"] != "NODE_NAME"]
+        container["env"].append({"name": "NODE_NAME", "value": on})
     plugin.configure(configurations(manifests)[0].replace("count: 120", f"count: {len(devices)}"))
     node = Node(*host, plugin, resource=RESOURCE, devices=devices, each=1)
     plugin.start()

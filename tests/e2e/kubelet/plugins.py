@@ -1,5 +1,6 @@
 """The plugin as a process of the host, and as the DaemonSet's pod."""
 
+import itertools
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ SHARED: Final = "/dev/aosp_shared"
 """A directory of the host that every container gets, because stand-ins have no binderfs to share."""
 SHARING: Final = f"shared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']\n"
 POD: Final = "aosp-device-plugin"
+_NUMBERS: Final = itertools.count(1)
 _BASE: Final = PROJECT / "deploy/base/manifests.yaml"
 PROGRAM: Final = (str(Path(sys.executable).with_name("aosp-plugin")),)
 WITH_TMPFS: Final = (sys.executable, "-m", "tests.tmpfs_phones")
@@ -126,6 +128,7 @@ class AsPod:
         daemonset: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the configuration to the directory that the pod mounts; by default use deploy/base's DaemonSet."""
+        self._name = POD
         self._config = directory / "plugin-config"
         self._config.mkdir()
         self.configure(configuration())
@@ -140,14 +143,23 @@ class AsPod:
 
     def start(self) -> None:
         """Create the pod."""
-        self._kubelet.create(POD, self.manifest)
+        self._kubelet.create(self._name, self.manifest)
 
     def stop(self) -> None:
         """Delete the pod, and wait until it has ended."""
         container = self.container_id()
-        self._kubelet.delete(POD)
+        self._kubelet.delete(self._name)
         until(lambda: container not in self._runtime.running(), "the plugin's container has ended")
         assert not sockets(), f"the plugin left {sockets()}"
+
+    def update(self) -> None:
+        """Replace the pod as a rolling update does by default: the next one is ready before this one ends."""
+        former, self._name = self._name, f"{POD}-{next(_NUMBERS)}"
+        self.manifest["metadata"]["name"] = self._name
+        self.start()
+        until(lambda: self.status()["containerStatuses"][0]["ready"], "the next pod is ready")
+        self._kubelet.delete(former)
+        until(lambda: former not in self._kubelet.pods(), "the former pod has ended")
 
     def interrupt(self, number: signal.Signals) -> None:
         """Send the signal to the container's first process; the kubelet restarts the container."""
@@ -161,7 +173,7 @@ class AsPod:
 
     def running(self) -> bool:
         """Return whether the pod exists."""
-        return (self._kubelet.manifests / f"{POD}.json").exists()
+        return (self._kubelet.manifests / f"{self._name}.json").exists()
 
     def _running(self) -> str:
         container = self.status()["containerStatuses"][0]
@@ -175,7 +187,7 @@ class AsPod:
 
     def status(self) -> dict[str, Any]:
         """Return the pod's status."""
-        status: dict[str, Any] = self._kubelet.pods()[POD]["status"]
+        status: dict[str, Any] = self._kubelet.pods()[self._name]["status"]
         return status
 
     def tail(self) -> str:
