@@ -43,6 +43,7 @@ WantedBy=multi-user.target
 """
 """kubelet.service and its drop-in of Kubernetes' package, in one."""
 _TIMEOUTS: Final = ("controlPlaneComponentHealthCheck", "kubeletHealthCheck", "kubernetesAPICall", "etcdAPICall")
+_ALONE: Final = {"name": "leader-elect", "value": "false"}
 _UNITS: Final = "etc/systemd/system"
 
 
@@ -84,6 +85,9 @@ class KubeadmNode(SystemdGuest):
                     "networking": {"podSubnet": _PODS},
                     # With the default, RSA, an emulated API server takes twice as long to start.
                     "encryptionAlgorithm": "ECDSA-P256",
+                    # On a busy machine they lose the lease, and end.
+                    "controllerManager": {"extraArgs": [_ALONE]},
+                    "scheduler": {"extraArgs": [_ALONE]},
                 },
             ),
             UPGRADE[1:]: _configuration(UpgradeConfiguration={}),
