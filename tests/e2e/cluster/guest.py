@@ -45,6 +45,9 @@ _CRI: Final = "import sys; from tests.e2e.kubelet import runtime; sys.exit(not r
 class GuestMachine(Machine):
     """A guest that is a node of the cluster, with two NUMA nodes."""
 
+    processors = 1
+    """Emulation of several can deadlock while the kernel patches its code."""
+
     def __init__(
         self, parts: GuestParts, control_plane: ControlPlane, directory: Path, images: Sequence[Path], containerd: Path
     ) -> None:
@@ -129,7 +132,8 @@ class GuestMachine(Machine):
             *("-device", "virtio-net-pci,netdev=net"),
             # Written to the host's memory: only the guest loses power.
             *("-drive", f"file={self.directory}/disk,format=raw,if=virtio,cache=unsafe"),
-            *(option for number in (0, 1) for option in _numa_node(number, half)),
+            *("-smp", str(self.processors)),
+            *(option for number in (0, 1) for option in _numa_node(number, half, self.processors)),
         )
         directory, tree = self.directory, self._parts.tree
         files = (self._parts.kernel.image, directory / "initrd", directory / "console")
@@ -185,9 +189,9 @@ def _handler() -> str:
     return "".join(line.removeprefix("#     ") for line in lines if line.startswith("#     "))
 
 
-def _numa_node(number: int, memory: int) -> tuple[str, ...]:
-    """Return QEMU's options for a NUMA node; the first one has the CPU, because emulation of several can deadlock."""
-    cpus = ",cpus=0" if number == 0 else ""
+def _numa_node(number: int, memory: int, processors: int) -> tuple[str, ...]:
+    """Return QEMU's options for a NUMA node; the first one has all processors."""
+    cpus = f",cpus=0-{processors - 1}" if number == 0 else ""
     return (
         *("-object", f"memory-backend-ram,id=memory{number},size={memory}M"),
         *("-numa", f"node,nodeid={number},memdev=memory{number}{cpus}"),

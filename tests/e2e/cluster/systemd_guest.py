@@ -54,7 +54,7 @@ class SystemdGuest(GuestMachine):
         for unit in enabled:
             (wants / unit).symlink_to(f"../{unit}")
         self._configure_kubelet()
-        self.kubelet, self.runtime.daemon = _Unit("kubelet", self), _Unit("containerd", self)
+        self.kubelet, self.runtime.daemon = Unit("kubelet", self), Unit("containerd", self)
 
     def _install_plugin(self, files: Path, units: Path) -> None:
         """Install the plugin as docs/deploy.md describes it, with a program that runs the checkout's."""
@@ -89,7 +89,7 @@ class SystemdGuest(GuestMachine):
         return int(self.run(*words, seconds=SLOW)) / 1e6
 
 
-class _Unit(Daemon):
+class Unit(Daemon):
     """A unit of the guest, which systemd starts."""
 
     def __init__(self, name: str, machine: SystemdGuest) -> None:

@@ -49,27 +49,28 @@ UNINSTALL: Final = (
 )
 """Commands that undo those of the page on its only node, as a reboot and docs/deploy.md do."""
 
-_PHONES: Final = 10
-_PHONE_IMAGE: Final = "docker.io/library/busybox:1.37.0-musl"
+PHONES: Final = 10
+PHONE_IMAGE: Final = "docker.io/library/busybox:1.37.0-musl"
 _LABEL: Final = "aosp.io/binder"
 
 
 class Reader(NamedTuple):
     """A person who follows the page, with the files of a release, and with the programs that it expects on a host."""
 
-    cluster: Cluster
     files: Path
     programs: Path
+    skipped: tuple[str, ...] = (TAINT,)
+    """The beginnings of commands that are not run."""
 
     def follow(self, machine: Machine, section: str) -> None:
         """Run the commands of a section."""
         for command in commands(PAGE):
-            if command.section == section and not command.line.startswith(TAINT):
+            if command.section == section and not command.line.startswith(self.skipped):
                 self.run(machine, command)
 
     def run(self, machine: Machine, command: Command) -> None:
         """Run a command, and check that it prints what the comment behind it says."""
-        line = re.sub(r"\bNODE\b", machine.name, command.line)
+        line, expected = (re.sub(r"\bNODE\b", machine.name, text) for text in (command.line, command.output))
         if "sudo " in line or "/proc/" in line:
             path = f"PATH={self.programs}:/usr/sbin:/usr/bin:/sbin:/bin"
             variables = (path, f"CONTAINERD_ADDRESS={machine.runtime.socket}")
@@ -77,12 +78,17 @@ class Reader(NamedTuple):
         else:
             output = documented.shell(line, cwd=self.files, seconds=2 * SLOW)
         printed = " ".join(output.split())
-        assert command.output in printed, f"{line}: expected {command.output!r} in {printed!r}"
+        assert expected in printed, f"{line}: expected {expected!r} in {printed!r}"
 
 
 @pytest.fixture(scope="module")
 def reader(cluster: Cluster) -> Reader:
     """Make the files of the release and the programs."""
+    return prepared(cluster)
+
+
+def prepared(cluster: Cluster) -> Reader:
+    """Make the files of the release, with the page's manifest, and the programs."""
     files, programs = cluster.directory / "release", cluster.directory / "host-programs"
     files.mkdir()
     (archive,) = re.findall(r"`(aosp-device-plugin-\S+\.tar)`", documented.page(PAGE))
@@ -93,7 +99,9 @@ def reader(cluster: Cluster) -> Reader:
     (programs / "ctr").symlink_to(cluster.parts.containerd / "ctr")
     (programs / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
     (programs / "sudo").chmod(0o755)
-    return Reader(cluster, files, programs)
+    (manifest,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", documented.page(PAGE))
+    (files / "phone.yaml").write_text(manifest)
+    return Reader(files, programs)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +142,7 @@ def test_installed(reader: Reader, page_node: GuestMachine) -> None:
     assert PLUGIN_IMAGE in page_node.runtime.images()
     reader.follow(page_node, PLUGIN)
     mounted = binder.mounted(page_node)
-    assert len(mounted) == _PHONES, f"{mounted}"
+    assert len(mounted) == PHONES, f"{mounted}"
 
 
 def test_phone(reader: Reader, page_node: GuestMachine) -> None:
@@ -142,9 +150,7 @@ def test_phone(reader: Reader, page_node: GuestMachine) -> None:
 
     The pod's image has its name by a tag, because the cluster has no registry.
     """
-    page_node.runtime.tag(BUSYBOX, _PHONE_IMAGE)
-    (manifest,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", documented.page(PAGE))
-    (reader.files / "phone.yaml").write_text(manifest)
+    page_node.runtime.tag(BUSYBOX, PHONE_IMAGE)
     reader.follow(page_node, POD)
 
 

@@ -89,7 +89,7 @@ def install(architecture: Architecture = AMD64) -> None:
 
 def kernel() -> Kernel:
     """Return Debian's kernel. Raises MissingError."""
-    release, version = _release()
+    release, version = debian_release()
     name = f"linux-{release}-{version}-{key(KEPT)}"
     return Kernel(cached(name, lambda path: _unpack(f"linux-image-{release}={version}", path)))
 
@@ -103,7 +103,7 @@ def confinement() -> Path:
 
 def binderfs_module() -> Path:
     """Return the binder module with binderfs for Debian's kernel. Raises MissingError and BrokenError."""
-    release, version = _release()
+    release, version = debian_release()
     source = max(Path("/usr/src").glob("linux-source-*.tar.xz"), key=_numbers, default=None)
     if source is None:
         raise MissingError("the package linux-source is installed, but /usr/src has no linux-source-*.tar.xz")
@@ -128,7 +128,7 @@ def probe(user_space: UserSpace) -> Path:
     return cached(f"probe-{user_space.debian}-{key([source])}", build) / "probe"
 
 
-def _release() -> tuple[str, str]:
+def debian_release() -> tuple[str, str]:
     """Return the release and package version of Debian's kernel, which are those of the installed headers."""
     depends = _query("${Depends}", "linux-headers-amd64")
     found = re.search(r"linux-headers-(\S+) \(= ([^)]+)\)", depends)

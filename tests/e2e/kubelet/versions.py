@@ -17,6 +17,7 @@ from kubelet_standin import KubeletVersion
 from kubelet_standin.deviceplugin.admission import rejection
 from tests.e2e.common import cache, golang
 from tests.e2e.common.processes import run
+from tests.e2e.deploy.parts import KUBERNETES
 
 VERSIONS: Final = {"1.25": "v1.25.16", "1.28": "v1.28.15", "1.31": "v1.31.0", "1.36": "v1.36.3", "1.37": "v1.37.1"}
 """The versions that can be selected, besides the one in ``tests/e2e/kubernetes/go.mod``."""
@@ -27,12 +28,25 @@ _MODULE: Final = "k8s.io/kubernetes"
 
 def build(version: str) -> Path:
     """Return the binary of a kubelet; ``version`` is a key of VERSIONS."""
+    link = golang.kubernetes_version(VERSIONS[version])
+    # Without the cloud providers' volumes, which no test uses, there is much less to compile in versions before 1.31.
+    tags = ["providerless"]
+    return golang.build("kubelet", module(version), f"{_MODULE}/cmd/kubelet", link=link, tags=tags) / "kubelet"
+
+
+def kubeadm(version: str) -> Path:
+    """Return the directory of kubeadm, kube-proxy, and the program ``cluster`` of ``tests/e2e/kubernetes``."""
+    packages = "./cluster", f"{_MODULE}/cmd/kubeadm", f"{_MODULE}/cmd/kube-proxy"
+    link, sources = golang.kubernetes_version(VERSIONS[version]), [KUBERNETES / "cluster"]
+    # They run in an emulated machine.
+    return golang.build("kubeadm", module(version), *packages, link=link, sources=sources, fast=True)
+
+
+def module(version: str) -> Path:
+    """Return the module from which programs of a version are built."""
     release = VERSIONS[version]
     key = cache.key([release, _sums(release)])
-    module = cache.cached(f"kubelet-module-{key}", lambda path: _write_module(release, path))
-    link = golang.kubernetes_version(release)
-    # Without the cloud providers' volumes, which no test uses, there is much less to compile in versions before 1.31.
-    return golang.build("kubelet", module, f"{_MODULE}/cmd/kubelet", link=link, tags=["providerless"]) / "kubelet"
+    return cache.cached(f"kubelet-module-{key}", lambda path: _write_module(release, path))
 
 
 def _write_module(release: str, directory: Path) -> None:
