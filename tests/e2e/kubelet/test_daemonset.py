@@ -1,9 +1,11 @@
 """The plugin as the DaemonSet's pod: it has the privileges that deploy/ grants, and no others."""
 
-from tests.e2e.common.waiting import until
+from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.rights import assert_exposure, assert_no_devices, assert_no_privileges, plugin_pod, plugin_spec
 
+_SLOW = "import os, sys, time; time.sleep(75); os.execv(sys.argv[1], sys.argv[1:])"
+"""Starts a program late. Without a probe for the start, the kubelet killed the plugin after 65 s."""
 _OF_CRI_O = "/run/.containerenv"
 """A file that CRI-O mounts in each container, with its own name and version."""
 
@@ -39,3 +41,20 @@ def test_file_systems(node: Node) -> None:
 
 def test_no_devices(node: Node) -> None:
     assert_no_devices(node)
+
+
+def test_slow_start(node: Node) -> None:
+    """The kubelet lets the plugin start that needs a minute, as on a node that starts many pods at once."""
+    plugin = plugin_pod(node)
+    (container,) = plugin.manifest["spec"]["containers"]
+    plugin.stop()
+    container["command"] = ["/opt/venv/bin/python", "-c", _SLOW, "/opt/venv/bin/aosp-plugin"]
+    plugin.start()
+    try:
+        until(lambda: plugin.status()["containerStatuses"][0]["ready"], "the pod is ready", seconds=3 * PATIENCE)
+        assert plugin.status()["containerStatuses"][0]["restartCount"] == 0
+    finally:
+        plugin.stop()
+        del container["command"]
+        plugin.start()
+        node.wait_allocatable(node.devices)
