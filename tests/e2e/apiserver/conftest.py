@@ -24,7 +24,7 @@ _FLOW = "/apis/flowcontrol.apiserver.k8s.io/v1"
 
 def pytest_collection_modifyitems(config: pytest.Config) -> None:
     """Run these tests in their sandbox only."""
-    sandboxed.require(config, "test-apiserver")
+    sandboxed.require(config, "make test-apiserver PYTEST='-k NAME'")
 
 
 @pytest.fixture(scope="session", params=[pytest.param("oldest", marks=pytest.mark.core), "newest"])

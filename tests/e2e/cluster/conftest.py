@@ -23,7 +23,7 @@ _ORDER: Final = (
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the modules of this directory."""
-    sandboxed.require(config, "test-cluster")
+    sandboxed.require(config, "make test-cluster PYTEST='-k NAME'")
     here = Path(__file__).parent
     items.sort(key=lambda item: _ORDER.index(item.path.stem[5:]) if item.path.parent == here else -1)
 

@@ -69,7 +69,7 @@ def run(given: Given, *arguments: str) -> int:
     return int(pytest.main([*_OPTIONS, *arguments], plugins=[_Plugin(given)]))
 
 
-def require(config: pytest.Config, target: str) -> None:
-    """End pytest if it runs tests outside of their sandbox, which a target of make sets up."""
+def require(config: pytest.Config, command: str) -> None:
+    """End pytest if it runs tests outside of their sandbox, which a command sets up."""
     if GIVEN not in config.stash and not config.option.collectonly:
-        raise pytest.UsageError(f"these tests need a sandbox: run make {target} PYTEST='-k NAME'")
+        raise pytest.UsageError(f"these tests need a sandbox: run {command}")

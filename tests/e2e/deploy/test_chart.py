@@ -172,9 +172,14 @@ def test_the_check_knows_the_address_of_the_plugin(charted: Render, tmp_path: Pa
     assert (code, "cannot have the address 0.0.0.0:9479" in message) == (2, True), message
 
 
-def test_the_check_tolerates_the_taints_that_the_plugin_names(charted: Render) -> None:
-    own = "tolerations[0].key=phones,tolerations[0].operator=Exists"
-    assert {"key": "phones", "operator": "Exists"} in pod_of(the("Job", charted("default", own)))["tolerations"]
+def test_pods_that_end_tolerate_named_taints_but_no_node_that_is_not_ready(charted: Render) -> None:
+    rendered = charted(
+        "default", "tolerations[0].operator=Exists,tolerations[1].key=phones,tolerations[1].operator=Exists"
+    )
+    for pod in (pod_of(the("Job", rendered)), the("Pod", rendered)["spec"]):
+        everywhere = [each for each in pod["tolerations"] if "key" not in each]
+        assert everywhere == [{"operator": "Exists", "effect": "NoSchedule"}]
+        assert {"key": "phones", "operator": "Exists"} in pod["tolerations"]
 
 
 def test_the_name_of_the_check_fits_into_a_label_of_its_pod(charted: Render) -> None:

@@ -87,6 +87,8 @@ def main() -> int:
     names = list(itertools.takewhile(BOOTS.__contains__, rest))
     if options.confined and not architectures.ALL[options.arch].native:
         parser.error("--confined requires a program that is built for x86-64 alone")
+    if options.runtime and not architectures.ALL[options.arch].native:
+        parser.error("--runtime requires programs that are built for x86-64 alone")
     # As after Ctrl-C, the guest ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     unnamed = [name for name, boot in BOOTS.items() if not boot.requested]

@@ -18,7 +18,7 @@ from tests.e2e.common.waiting import until
 from tests.e2e.kernel import night, phones, pods, systemd
 from tests.e2e.kernel.night import EVENTS, Night
 
-_EVENTS, _PODS, _SECONDS, _SEED = map(int, (os.environ.get("E2E_NIGHT") or f"{len(EVENTS)} 24 0 1").split())
+_EVENTS, _PODS, _SECONDS, _SEED = map(int, (os.environ.get("E2E_NIGHT") or f"{4 * len(EVENTS)} 24 0 1").split())
 _WARM: Final = 1.1
 """By what factor the memory of a process may grow."""
 

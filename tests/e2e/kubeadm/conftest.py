@@ -13,7 +13,7 @@ from tests.e2e.kubeadm.parts import OLD
 
 def pytest_collection_modifyitems(config: pytest.Config) -> None:
     """Refuse to run outside of the sandbox."""
-    sandboxed.require(config, "test-kubeadm")
+    sandboxed.require(config, "python -m tests.e2e.kubeadm")
 
 
 @pytest.fixture(scope="session")

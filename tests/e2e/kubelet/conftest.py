@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
     """Run one chapter after the other, each in its order. Skip tests that are about other kubelets."""
-    sandboxed.require(config, "test-kubelet")
+    sandboxed.require(config, "make test-kubelet PYTEST='-k NAME'")
     all_chapters, kubelet = _chapters(config), _parts(config).kubelet
     for item in items if kubelet else ():
         if reason := versions.missing(item, versions.minor(versions.of(kubelet))):

@@ -51,7 +51,7 @@ def test_slow_start(node: Node) -> None:
     container["command"] = ["/opt/venv/bin/python", "-c", _SLOW, "/opt/venv/bin/aosp-plugin"]
     plugin.start()
     try:
-        until(lambda: plugin.status()["containerStatuses"][0]["ready"], "the pod is ready", seconds=3 * PATIENCE)
+        until(lambda: plugin.status()["containerStatuses"][0]["ready"], "the pod is ready", seconds=6 * PATIENCE)
         assert plugin.status()["containerStatuses"][0]["restartCount"] == 0
     finally:
         plugin.stop()
