@@ -321,7 +321,7 @@ def test_helm_test_runs_an_unprivileged_pod_for_each_resource_where_the_plugin_r
             assert container["resources"]["limits"][resource] == "1"
         assert f"--resource={resource}" in container["command"]
         assert container["image"] == plugin["containers"][0]["image"]
-        for name in ("nodeSelector", "tolerations", "affinity", "imagePullSecrets"):
+        for name in ("nodeSelector", "affinity", "imagePullSecrets"):
             assert spec.get(name) == plugin.get(name), name
         assert container["securityContext"]["privileged"] is False
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
