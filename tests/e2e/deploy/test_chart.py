@@ -180,6 +180,10 @@ def test_pods_that_end_tolerate_named_taints_but_no_node_that_is_not_ready(chart
         everywhere = [each for each in pod["tolerations"] if "key" not in each]
         assert everywhere == [{"operator": "Exists", "effect": "NoSchedule"}]
         assert {"key": "phones", "operator": "Exists"} in pod["tolerations"]
+        # Without these, admission lets the pod tolerate such nodes; with their value, they match no taint.
+        without = {each["key"]: each.get("value") for each in pod["tolerations"] if each.get("effect") == "NoExecute"}
+        assert without.keys() == {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+        assert all(without.values())
 
 
 def test_the_name_of_the_check_fits_into_a_label_of_its_pod(charted: Render) -> None:

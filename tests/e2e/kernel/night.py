@@ -16,6 +16,7 @@ import pytest
 
 from aosp_plugin.binder.driver import binderfs
 from tests.e2e.common.processes import run
+from tests.e2e.common.sandbox import CGROUPS
 from tests.e2e.common.waiting import until
 from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kernel import binderfs_mounts, phones
@@ -30,7 +31,6 @@ from tests.e2e.kubelet.runtime import process_status, without_scheme
 from tests.e2e.kubelet.standalone import PLUGINS, checkpoint
 
 COUNT: Final = 100
-CGROUPS = "/sys/fs/cgroup"
 KUBELET: Final = Path("/var/lib/kubelet")
 EVICTION: Final = {f"{name}.available": size for name, size in (("nodefs", "20%"), ("imagefs", "0%"), ("memory", "0%"))}
 """The kubelet's thresholds."""
