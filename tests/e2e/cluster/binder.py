@@ -19,7 +19,7 @@ from tests.e2e.kernel.phones import DIRECTORY, SOURCE
 APP: Final = "binder-phone"
 COUNT: Final = 3
 """Phones of the Deployment."""
-_VERSIONS: Final = {
+VERSIONS: Final = {
     "machine": "architecture",
     "Linux": "kernelVersion",
     "kubelet": "kubeletVersion",
@@ -75,7 +75,7 @@ def node(cluster: Cluster, kind: type[GuestMachine] = GuestMachine) -> GuestMach
     machine.boot(cluster.control_plane.programs)
     cluster.wait_node(machine, seconds=SLOW)
     info = cluster.api.get(f"{CORE}/nodes/{machine.name}")["status"]["nodeInfo"]
-    for name, field in _VERSIONS.items():
+    for name, field in VERSIONS.items():
         say(f"# version {name}: {info[field]}")
     return machine
 

@@ -15,15 +15,14 @@ from tests.e2e.kubeadm import parts
 from tests.e2e.kubeadm.node import KubeadmCluster
 from tests.e2e.kubeadm.parts import Parts
 
-LIMIT: Final = 4 * 3600.0
+LIMIT: Final = 7200.0
 """The time limit for all tests, in seconds."""
-_TIMEOUT: Final = "--timeout=7200"
 
 
 def _inside(work: Path, cgroups: str, found: Parts, arguments: Sequence[str]) -> int:
     network.set_up()
-    cluster = KubeadmCluster(found, work)
-    code = sandboxed.run(cluster, os.path.dirname(__file__), _TIMEOUT, *arguments)
+    cluster = KubeadmCluster(found, work, cgroups)
+    code = sandboxed.run(cluster, "--exitfirst", os.path.dirname(__file__), *arguments)
     cluster.stop()
     return code
 

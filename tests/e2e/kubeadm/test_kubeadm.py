@@ -1,10 +1,11 @@
 """A cluster that kubeadm makes, upgrades and removes, with its defaults: from the quickstart to the end of its page.
 
-systemd makes the cgroups of containers, static pods are the control plane, and kube-proxy and CoreDNS serve the pods.
+Static pods are the control plane, systemd makes the cgroups of the containers of phones, and kube-proxy and CoreDNS
+serve the pods.
 The tests are steps: each continues what the one before has left.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from tests.e2e.cluster import binder, documented, leftovers, phones
 from tests.e2e.cluster import test_quickstart as quickstart
@@ -14,7 +15,7 @@ from tests.e2e.cluster.test_quickstart import Reader
 from tests.e2e.common.images import BUSYBOX
 from tests.e2e.common.report import say
 from tests.e2e.common.waiting import until
-from tests.e2e.kubeadm.node import INIT, UPGRADE, KubeadmCluster
+from tests.e2e.kubeadm.node import ControlPlaneNode, KubeadmCluster, KubeadmNode
 from tests.e2e.kubeadm.parts import NEW, OLD
 from tests.e2e.kubelet import versions
 
@@ -25,26 +26,23 @@ _DEVICES: Final = "for name in binder hwbinder vndbinder; do stat -c '%n %t:%T' 
 _SYSTEM: Final = {"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"}
 
 
-def _node(cluster: KubeadmCluster) -> dict[str, Any]:
-    return cluster.api.get(f"{CORE}/nodes/{cluster.node.name}")
-
-
-def _wait_system(cluster: KubeadmCluster, version: str) -> None:
-    """Wait until the node of a version is Ready, and all pods of the system are; print the versions."""
+def _wait_system(cluster: KubeadmCluster, version: str, *names: str) -> None:
+    """Wait until the nodes have a version and are Ready, and all pods of the system are; print the versions."""
 
     def is_up() -> bool:
-        node = _node(cluster)
         pods = cluster.api.list(f"{CORE}/namespaces/kube-system/pods")
         ready = {name for name in _SYSTEM for pod in pods if pod["metadata"]["name"].startswith(name) and is_ready(pod)}
-        assert is_ready(node), "the node is not Ready"
         assert ready == _SYSTEM, f"not Ready: {_SYSTEM - ready}"
-        return bool(node["status"]["nodeInfo"]["kubeletVersion"] == versions.VERSIONS[version])
+        nodes = {name: cluster.api.get(f"{CORE}/nodes/{name}") for name in names}
+        versions_of = {name: node["status"]["nodeInfo"]["kubeletVersion"] for name, node in nodes.items()}
+        assert all(map(is_ready, nodes.values())), "a node is not Ready"
+        assert {*versions_of.values()} == {versions.VERSIONS[version]}, f"{versions_of}"
+        return True
 
-    until(is_up, "node and system pods are Ready", seconds=2 * SLOW)
-    info, server = _node(cluster)["status"]["nodeInfo"], cluster.api.get("/version")["gitVersion"]
-    assert server == info["kubeletVersion"], server
+    until(is_up, "nodes and system pods are Ready", seconds=SLOW)
+    server = cluster.api.get("/version")["gitVersion"]
+    assert server == versions.VERSIONS[version], server
     say(f"# version Kubernetes: {server.removeprefix('v')}")
-    say(f"# version containerd: {info['containerRuntimeVersion'].rpartition('v')[2]}")
 
 
 def _phone(cluster: KubeadmCluster) -> tuple[tuple[str, int], str]:
@@ -53,19 +51,28 @@ def _phone(cluster: KubeadmCluster) -> tuple[tuple[str, int], str]:
     return phones.container_of(pod), cluster.kubectl("exec", "phone", "--", "sh", "-ec", _DEVICES, seconds=SLOW)
 
 
-def test_init(cluster: KubeadmCluster) -> None:
-    """`kubeadm init` makes a cluster with systemd's cgroups, whose node and CoreDNS are Ready."""
-    cluster.node.run("systemctl", "enable", "kubelet", seconds=SLOW)
-    say(cluster.node.run("kubeadm", "init", f"--config={INIT}", seconds=6 * SLOW))
+def test_init(cluster: KubeadmCluster, control: ControlPlaneNode) -> None:
+    """`kubeadm init` makes a control plane, whose node and CoreDNS are Ready."""
+    say(control.kubeadm("init", f"--config={control.configuration_file}"))
     cluster.administer()
-    _wait_system(cluster, OLD)
-    listed = ("systemctl", "list-units", "--no-legend", "cri-containerd-*.scope")
-    assert len(cluster.node.run(*listed, seconds=SLOW).splitlines()) > len(_SYSTEM), "systemd has no scopes"
-    say("# version cgroup driver: systemd")
+    _wait_system(cluster, OLD, control.name)
+
+
+def test_join(cluster: KubeadmCluster, control: ControlPlaneNode, node: KubeadmNode) -> None:
+    """A node joins with kubeadm's defaults, by the command that kubeadm prints; systemd makes its cgroups."""
+    node.run("systemctl", "enable", "kubelet", seconds=SLOW)
+    command = control.kubeadm("token", "create", "--print-join-command").split()
+    say(node.run(*command, seconds=2 * SLOW))
+    _wait_system(cluster, OLD, control.name, node.name)
+    info = cluster.api.get(f"{CORE}/nodes/{node.name}")["status"]["nodeInfo"]
+    for name, field in binder.VERSIONS.items():
+        say(f"# version {name}: {info[field]}")
+    say(f"# version systemd: {node.run('systemctl', '--version', seconds=SLOW).split()[1]}")
+    assert node.run("systemctl", "list-units", "--no-legend", "cri-containerd-*.scope", seconds=SLOW), "no scopes"
 
 
 def test_quickstart(cluster: KubeadmCluster, reader: Reader) -> None:
-    """The quickstart's commands, from the check of the files to `helm test`, on the cluster's only node."""
+    """The quickstart's commands, from the check of the files to `helm test`, on the node for phones."""
     for section in (quickstart.FILES, quickstart.HOST, quickstart.KUBEADM, quickstart.PLUGIN):
         reader.follow(cluster.node, section)
     mounted = binder.mounted(cluster.node)
@@ -80,38 +87,44 @@ def test_phone(cluster: KubeadmCluster, reader: Reader) -> None:
     assert "10.96.0.1" in cluster.kubectl(*words, seconds=SLOW)
 
 
-def test_upgrade(cluster: KubeadmCluster) -> None:
+def test_upgrade(cluster: KubeadmCluster, control: ControlPlaneNode, node: KubeadmNode) -> None:
     """`kubeadm upgrade` and the new kubelet leave a phone its container and its devices; then another one starts."""
     before = _phone(cluster)
-    machine, programs = cluster.node, cluster.programs_of[NEW]
-    release = versions.VERSIONS[NEW]
-    machine.run("ln", "-sf", f"{programs}/kubeadm", "/usr/bin/kubeadm", seconds=SLOW)
-    say(machine.run("kubeadm", "upgrade", "apply", release, "--yes", f"--config={UPGRADE}", seconds=12 * SLOW))
-    for name in ("kubelet", "kubectl"):
-        machine.run("ln", "-sf", f"{programs}/{name}", f"/usr/bin/{name}", seconds=SLOW)
+    release, programs = versions.VERSIONS[NEW], cluster.programs_of[NEW]
+    kubelet = control.kubelet
+    control.use(programs)  # as a package's upgrade does, which does not restart the kubelet
+    say(control.kubeadm("upgrade", "apply", release, "--yes", *control.options))
+    kubelet.end()
+    control.kubelet.start()
+    node.install(programs)
+    say(node.run("kubeadm", "upgrade", "node", seconds=2 * SLOW))
     for words in (("daemon-reload",), ("restart", "kubelet")):
-        machine.run("systemctl", *words, seconds=SLOW)
-    _wait_system(cluster, NEW)
+        node.run("systemctl", *words, seconds=SLOW)
+    _wait_system(cluster, NEW, control.name, node.name)
     assert _phone(cluster) == before, f"before: {before}"
     phones.run(cluster, phones.pod("later"), seconds=SLOW)
     phones.remove(cluster, "Pod", "later", seconds=SLOW)
 
 
-def test_uninstalled(cluster: KubeadmCluster, reader: Reader) -> None:
+def test_uninstalled(cluster: KubeadmCluster, node: KubeadmNode) -> None:
     """The commands of the page to uninstall the plugin leave nothing of it."""
-    documented.shell("kubectl delete pod phone", seconds=2 * SLOW)
-    documented.shell("helm uninstall aosp-device-plugin -n kube-system", seconds=2 * SLOW)
+    documented.shell("kubectl delete pod phone", seconds=SLOW)
+    documented.shell("helm uninstall aosp-device-plugin -n kube-system", seconds=SLOW)
     for command in documented.commands("docs/deploy.md"):
         if command.section == "Uninstall" and command.line.startswith(_UNINSTALL):
-            documented.shell(command.line, NODE=cluster.node.name, seconds=2 * SLOW)
+            documented.shell(command.line, NODE=node.name, seconds=SLOW)
         elif command.section == "Uninstall" and command.line.startswith("rm"):
-            cluster.node.run("sh", "-ec", command.line, seconds=SLOW)
+            node.run("sh", "-ec", command.line, seconds=SLOW)
     leftovers.require_none(cluster)
 
 
-def test_reset(cluster: KubeadmCluster) -> None:
-    """`kubeadm reset` ends the cluster: no container runs, and nothing is in the kubelet's directory."""
-    machine = cluster.node
-    say(machine.run("kubeadm", "reset", "--force", seconds=6 * SLOW))
-    assert not machine.run("ctr", "--namespace=k8s.io", "tasks", "list", "--quiet", seconds=SLOW)
-    assert not machine.run("find", "/var/lib/kubelet", "-mindepth", "1", seconds=SLOW)
+def test_reset(cluster: KubeadmCluster, control: ControlPlaneNode, node: KubeadmNode) -> None:
+    """`kubeadm reset` ends the node and the control plane: no container runs, and the kubelet's directory is empty."""
+    cluster.kubectl("drain", node.name, "--ignore-daemonsets", "--delete-emptydir-data", seconds=SLOW)
+    say(node.run("kubeadm", "reset", "--force", seconds=2 * SLOW))
+    cluster.kubectl("delete", "node", node.name)
+    control.kubelet.end()
+    say(control.kubeadm("reset", "--force", f"--cri-socket=unix://{control.runtime.socket}"))
+    for machine in (node, control):
+        assert not machine.runtime.running()
+        assert not machine.run("find", "/var/lib/kubelet", "-mindepth", "1", seconds=SLOW)

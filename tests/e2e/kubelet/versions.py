@@ -38,8 +38,7 @@ def kubeadm(version: str) -> Path:
     """Return the directory of kubeadm, kube-proxy, and the program ``cluster`` of ``tests/e2e/kubernetes``."""
     packages = "./cluster", f"{_MODULE}/cmd/kubeadm", f"{_MODULE}/cmd/kube-proxy"
     link, sources = golang.kubernetes_version(VERSIONS[version]), [KUBERNETES / "cluster"]
-    # They run in an emulated machine.
-    return golang.build("kubeadm", module(version), *packages, link=link, sources=sources, fast=True)
+    return golang.build("kubeadm", module(version), *packages, link=link, sources=sources)
 
 
 def module(version: str) -> Path:
