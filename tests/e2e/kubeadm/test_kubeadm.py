@@ -5,7 +5,7 @@ serve the pods.
 The tests are steps: each continues what the one before has left.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from tests.e2e.cluster import binder, documented, leftovers, phones
 from tests.e2e.cluster import test_quickstart as quickstart
@@ -21,9 +21,15 @@ from tests.e2e.kubelet import versions
 
 _UNINSTALL: Final = ("kubectl apply", "kubectl -n", "kubectl delete -f", "kubectl label")
 """The beginnings of the page's commands for a plugin that Helm has installed."""
-_DEVICES: Final = "for name in binder hwbinder vndbinder; do stat -c '%n %t:%T' /dev/$name; : <>/dev/$name; done"
+_DEVICES: Final = (
+    "for name in binder hwbinder vndbinder; do busybox stat -c '%n %t:%T' /dev/$name; : <>/dev/$name; done"
+)
 """Opens the devices of a phone, and prints their numbers: what the filter of its cgroup refuses does not open."""
 _SYSTEM: Final = {"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"}
+
+
+def _is_of(pod: dict[str, Any], component: str) -> bool:
+    return bool(pod["metadata"]["name"].startswith(component))
 
 
 def _wait_system(cluster: KubeadmCluster, version: str, *names: str) -> None:
@@ -31,8 +37,11 @@ def _wait_system(cluster: KubeadmCluster, version: str, *names: str) -> None:
 
     def is_up() -> bool:
         pods = cluster.api.list(f"{CORE}/namespaces/kube-system/pods")
-        ready = {name for name in _SYSTEM for pod in pods if pod["metadata"]["name"].startswith(name) and is_ready(pod)}
-        assert ready == _SYSTEM, f"not Ready: {_SYSTEM - ready}"
+        waiting = [pod["metadata"]["name"] for pod in pods if not is_ready(pod)]
+        assert not waiting, f"not Ready: {waiting}"
+        started = {(name, pod["spec"]["nodeName"]) for name in _SYSTEM for pod in pods if _is_of(pod, name)}
+        assert {name for name, _ in started} == _SYSTEM, f"{started}"
+        assert started >= {("kube-proxy", name) for name in names}, f"{started}"
         nodes = {name: cluster.api.get(f"{CORE}/nodes/{name}") for name in names}
         versions_of = {name: node["status"]["nodeInfo"]["kubeletVersion"] for name, node in nodes.items()}
         assert all(map(is_ready, nodes.values())), "a node is not Ready"
@@ -83,7 +92,7 @@ def test_phone(cluster: KubeadmCluster, reader: Reader) -> None:
     """The page's pod gets a phone, and CoreDNS answers it."""
     cluster.node.runtime.tag(BUSYBOX, quickstart.PHONE_IMAGE)
     reader.follow(cluster.node, quickstart.POD)
-    words = ("exec", "phone", "--", "nslookup", "kubernetes.default.svc.cluster.local")
+    words = ("exec", "phone", "--", "busybox", "nslookup", "kubernetes.default.svc.cluster.local")
     assert "10.96.0.1" in cluster.kubectl(*words, seconds=SLOW)
 
 
