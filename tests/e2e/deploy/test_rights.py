@@ -47,7 +47,7 @@ def test_dra_adds_directories_and_no_privilege(charted: Render) -> None:
     assert container["securityContext"]["privileged"] is False
     paths = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     kubelets = {f"{ROOT}/{name}" for name in ("device-plugins", "plugins_registry", "plugins")}
-    assert paths == {*kubelets, "/host/var/run/cdi"}
+    assert paths == {*kubelets, "/host/var/run/cdi", "/host/dev/char"}
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     elsewhere = {
         "device-plugins": "/var/lib/kubelet/device-plugins",

@@ -24,6 +24,7 @@ from tests.e2e.kernel.operations import (
     usable,
 )
 from tests.e2e.kernel.pods import WORK, Host, PodWorld
+from tests.e2e.kernel.systemd import linked, numbers_of
 from tests.e2e.kubelet import rights
 from tests.e2e.kubelet.node import ALL, COUNT, Node, device_tool, names, natural_sort
 from tests.e2e.kubelet.plugins import AsPod, configuration
@@ -51,6 +52,12 @@ def test_advertised(world: PodWorld) -> None:
     """The DaemonSet's pod, without capabilities, advertises the 12 devices of a binderfs to a real kubelet."""
     rights.assert_no_privileges(world.node)
     rights.assert_no_devices(world.node)
+
+
+def test_linked(world: PodWorld) -> None:
+    """It links the devices on the host by their numbers, which runc 1.1.3 to 1.1.6 requires."""
+    expected = numbers_of(f"{BINDERFS}/{name}" for name in names(*range(COUNT)))
+    until(lambda: linked() == expected, "the devices are linked")
 
 
 def test_own_devices(world: PodWorld) -> None:
