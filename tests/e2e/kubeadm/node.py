@@ -147,7 +147,7 @@ class KubeadmNode(SystemdGuest):
             "etc/sysctl.d/k8s.conf": "net.ipv4.ip_forward = 1\n",
             "etc/hostname": f"{self.name}\n",
             "etc/resolv.conf": _RESOLVER,
-            "etc/cni/net.d/10-pods.conflist": json.dumps(network(_PODS.replace("/16", "/24"))),
+            "etc/cni/net.d/10-pods.conflist": json.dumps(network(self.subnet)),
             "etc/containerd/config.toml": self._containerd_configuration(),
         }
         containerd, modules = self._containerd, self._kubeadm.modules

@@ -24,6 +24,7 @@ _PACKAGES: Final = ("kmod", "ethtool", "iptables")
 _PAUSE: Final = "[ $# = 0 ] || exit 0; trap exit TERM; sleep 2147483647 & wait"
 """With an argument, the program prints its version and ends: kubeadm starts it so before an upgrade."""
 _IPTABLES: Final = Path("/usr/sbin/xtables-nft-multi")
+_EXTENSIONS: Final = Path("/usr/lib/x86_64-linux-gnu/xtables")
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,9 @@ def _layer(files: Mapping[str, Path]) -> bytes:
             archive.add(path, f"usr/local/bin/{name}")
         if "kube-proxy" in files:
             archive.add(_IPTABLES)
-            archive.add("/usr/lib/x86_64-linux-gnu/xtables")
-            for library in re.findall(r"(/\S+) \(0x", run("ldd", str(_IPTABLES))):
+            archive.add(str(_EXTENSIONS))
+            linked = run("ldd", str(_IPTABLES), *map(str, _EXTENSIONS.iterdir()))
+            for library in sorted({*re.findall(r"(/\S+) \(0x", linked)}):
                 archive.add(Path(library).resolve(), library)
             for name in ("iptables", "ip6tables"):
                 for link in (name, f"{name}-save", f"{name}-restore"):
