@@ -1,7 +1,8 @@
 """Build Go programs with the versions that a go.mod pins, and cache them.
 
 All builds share Go's build cache and the same compiler flags, so packages that programs of one module have in common
-compile once. Without DWARF and inlining the compiler needs a quarter less time.
+compile once. Without DWARF and inlining the compiler needs a quarter less time; a program whose speed matters is built
+with the compiler's defaults.
 """
 
 import re
@@ -55,15 +56,17 @@ def build(
     link: str = "",
     tags: Sequence[str] = (),
     sources: Sequence[Path] = (),
+    fast: bool = False,
     cgo: bool = False,
     target: str = "",
 ) -> Path:
     """Return the directory with the programs of the packages, built in the module's directory.
 
     ``link`` is passed to the linker. ``sources`` are files and directories besides go.mod and go.sum that the programs
-    depend on; directories of other modules are copied into this one. ``cgo`` is for programs
-    with parts in C. ``target`` is the architecture that they are for, as for :func:`go`.
+    depend on; directories of other modules are copied into this one. ``fast`` is for programs whose speed matters,
+    ``cgo`` for those with parts in C. ``target`` is the architecture that they are for, as for :func:`go`.
     """
+    compiler = () if fast else (_COMPILER,)
     files = [module / "go.mod", module / "go.sum", *sources]
     link = f"-s -w {link}".strip()
 
@@ -76,12 +79,12 @@ def build(
         for source in sources:
             if source.is_dir() and not source.is_relative_to(module):
                 shutil.copytree(source, copy / source.name)
-        flags = ("-trimpath", _COMPILER, "-tags", ",".join(tags), "-ldflags", link)
+        flags = ("-trimpath", *compiler, "-tags", ",".join(tags), "-ldflags", link)
         go("build", *flags, "-o", f"{directory}/", *packages, cwd=copy, cgo=cgo, target=target)
         shutil.rmtree(copy)
         say(f"# {name} took {time.monotonic() - started:.0f} s")
 
-    key_parts: list[str | Path] = [*files, *packages, *tags, link, _COMPILER, go("version", cwd=module)]
+    key_parts: list[str | Path] = [*files, *packages, *tags, link, *compiler, go("version", cwd=module)]
     key_parts += ["cgo"] if cgo else []
     key_parts += [target] if target else []
     return cache.cached(f"{name}-{cache.key(key_parts)}", compile_packages)
