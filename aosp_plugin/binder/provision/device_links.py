@@ -47,14 +47,14 @@ class DeviceLinks:
     def link_found(self, devices: Iterable[BinderDevice], *, repair: bool) -> int:
         """Return how many of the devices in a binderfs have no link. Raises OSError.
 
-        ``repair``: link them before, if this process may create links.
+        ``repair``: link them before.
         """
         numbered = {
             link_name(device.identity.st_rdev): device
             for device in devices
             if device.kind is Kind.BINDERFS and device.identity is not None
         }
-        if repair and os.access(self._host.process_path(DIRECTORY), os.W_OK):
+        if repair:
             # A device that is bind-mounted alone gets no link: others have files in the same directory.
             linkable = {name: device for name, device in numbered.items() if device.directory}
             self._directories |= {device.directory for device in linkable.values()}
@@ -97,7 +97,8 @@ class DeviceLinks:
             target = self._target(name)
             if target != path and not (target and self._is_right(name)):  # it led to a device that is gone
                 self._unlink(name)
-                os.symlink(path, self._path(name))
+                with contextlib.suppress(FileExistsError):  # a plugin that this one replaces has made it meanwhile
+                    os.symlink(path, self._path(name))
         if directories:
             self._repaired = devices, {*self._names()}
 

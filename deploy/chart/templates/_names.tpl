@@ -114,6 +114,11 @@ context of one kind of nodes its resources, otherwise those of all kinds.
 {{- toJson $settings -}}
 {{- end }}
 
+{{/* "true" if a resource has found devices, which the plugin links. */}}
+{{- define "aosp-device-plugin.found" -}}
+{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) }}{{ if not .phones }}true{{ end }}{{ end -}}
+{{- end }}
+
 {{/* The names of the resources that pods request. */}}
 {{- define "aosp-device-plugin.resourceNames" -}}
 {{- $names := list -}}

@@ -139,10 +139,7 @@ def test_nothing_is_privileged_after_an_init_container_that_provisions(charted: 
     assert (init["image"], init["resources"]["limits"]["memory"]) == ("example.com/a:v1", "1Gi")
     assert (init["securityContext"]["privileged"], container["securityContext"]["privileged"]) == (True, False)
     assert "hostPID" not in pod
-    assert [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == [
-        "device-plugins",
-        "dev-char",
-    ]
+    assert [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == ["device-plugins"]
     assert {"name": "AOSP_PLUGIN_PROVISIONED_BY", "value": "command"} in container["env"]
 
 

@@ -32,7 +32,7 @@ from tests.e2e.kubelet.plugins import AsPod, configuration
 
 @pytest.fixture(scope="module")
 def world(host: Host) -> Iterator[PodWorld]:
-    """Serve the devices of a binderfs by the DaemonSet's pod. At the end, nothing is left of them."""
+    """Serve the devices of a binderfs by the DaemonSet's pod. At the end, nothing is left of them but links."""
     device_tool("create", "--count", str(COUNT))
     plugin = AsPod(WORK, *host)
     plugin.configure(configuration("", verify="binder"))

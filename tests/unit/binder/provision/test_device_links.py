@@ -158,7 +158,7 @@ def test_directory_behind_a_link_is_the_one_that_the_links_lead_to(root: Path) -
 def test_links_that_cannot_be_written_are_logged_once_and_repaired_later(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The host's /dev may be read-only, as the pod of deploy/base has it."""
+    """The host's /dev may be read-only."""
     device_links._log.cache_clear()
     name = add(root, "one", 1)
     (root / CHAR / name).symlink_to("/run/binderfs/removed")
