@@ -109,6 +109,6 @@ class Cluster:
     def tails(self) -> Iterator[tuple[str, str]]:
         """Yield name and end of the log of each process."""
         yield from self.control_plane.tails()
-        for machine in self.machines:
+        for machine in filter(lambda machine: machine.running, self.machines):
             for daemon in (machine.containerd, machine.kubelet):
                 yield f"{daemon.name} of {machine.name}", daemon.tail()

@@ -51,6 +51,8 @@ WantedBy=multi-user.target
 _RESOLVER: Final = f"nameserver {ADDRESS}\n"  # nothing answers there
 _UNITS: Final = "etc/systemd/system"
 _PROGRAMS: Final = ("kubeadm", "kubelet", "kubectl")
+_KUBEADM: Final = 600.0
+"""The time limit of kubeadm on this machine, in seconds."""
 _IGNORED: Final = "SystemVerification"
 """The check that refuses cgroup v1, which this machine may have."""
 
@@ -72,18 +74,18 @@ class ControlPlaneNode(Machine):
         script = f"{wait}. /var/lib/kubelet/kubeadm-flags.env; exec {programs}/{_KUBELET}"
         self.kubelet = EnteredDaemon("kubelet", [*self.enter(), "sh", "-c", script], self.directory / "kubelet.log")
 
-    def kubeadm(self, *words: str, seconds: float = 600) -> str:
-        """Run kubeadm, and return its output."""
-        return self.run("env", f"PATH={self._programs}:{ENVIRONMENT['PATH']}", "kubeadm", *words, seconds=seconds)
+    def kubeadm(self, *words: str, programs: Path | None = None) -> str:
+        """Run the node's kubeadm, or that of another directory, and return its output."""
+        path = f"PATH={programs or self._programs}:{ENVIRONMENT['PATH']}"
+        return self.run("env", path, "kubeadm", *words, seconds=_KUBEADM)
 
     @property
     def options(self) -> list[str]:
         """The options with which kubeadm accepts and configures this node."""
         return [f"--ignore-preflight-errors={_IGNORED}", f"--patches={self._patches}"]
 
-    @property
-    def configuration_file(self) -> Path:
-        """Write and return the configuration of `kubeadm init`."""
+    def configure(self) -> Path:
+        """Write the configuration of `kubeadm init`, and return the file."""
         api = {"apiVersion": "kubeadm.k8s.io/v1beta4"}
         registration = {"criSocket": f"unix://{self.runtime.socket}", "ignorePreflightErrors": [_IGNORED]}
         patches = {"directory": str(self._patches)}
@@ -172,9 +174,9 @@ class KubeadmNode(SystemdGuest):
         self.runtime.socket = _SOCKET
         self.kubelet, self.runtime.daemon = Unit("kubelet", self), Unit("containerd", self)
 
-    def install(self, programs: Path) -> None:
-        """Replace kubeadm, the kubelet and kubectl by those of another directory, while the guest runs."""
-        self.run("ln", "-sf", *(str(programs / name) for name in _PROGRAMS), "/usr/bin", seconds=SLOW)
+    def install(self, programs: Path, *names: str) -> None:
+        """Replace programs by those of another directory, while the guest runs."""
+        self.run("ln", "-sf", *(str(programs / name) for name in names), "/usr/bin", seconds=SLOW)
 
     def _containerd_configuration(self) -> str:
         """Return containerd's default configuration with the documents' changes, and with the disk's directory."""
@@ -225,14 +227,15 @@ class KubeadmCluster(Cluster):
     @property
     def api(self) -> Api:
         """The administrator's requests to the API server."""
+        return self._administrator
+
+    def administer(self) -> None:
+        """Copy the administrator's kubeconfig, as kubeadm's output says."""
+        self.kubeconfig.write_text(self.control.run("cat", "/etc/kubernetes/admin.conf"))
         content = yaml.safe_load(self.kubeconfig.read_text())
         encoded = content["clusters"][0]["cluster"] | content["users"][0]["user"]
         names = ("certificate-authority-data", "client-certificate-data", "client-key-data")
         files = [self.directory / name for name in names]
         for file in files:
             file.write_bytes(base64.b64decode(encoded[file.name]))
-        return Api(self.control.address, _PORT, files[0], Certificate(*files[1:]))
-
-    def administer(self) -> None:
-        """Copy the administrator's kubeconfig, as kubeadm's output says."""
-        self.kubeconfig.write_text(self.control.run("cat", "/etc/kubernetes/admin.conf"))
+        self._administrator = Api(self.control.address, _PORT, files[0], Certificate(*files[1:]))
