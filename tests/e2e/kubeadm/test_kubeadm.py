@@ -136,7 +136,9 @@ def test_uninstalled(cluster: KubeadmCluster, node: KubeadmNode) -> None:
 
 def test_reset(cluster: KubeadmCluster, control: ControlPlaneNode, node: KubeadmNode) -> None:
     """`kubeadm reset` ends the node and the control plane: no container runs, and the kubelet's directory is empty."""
-    cluster.kubectl("drain", node.name, "--ignore-daemonsets", "--delete-emptydir-data", seconds=SLOW)
+    drain = ("drain", node.name, "--ignore-daemonsets", "--delete-emptydir-data")
+    # It refuses a pod that ends after its DaemonSet.
+    until(lambda: cluster.kubectl(*drain, seconds=SLOW), "the node is drained", seconds=SLOW)
     say(node.run("kubeadm", "reset", "--force", seconds=2 * SLOW))
     cluster.kubectl("delete", "node", node.name)
     control.kubelet.end()
