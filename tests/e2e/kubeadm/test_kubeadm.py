@@ -45,8 +45,9 @@ def _wait_system(cluster: KubeadmCluster, version: str, *names: str) -> None:
         started = {(_component(pod), pod["spec"]["nodeName"]) for pod in pods}
         assert {name for name, _ in started} >= _SYSTEM, f"{started}"
         assert started >= {("kube-proxy", name) for name in names}, f"{started}"
-        images = [pod["spec"]["containers"][0]["image"] for pod in pods if _component(pod).startswith("kube-")]
-        assert all(image.endswith(versions.VERSIONS[version]) for image in images), f"{images}"
+        images = [pod["spec"]["containers"][0]["image"] for pod in pods]
+        old = [image for image in images if "/kube-" in image and not image.endswith(versions.VERSIONS[version])]
+        assert not old, f"{old}"
         nodes = {name: cluster.api.get(f"{CORE}/nodes/{name}") for name in names}
         versions_of = {name: node["status"]["nodeInfo"]["kubeletVersion"] for name, node in nodes.items()}
         assert all(map(is_ready, nodes.values())), "a node is not Ready"
