@@ -43,6 +43,7 @@ container_attach_socket_dir = "{directory}/attach"
 hooks_dir = []
 cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 default_runtime = "oci"
+disable_hostport_mapping = true
 [crio.runtime.runtimes.oci]
 runtime_path = "{directory}/oci-runtime"
 runtime_root = "{directory}/oci"
@@ -110,9 +111,10 @@ class Crio(Restartable):
         return {"CRI-O": run(self._program, "--version").split()[2]} | oci_version(self._oci_runtime)
 
     def start(self) -> None:
-        """Start CRI-O, and wait until it serves the CRI."""
+        """Start CRI-O, and wait until it serves the CRI. Raises AssertionError with its log if it ends."""
         self.daemon.start()
-        until(lambda: serves_cri(self.socket), "CRI-O serves the CRI")
+        until(lambda: serves_cri(self.socket) or not self.daemon.running, "CRI-O serves the CRI")
+        assert self.daemon.running, f"CRI-O ended:\n{self.daemon.tail()}"
 
     def load(self, archive: Path) -> None:
         """Import an image from an archive."""
