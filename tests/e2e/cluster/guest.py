@@ -58,6 +58,8 @@ class GuestMachine(Machine):
         super().__init__(_NUMBER, control_plane, directory, "", containerd)
         self._parts = parts
         del self.configuration["cgroupRoot"]
+        # Its default of two minutes is too short for the start of a container on a busy machine.
+        self.configuration["runtimeRequestTimeout"] = f"{SLOW:.0f}s"
         self.labels["aosp.io/e2e"] = "guest"
         runtime = directory / "runtime"
         self._make_disk(runtime, images)
