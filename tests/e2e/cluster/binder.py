@@ -92,7 +92,7 @@ def remove_node(cluster: Cluster) -> None:
 
 def install(cluster: Cluster, values: dict[str, Any]) -> None:
     """Install or upgrade the plugin."""
-    plugin.install(cluster, values, f"--timeout={SLOW:.0f}s")
+    plugin.install(cluster, values, f"--timeout={SLOW:.0f}s", seconds=SLOW)
 
 
 def running(cluster: Cluster) -> list[BinderPhone]:

@@ -22,6 +22,8 @@ _START: Final = 4 * PATIENCE
 GATES: Final = ("ResourceHealthStatus", "DRAExtendedResource", "DRADeviceTaints")
 """Feature gates that are on by default from Kubernetes 1.36 on."""
 GATES_BY_DEFAULT: Final = 36
+NODE_GRACE: Final = 50.0
+"""Kubernetes' default."""
 _STOP: Final = 90.0
 """Seconds; the API server waits for up to 60 s for the watches of kubelets."""
 
@@ -29,10 +31,13 @@ _STOP: Final = 90.0
 class ControlPlane:
     """The four programs, and the administrator's client."""
 
-    def __init__(self, programs: Path, directory: Path, *, gates: Sequence[str] = GATES) -> None:
+    def __init__(
+        self, programs: Path, directory: Path, *, gates: Sequence[str] = GATES, grace: float = NODE_GRACE
+    ) -> None:
         """Create certificates; ``programs`` is the directory of the binaries, ``directory`` gets data and logs.
 
-        ``gates`` are feature gates to enable before they are by default.
+        ``gates`` are feature gates to enable before they are by default. ``grace`` are the seconds after which a node
+        without a report is NotReady.
         """
         directory.mkdir(parents=True)
         self._directory = directory
@@ -41,7 +46,7 @@ class ControlPlane:
         self.kubeconfig = self.authority.kubeconfig("admin", self.server, "admin", [ADMINISTRATORS])
         self._administrator = self.authority.issue("client", "admin", groups=[ADMINISTRATORS])
         self.api = Api(ADDRESS, PORT, self.authority.root.certificate, self._administrator)
-        self._early_gates = gates
+        self._early_gates, self._grace = gates, grace
         self.use(programs)
 
     def use(self, programs: Path) -> None:
@@ -60,6 +65,7 @@ class ControlPlane:
             f"--service-account-private-key-file={self.authority.service_accounts.key}",
             f"--root-ca-file={self.authority.root.certificate}",
             "--use-service-account-credentials=true",
+            f"--node-monitor-grace-period={self._grace:.0f}s",
         )
         self.controller_manager = self._daemon(programs, manager, self._client(manager, *more))
         self.scheduler = self._daemon(programs, scheduler, self._client(scheduler))

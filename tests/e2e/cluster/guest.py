@@ -24,7 +24,7 @@ from tests.e2e.common.report import say
 from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kernel import initrd
-from tests.e2e.kernel.machine import EMULATION, Guest
+from tests.e2e.kernel.machine import CLOCK, EMULATION, Guest
 from tests.e2e.kubelet.runtime import Runtime
 
 SLOW: Final = 10 * PATIENCE
@@ -58,6 +58,8 @@ class GuestMachine(Machine):
         super().__init__(_NUMBER, control_plane, directory, "", containerd)
         self._parts = parts
         del self.configuration["cgroupRoot"]
+        # Its default of two minutes is too short for the start of a container on a busy machine.
+        self.configuration["runtimeRequestTimeout"] = f"{SLOW:.0f}s"
         self.labels["aosp.io/e2e"] = "guest"
         runtime = directory / "runtime"
         self._make_disk(runtime, images)
@@ -134,6 +136,7 @@ class GuestMachine(Machine):
             *("-drive", f"file={self.directory}/disk,format=raw,if=virtio,cache=unsafe"),
             *("-smp", str(self.processors)),
             *(option for number in (0, 1) for option in _numa_node(number, half, self.processors)),
+            *(() if self._parts.architecture.native else CLOCK),
         )
         directory, tree = self.directory, self._parts.tree
         files = (self._parts.kernel.image, directory / "initrd", directory / "console")

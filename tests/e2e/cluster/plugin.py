@@ -44,11 +44,11 @@ def values(**config: Any) -> dict[str, Any]:
     return changed
 
 
-def install(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str) -> None:
+def install(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str, seconds: float = 4 * PATIENCE) -> None:
     """Install or upgrade the release, and wait until the plugin is rolled out."""
     release(cluster, values, *options)
     # Helm accepts maxUnavailable pods that are not ready, which is one on a single node.
-    until(lambda: _rolled_out(cluster), "all pods of the plugin are new and ready", seconds=4 * PATIENCE)
+    until(lambda: _rolled_out(cluster), "all pods of the plugin are new and ready", seconds=seconds)
 
 
 def release(cluster: Cluster, values: dict[str, Any], *options: str) -> None:

@@ -20,11 +20,11 @@ _KVM_PATIENCE: Final = 15.0
 EMULATION: Final = "tcg,tb-size=1024"
 """The accelerator that works on every machine."""
 
-_CLOCK: Final = ("-icount", "shift=1")
+CLOCK: Final = ("-icount", "shift=1")
 """The clock of an emulated guest counts instructions, 2 ns each, and follows the host's only while the guest is idle.
 
-On a busy machine, no limit in the guest is reached earlier than on an idle one. A node of a cluster needs the host's
-clock.
+On a busy machine, no limit in the guest is reached earlier than on an idle one, and what programs do at intervals takes
+no larger share of their time. A control plane on the host has to wait longer for such a node.
 """
 
 _COMMAND_LINE: Final = "panic=-1 quiet mitigations=off apparmor=0 audit=0 nokaslr watchdog_thresh=60 softlockup_panic=1"
@@ -82,7 +82,7 @@ def boot(guest: Guest, receive: Callable[[str], None], seconds: float) -> str:
         started, problem = _run(guest.command("kvm"), receive, seconds, _KVM_PATIENCE)
         if started or not problem:
             return problem
-    return _run([*guest.command(EMULATION), *_CLOCK], receive, seconds, seconds)[1]
+    return _run([*guest.command(EMULATION), *CLOCK], receive, seconds, seconds)[1]
 
 
 def _run(command: Sequence[str], receive: Callable[[str], None], seconds: float, first_line: float) -> tuple[bool, str]:
