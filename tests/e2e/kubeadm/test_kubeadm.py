@@ -1,8 +1,7 @@
 """A cluster that kubeadm makes, upgrades and removes, with its defaults: from the quickstart to the end of its page.
 
 Static pods are the control plane, systemd makes the cgroups of the containers of phones, and kube-proxy and CoreDNS
-serve the pods.
-The tests are steps: each continues what the one before has left.
+serve the pods. The tests are steps: each continues what the one before has left.
 """
 
 import re

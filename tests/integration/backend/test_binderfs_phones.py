@@ -13,6 +13,7 @@ from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.binder.devices.health import HealthProblem, Reason, Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision import device_links
 from aosp_plugin.config.keys import Resource
 from aosp_plugin.config.values import Api, Recreate
 from aosp_plugin.framework import DevicePlugin
@@ -74,6 +75,22 @@ def test_backend_reports_binder_devices_without_a_link(directory: Mounts) -> Non
     directory.hide_links()
     backend.update_host()
     assert causes(backend.backend, UNLINKED) == "6 binder devices have none"
+
+
+def test_found_device_that_cannot_be_linked_is_logged_and_reported(
+    directory: Mounts, caplog: pytest.LogCaptureFixture
+) -> None:
+    device_links._log.cache_clear()
+    directory.number_devices()
+    (directory.path / "binderfs").mkdir(parents=True)
+    directory.mount_tmpfs_with("binderfs", "aosp_binder0")
+    directory.links.mkdir()
+    directory.hide_links()
+    device_dir = str(directory.path / "binderfs")
+    backend = BinderBackend(Host(), Resource.of(device_dir=device_dir, verify=Verify.BINDER), cdi_dir=device_dir)
+    backend.update_host(backend.scan())
+    assert causes(backend, UNLINKED) == "1 binder devices have none"
+    assert "device links not written" in caplog.messages
 
 
 def test_found_device_is_linked_to_its_file_in_the_binderfs(directory: Mounts) -> None:

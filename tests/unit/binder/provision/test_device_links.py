@@ -155,6 +155,22 @@ def test_directory_behind_a_link_is_the_one_that_the_links_lead_to(root: Path) -
     assert targets(root) == FOREIGN
 
 
+def test_link_that_another_plugin_makes_meanwhile_is_no_failure(
+    root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While an update lasts, two plugins link the same devices."""
+    device_links._log.cache_clear()
+    name = add(root, "one", 1)
+
+    def unlink(links: DeviceLinks, name: str) -> None:
+        (root / CHAR / name).symlink_to("/run/binderfs/one")
+
+    monkeypatch.setattr(DeviceLinks, "_unlink", unlink)
+    repair(root, devices(root))
+    assert targets(root) == {**FOREIGN, name: "/run/binderfs/one"}
+    assert not caplog.messages
+
+
 def test_links_that_cannot_be_written_are_logged_once_and_repaired_later(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
