@@ -41,9 +41,6 @@ from tests.e2e.kubelet import parts as kubelet_parts
 from tests.e2e.kubelet import runtime_parts
 from tests.e2e.kubelet.runtimes import COMBINATIONS
 
-_SECONDS: Final = 2 * 3600
-"""The time limit of one guest, which allows for software emulation on a busy machine."""
-
 _PYTEST: Final = (
     *("-m", "pytest", "--confcutdir=tests/e2e", "--verbose", "-o", "console_output_style=classic"),
     *("--disable-plugin-autoload", "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout", "-p", "no:cacheprovider"),
@@ -200,7 +197,7 @@ def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], path
             root=tree.root,
             shared=tree.shared,
         )
-        problem = machine.boot(guest, receive, _SECONDS)
+        problem = machine.boot(guest, receive, boot.hours * 3600)
         if codes and not problem:
             return codes[0]
         console = guest.console.read_text(errors="replace") if guest.console.exists() else ""

@@ -54,6 +54,8 @@ class Boot(NamedTuple):
     """MiB."""
     options: Sequence[str] = ()
     """QEMU's."""
+    hours: int = 2
+    """After which a guest that has not ended is stopped."""
 
 
 BOOTS: Final = {
@@ -105,7 +107,14 @@ BOOTS: Final = {
     ),
     "systemd-pods": Boot(("systemd_pods",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS),
     "night": Boot(
-        ("night",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS, options=_NO_IDLING, requested=True
+        ("night",),
+        native=True,
+        systemd=True,
+        parts=_NODE,
+        memory=_FOR_PODS,
+        options=_NO_IDLING,
+        hours=12,
+        requested=True,
     ),
 }
 
