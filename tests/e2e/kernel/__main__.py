@@ -32,6 +32,7 @@ from tests.e2e.kernel import (
     kernels,
     machine,
     parts,
+    selinux,
     systemd,
     world,
 )
@@ -135,6 +136,7 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
         "probe": lambda: parts.probe(architecture.user_space),
         "probe32": lambda: parts.probe(architecture.compat),
         "confinement": parts.confinement,
+        selinux.PART: selinux.build,
         "android": lambda: _android(boot, options, architecture.user_space),
         "android32": lambda: _android(boot, options, architecture.compat),
         "runtime": lambda: ":".join((runtime, *runtime_parts.programs(runtime))),
@@ -157,7 +159,7 @@ def _parts(boot: Boot, options: argparse.Namespace) -> dict[str, str]:
 
 def _android(boot: Boot, options: argparse.Namespace, user_space: UserSpace) -> Path:
     """Return Android's binder software, unless it cannot work on the boot's kernel. Raises MissingError."""
-    if options.confined and boot.security == boots.SELINUX:
+    if options.confined and boot.security.startswith(boots.SELINUX):
         raise MissingError("requires a kernel that boots with SELinux")
     return aosp_parts.build(user_space)
 
@@ -177,6 +179,9 @@ def _boot(name: str, options: argparse.Namespace, arguments: Sequence[str], path
     confined = confinement.VARIABLE in paths
     security = "apparmor=1 security=apparmor" if confined else boot.security
     init, before = (systemd.INIT, systemd.BEFORE) if boot.systemd else ((), "")
+    if selinux.PART in boot.parts:
+        before += selinux.BEFORE
+        command = [*selinux.ENTER, *command]
     before += initrd.CGROUP_V1 if options.cgroup == "v1" else ""
     codes: list[int] = []
 

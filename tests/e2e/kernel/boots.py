@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tests.e2e.kernel import kernels, phones
+from tests.e2e.kernel import kernels, phones, selinux
 from tests.e2e.kernel.parts import DENIED_MODULES, GPU_MODULES
 from tests.e2e.kubelet.runtimes import DEBIAN_12
 
@@ -104,6 +104,16 @@ BOOTS: Final = {
         native=True,
         parts=_NODE,
         memory=_FOR_PODS,
+    ),
+    "selinux": Boot(
+        ("selinux", "android_pods.py::test_works"),
+        kernel="trixie",
+        runtime="containerd-2.1+runc",
+        security=f"{SELINUX} enforcing=1 audit=1 log_buf_len=8M",
+        native=True,
+        parts=(selinux.PART, "android", *_NODE),
+        memory=_FOR_PODS,
+        requested=True,
     ),
     "systemd-pods": Boot(("systemd_pods",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS),
     "night": Boot(

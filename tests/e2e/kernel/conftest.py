@@ -12,7 +12,7 @@ import pytest
 from kubelet_standin import Kubelet
 from tests.e2e.common.processes import run
 from tests.e2e.common.waiting import until
-from tests.e2e.kernel import boots, confinement, phones, pods, systemd
+from tests.e2e.kernel import boots, confinement, phones, pods, selinux, systemd
 from tests.e2e.kernel.containers import RUNTIMES
 from tests.e2e.kernel.world import COMPAT, DIRECTORY, World, make_reachable
 
@@ -40,6 +40,8 @@ def pytest_report_header() -> Iterator[str]:
     if confinement.CONFINED:
         loaded = Path("/sys/kernel/security/apparmor/profiles").read_text().splitlines()
         yield f"# version AppArmor: {', '.join(sorted(loaded, reverse=True))}"
+    if selinux.PART in _BOOT.parts:
+        yield f"# version SELinux: {'enforcing' if selinux.enforced() else 'permissive'}"
     if _BOOT.systemd:
         yield f"# version systemd: {run('systemctl', '--version').split()[1]}"
     for runtime in () if "runtime" in _BOOT.parts else RUNTIMES:

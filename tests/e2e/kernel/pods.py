@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from tests.e2e.common.images import busybox_image
 from tests.e2e.common.waiting import until
 from tests.e2e.deploy.manifests import configurations, kustomized, the
+from tests.e2e.kernel import selinux
 from tests.e2e.kernel.operations import compare, words
 from tests.e2e.kernel.phones import RESOURCE
 from tests.e2e.kernel.world import part, variable
@@ -65,6 +66,7 @@ def start_host(*, systemd: bool, **settings: Any) -> Host:
     # systemd's sockets are in /run.
     sandbox.set_up((*(() if systemd else ("/run",)), "/var/log", "/var/lib/kubelet", "/var/lib/cni"))
     WORK.mkdir()
+    selinux.label(WORK)
     runtime = container_runtime(WORK / "runtime", *os.environ[variable("runtime")].split(":"), systemd=systemd)
     runtime.start()
     busybox_image(WORK / "busybox.tar", part("probe"))

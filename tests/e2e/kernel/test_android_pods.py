@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tests.e2e.common.images import tree_image
-from tests.e2e.kernel import aosp, phones
+from tests.e2e.kernel import aosp, phones, selinux
 from tests.e2e.kernel.pods import WORK, Host, PodWorld, deployed
 from tests.e2e.kernel.world import part
 from tests.e2e.kubelet.node import Placed
@@ -43,8 +43,8 @@ class PodPhone:
 
 @pytest.fixture(scope="module")
 def world(host: Host) -> PodWorld:
-    """Serve four phones, as deploy/provision does."""
-    return deployed(host, "provision", set(phones.phones(phones.COUNT)))
+    """Serve four phones, as deploy/provision does; or deploy/privileged, if SELinux confines what is not privileged."""
+    return deployed(host, "privileged" if selinux.enforced() else "provision", set(phones.phones(phones.COUNT)))
 
 
 @pytest.fixture(scope="module")

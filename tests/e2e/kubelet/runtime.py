@@ -32,6 +32,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
   sandbox_image = "{pause}"
   # On machines that refuse negative values of oom_score_adj, runc fails without a message.
   restrict_oom_score_adj = true
+  # Has no effect on machines without a policy of SELinux.
+  enable_selinux = true
   enable_cdi = true
   cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
   [plugins."io.containerd.grpc.v1.cri".containerd]
