@@ -85,7 +85,7 @@ def deployed(host: Host, name: str, devices: AbstractSet[str], *, on: str = "") 
     """
     manifests = kustomized(str(part("kustomize")), name)
     directory = WORK / name
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     plugin = AsPod(directory, *host, the("DaemonSet", manifests))
     if on:
         (container,) = plugin.manifest["spec"]["containers"]

@@ -130,7 +130,7 @@ class AsPod:
         """Write the configuration to the directory that the pod mounts; by default use deploy/base's DaemonSet."""
         self._name = POD
         self._config = directory / "plugin-config"
-        self._config.mkdir()
+        self._config.mkdir(exist_ok=True)
         self.configure(configuration())
         self._kubelet = kubelet
         self._runtime = runtime
