@@ -143,7 +143,8 @@ TRUNCATED: Final = Kind(
 POLLING: Final = Kind(
     "polling",
     "File changes are detected by polling, because inotify is unavailable",
-    "Changes are noticed within a second. Raise fs.inotify.max_user_instances and fs.inotify.max_user_watches.",
+    "Raise fs.inotify.max_user_instances and fs.inotify.max_user_watches: until then, a kubelet or containerd that restarts "
+    "may not start.",
     severity=Severity.NOTICE,
     heading="polling",
     begins="inotify unavailable, falling back to polling",
