@@ -1,7 +1,5 @@
 """A DRA driver's kubelet side with a scripted handler, for tests against the stand-in kubelet."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
