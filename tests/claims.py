@@ -15,9 +15,8 @@ from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend, ClaimParameters, ContainerEdits, Device, DeviceNode, Found, Mount
 from aosp_plugin.framework.dra import slices
-from aosp_plugin.framework.dra.api_claims import Claim, device_ids, record_of
-from aosp_plugin.framework.dra.claim_host import ClaimHost, ClaimSpecs
-from aosp_plugin.framework.dra.claim_records import ClaimRecord, ClaimReference, RecordStore
+from aosp_plugin.framework.dra.api_claims import Claim
+from aosp_plugin.framework.dra.claim_records import ClaimReference
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.errors import InvalidRequestError, PluginError
 from aosp_plugin.framework.inventory import Inventory
@@ -223,16 +222,6 @@ class Node(NamedTuple):
         """The UIDs of the claims with a record."""
         return {path.stem.rpartition("_")[2] for path in self.state.glob("claim_*.json")}
 
-    def store(self) -> RecordStore:
-        """Return the records of claims as a new process has them."""
-        return RecordStore(self.driver, str(self.state), boot_id_file=str(self.root / "boot_id"))
-
-    def host(self, store: RecordStore | None = None) -> ClaimHost:
-        """Return the claims as a new process has them."""
-        inventory = Inventory()
-        inventory.publish(self.backend.scan())
-        return ClaimHost(self.backend, inventory, store or self.store(), ClaimSpecs(self.driver, str(self.cdi)))
-
     def boot(self, boot: str) -> None:
         """Set the boot ID."""
         (self.root / "boot_id").write_text(f"{boot}\n")
@@ -277,13 +266,6 @@ def make_node(root: Path) -> Node:
     """Return a node with eight phones, in a directory."""
     (root / "boot_id").write_text("boot-1\n")
     return Node(root, DirectoryBackend(root / "phones"), FakeSource(), Metrics())
-
-
-def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[pb.Device, ...] | ClaimRecord:
-    """Prepare a claim with one request that has these devices, in this thread."""
-    claim = msgspec.convert(claim_object(uid, {"phone": ids}), Claim)
-    wanted = record_of(reference(uid), claim, DRIVER, device_ids(NODE, node.backend.ids))
-    return host.prepare(wanted)
 
 
 async def prepared_devices(claims: Claims, claim: ClaimReference) -> list[pb.Device]:

@@ -1,7 +1,5 @@
 """Excerpts of the documents that tests run: example configurations and the status output."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path

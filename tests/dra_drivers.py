@@ -1,7 +1,5 @@
 """A DRA driver's kubelet side with a scripted handler, for tests against the stand-in kubelet."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -122,6 +120,6 @@ async def connected(kubelet: DraKubelet, driver: Driver) -> None:
     assert reported(driver.service) == []
 
 
-def pod(name: str, *claims: str, driver: str = DRIVER) -> DraPod:
-    """Return a pod with claims of a driver; the UID of a claim is ``uid-NAME``."""
-    return DraPod(name, tuple(DraClaim(claim, f"uid-{claim}", (driver,)) for claim in claims or (name,)))
+def pod(name: str, *claims: str) -> DraPod:
+    """Return a pod with claims of the driver; the UID of a claim is ``uid-NAME``."""
+    return DraPod(name, tuple(DraClaim(claim, f"uid-{claim}", (DRIVER,)) for claim in claims or (name,)))

@@ -1,7 +1,5 @@
 """A node for the tests of whole DRA drivers: stand-ins for API server and kubelet, and the driver's directories."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence

@@ -4,8 +4,6 @@ No distribution has been run: tests/e2e/deploy/test_distributions.py compares wh
 a distribution with these facts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 

@@ -5,8 +5,6 @@ plugin scans again (``framework.file_events``). Tests in other processes mount f
 runtimes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

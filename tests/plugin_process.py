@@ -3,8 +3,6 @@
 For tests with several plugins on a node, which distinguish each other by their process IDs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

@@ -30,7 +30,6 @@ class Proc:
         self,
         pid: int,
         *files: str | Path,
-        command: bytes = b"tool\0-v\0",
         cgroup: str = SERVICE,
         flags: int = os.O_RDWR,
     ) -> Path:
@@ -38,7 +37,7 @@ class Proc:
         process = self.directory / str(pid)
         for part in ("fd", "fdinfo"):
             (process / part).mkdir(parents=True)
-        (process / "cmdline").write_bytes(command)
+        (process / "cmdline").write_bytes(b"tool\0-v\0")
         (process / "comm").write_text("tool\n")
         (process / "cgroup").write_text(f"0::{cgroup}\n", errors="surrogateescape")
         for descriptor, file in enumerate(files, 3):

@@ -25,17 +25,14 @@ def resource_status(
     since: Mapping[str, float] = MappingProxyType({}),
     binder_devices: Mapping[str, Sequence[str]] | None = None,
     spread_devices: Mapping[str, Sequence[str]] | None = None,
-    allocatable: int | None = None,
-    published: int | None = None,
     restricted: Mapping[str, Sequence[str]] | None = None,
-    registered: bool = True,
 ) -> ResourceStatus:
     """Return the status of a resource since 1 s, with the names of the binder devices by device ID."""
     server: Any = SimpleNamespace(
         resource_name=RESOURCE,
         inventory=SimpleNamespace(snapshot=snapshot),
-        confirmation=SimpleNamespace(allocatable=allocatable, published=published),
-        registered=registered,
+        confirmation=SimpleNamespace(allocatable=None, published=None),
+        registered=True,
         registration=SimpleNamespace(registered_changed=1.0),
         driver=None,
     )

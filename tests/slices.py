@@ -45,12 +45,7 @@ def slice_path(block: int) -> str:
 class Publishing:
     """A publisher that runs, with its inventory and its API server."""
 
-    def __init__(
-        self,
-        server: ApiServer,
-        client: ApiClient,
-        timings: Timings,
-    ) -> None:
+    def __init__(self, server: ApiServer, client: ApiClient) -> None:
         self.server = server
         self.inventory = Inventory()
         self.metrics = Metrics()
@@ -61,7 +56,7 @@ class Publishing:
             self.inventory,
             lambda *_: {},
             resource=RESOURCE,
-            runtime=Runtime(self.metrics, timings=timings),
+            runtime=Runtime(self.metrics, timings=WATCH_ONLY),
             rng=random.Random(1),  # noqa: S311 - repeatable
         )
         self.task = asyncio.create_task(self.publisher.run())
@@ -143,14 +138,13 @@ async def publishing(
     server: ApiServer,
     devices: Sequence[Device] | None = None,
     *,
-    timings: Timings = WATCH_ONLY,
     client_type: type[ApiClient] = ApiClient,
 ) -> AsyncIterator[Publishing]:
     """Run a publisher; with ``devices``, its slices are confirmed. Its error is raised on exit."""
     if not server.objects.list(NODE_PATH):
         server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
     async with contextlib.aclosing(client_type(StaticCredentials(server.url))) as client:
-        running = Publishing(server, client, timings)
+        running = Publishing(server, client)
         try:
             if devices is not None:
                 await running.published(devices)

@@ -210,11 +210,10 @@ def make_plugin(
     kubelet_dir: str,
     *,
     timings: Timings = IN_LIFE,
-    resource: str = RESOURCE,
     clock: timing.Clock = timing.CLOCK,
 ) -> DevicePlugin:
     """Return the binder plugin for a device directory; it does not run yet."""
-    config_resource = Resource(resource_name=resource, device_dir=str(devices.directory), verify=Verify.FILE)
+    config_resource = Resource(resource_name=RESOURCE, device_dir=str(devices.directory), verify=Verify.FILE)
     return DevicePlugin(
         BinderBackend(Host(), config_resource, cdi_dir=Config().cdi_dir),
         kubelet_dir=kubelet_dir,

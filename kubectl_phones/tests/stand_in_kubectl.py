@@ -6,8 +6,6 @@ objects, which is answered page by page, or a text, which is an error of kubectl
 The text ``NESTED`` in an object is answered as a list in 5,000 others, which the API server accepts as parameters.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

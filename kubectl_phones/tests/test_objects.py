@@ -1,7 +1,5 @@
 """Objects of the API server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The text that ``kubectl phones`` prints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kubectl_phones.fleet import fleet

@@ -1,7 +1,5 @@
 """Patches that the stand-in API server applies, and those that it refuses."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The checkpoint's JSON, compared with values from the kubelet's own libraries."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubelet_standin.deviceplugin.checkpoint import Checkpoint, CheckpointEntry, CorruptCheckpointError, decode, encode

@@ -1,7 +1,5 @@
 """The kubelet's plugin directory: the clean-up at start, socket paths, the checkpoint file."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

@@ -1,7 +1,5 @@
 """The current plugin of a resource, and the effect of a plugin's end, in each generation of the kubelet."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

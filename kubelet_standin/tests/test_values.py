@@ -1,7 +1,5 @@
 """Value types of the stand-in kubelet, its error texts, and its public names."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import grpc

@@ -1,7 +1,5 @@
 """``python -m tests.bench``: measure this project's plugin and others in one run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 

@@ -3,18 +3,14 @@
 The kubelet is in Go, and a caller in Python costs more than what it measures.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.common import golang
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MODULE: Final = Path(__file__).parent / "caller"
 PATIENCE: Final = 60.0

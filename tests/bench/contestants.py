@@ -1,14 +1,10 @@
 """The plugins to measure: their command lines, and the measures that apply to them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 OURS = "aosp-plugin"
 EMPTY = "empty handler"

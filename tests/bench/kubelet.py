@@ -5,23 +5,19 @@ As in kubelets from 1.25 to 1.36, Register dials the plugin and calls ListAndWat
 ``time.perf_counter``, taken before a message is decoded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import grpc
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 SOCKET = "kubelet.sock"
 OPTIONS = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]

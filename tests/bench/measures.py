@@ -3,24 +3,18 @@
 They assert nothing. A trial that cannot do what is measured has no sample, and the others go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import statistics
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tests.bench import caller
 from tests.bench.kubelet import allocate
+from tests.bench.trial import Trial
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from tests.bench.trial import Trial
-
-    Medians = Mapping[str, float]
-    """The median of the samples by the name of the contestant, without those that have none."""
+Medians = Mapping[str, float]
+"""The median of the samples by the name of the contestant, without those that have none."""
 
 RANDOM = random.Random(6)  # noqa: S311 - which devices, and when
 

@@ -1,16 +1,11 @@
 """The figures with their targets, and their table in Markdown."""
 
-from __future__ import annotations
-
 import statistics
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from tests.bench.contestants import EMPTY, OURS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.bench.measures import Medians
+from tests.bench.measures import Medians
 
 NEVER: Final = "never"
 """For a contestant that was asked for a figure in vain."""

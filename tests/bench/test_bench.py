@@ -3,11 +3,10 @@
 ``make test-bench`` runs it; it requires Go.
 """
 
-from __future__ import annotations
-
 import contextlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
@@ -15,10 +14,6 @@ import pytest
 from tests.bench import caller, contestants, measures, report
 from tests.bench.report import FIGURES
 from tests.bench.trial import trial
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(1800)  # the first test that needs the caller downloads and compiles gRPC for Go
 DEVICES = 20

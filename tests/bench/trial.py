@@ -1,24 +1,18 @@
 """A running contestant: its process, a kubelet and a device directory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import tempfile
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import psutil
 
+from tests.bench.contestants import Contestant
 from tests.bench.kubelet import Kubelet
 from tests.support import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.bench.contestants import Contestant
 
 PREFIX = "aosp_binder"
 

@@ -1,7 +1,5 @@
 """The browser for all tests of the page."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

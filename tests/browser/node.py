@@ -3,8 +3,6 @@
 The kubelet runs in an event loop in another thread, because a test that drives a browser blocks its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The page in a browser. Its elements are read by scripts, at one moment, because a new report replaces them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from selenium.common.exceptions import TimeoutException

@@ -1,7 +1,5 @@
 """The page in a browser, with ten thousand devices of a running plugin."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -6,8 +6,6 @@ of them wait or have failed. The answer to each command is a line with that numb
 program does, and the kernel fails the calls that wait.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import functools

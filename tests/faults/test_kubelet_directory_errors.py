@@ -4,8 +4,6 @@ The file system is real (``tests.faults.hanging_fs``): its server fails one oper
 ``mknod``, and stat(2) and each other use of a path into ``getattr``.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -4,24 +4,17 @@ Without a command, it runs all cells that have no current result in the cache, w
 interrupted at any time, and continues with the next cell when it is started again.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from tests.e2e.common import cache
 from tests.e2e.common.report import say
 from tests.matrix import page, results, runner
-from tests.matrix.cells import State, columns
+from tests.matrix.cells import Cell, State, columns
 from tests.matrix.cells import cells as all_cells
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.matrix.cells import Cell
 
 _LOG_LINES = 60
 """Lines of a failed command's log that ``one`` prints."""

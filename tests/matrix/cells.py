@@ -1,18 +1,14 @@
 """The cells of the matrix: combinations, and the commands that try them."""
 
-from __future__ import annotations
-
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tests.layouts import LAYOUTS, Layout
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FILE: Final = Path(__file__).with_name("cells.toml")
 

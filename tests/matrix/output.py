@@ -1,7 +1,5 @@
 """What a cell's command prints: tests as ``pytest -v`` reports them, and ``# version NAME: VALUE``."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

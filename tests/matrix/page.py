@@ -1,17 +1,11 @@
 """docs/compatibility.md: a table for each column, and the text of page.template around them."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tests.matrix.cells import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from tests.matrix.cells import Cell
-    from tests.matrix.results import Result
+from tests.matrix.cells import Cell, State
+from tests.matrix.results import Result
 
 TEMPLATE: Final = Path(__file__).with_name("page.template")
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/compatibility.md"

@@ -1,19 +1,13 @@
 """Results of cells: a file for each in the cache, and results.json for the page."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tests.e2e.common import cache
-from tests.matrix.cells import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.matrix.cells import Cell
+from tests.matrix.cells import Cell, State
 
 FILE: Final = Path(__file__).with_name("results.json")
 

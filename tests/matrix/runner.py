@@ -1,7 +1,5 @@
 """Runs the command of a cell, keeps its log and its result in the cache, and decides its state."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import signal
@@ -9,16 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.e2e.common import cache
 from tests.e2e.common.report import say
 from tests.matrix import results
-from tests.matrix.cells import State
+from tests.matrix.cells import Cell, State
 from tests.matrix.output import Output, fits, without_places
-
-if TYPE_CHECKING:
-    from tests.matrix.cells import Cell
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _GRACE: Final = 60

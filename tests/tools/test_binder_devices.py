@@ -1,7 +1,5 @@
 """hack/binder_devices.py: stand-ins with the host's Python, and binder devices in a fake binderfs."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import fcntl

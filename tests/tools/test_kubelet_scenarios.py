@@ -1,20 +1,13 @@
 """The stand-in kubelet behaves as the real ones in the scenarios that ``make test-kubelet`` runs with both."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.e2e.kubelet import versions
-from tests.e2e.kubelet.managers import stand_in
+from tests.e2e.kubelet.managers import DeviceManager, stand_in
 from tests.e2e.kubelet.test_scenarios import *  # noqa: F403 - all of its tests
 from tests.e2e.kubelet.test_scenarios_dra import *  # noqa: F403
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.e2e.kubelet.managers import DeviceManager
 
 
 @pytest.fixture(params=[32, 36, 37])

@@ -1,7 +1,5 @@
 """The runtime spec of an allocation, whose errors would invalidate the kernel tests' proofs of isolation."""
 
-from __future__ import annotations
-
 import os
 import stat
 from typing import Any

@@ -1,7 +1,5 @@
 """hack/release: what a release claims about itself, and that it depends on the commit alone."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -11,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -25,9 +23,6 @@ from hack.release.chart import pack, pack_manifests
 from hack.release.errors import ReleaseError
 from hack.release.links import absolute
 from tests.support import write_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IMAGE = "registry.example.com/aosp-device-plugin"
 DIGEST = "sha256:" + "1" * 64

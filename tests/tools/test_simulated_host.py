@@ -1,7 +1,5 @@
 """The simulated host does what this machine's kernel does: the same calls have the same results and file events."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """A module of the plugin gets the simulated system however it imports it, without being known to the simulation."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

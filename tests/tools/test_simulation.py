@@ -1,7 +1,5 @@
 """The simulation: the same for the same seed, and able to find defects that are put into the plugin."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,18 +1,13 @@
 """hack/version.py: one source of the version, and every place that repeats it."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import aosp_plugin
 from hack import version
 from tests.support import write_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IMAGE = "localhost/aosp-device-plugin:0.1.0"
 ARCHIVE = "aosp-device-plugin-0.1.0-linux-amd64.tar"

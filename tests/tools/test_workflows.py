@@ -1,7 +1,5 @@
 """The GitHub workflows agree with the Makefile and with the package. ``make test-workflows`` checks their syntax."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What deploy/ and the documents have to agree on. ``make test-deploy`` and ``make test-cluster`` try what they say."""
 
-from __future__ import annotations
-
 import json
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """Links of the documents lead to files and headings, and their commands are what a cluster runs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Alerts, dashboard and runbook refer to existing metrics and headings. ``make test-deploy`` runs promtool on them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/status.schema.json is valid for what is printed."""
 
-from __future__ import annotations
-
 import json
 
 import jsonschema

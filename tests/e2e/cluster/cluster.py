@@ -97,9 +97,9 @@ class Cluster:
         """Run kubectl as the administrator, and return its output. Raises AssertionError if it fails."""
         return run("kubectl", *words, text=text, seconds=seconds)
 
-    def helm(self, *words: str, seconds: float = 20 * PATIENCE) -> str:
+    def helm(self, *words: str) -> str:
         """Run Helm as the administrator, and return its output. Raises AssertionError if it fails."""
-        return run("helm", *words, seconds=seconds)
+        return run("helm", *words, seconds=20 * PATIENCE)
 
     def stop(self) -> None:
         """End all machines and the control plane."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tests.e2e.cluster import invariants, outside, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.control_plane import NODE_GRACE
 from tests.e2e.cluster.machine import DEVICES
 from tests.e2e.common.waiting import until
 from tests.e2e.kubelet.pods import PREFIX
@@ -99,8 +100,6 @@ class World:
                         self._shared |= {f"{machine.name}: {found}" for found in outside.conflicts(machine)}
 
 
-NOT_READY: Final = 50.0
-"""Seconds without a heartbeat after which a node is NotReady (node-monitor-grace-period)."""
 _AWAY: Final = 5.0
 """Seconds for which a killed program is away."""
 
@@ -141,7 +140,7 @@ def machine_is_cut_off(world: World) -> Iterator[None]:
     machine = world.cluster.machines[0]
     machine.disconnect()
     yield
-    time.sleep(NOT_READY + 15)
+    time.sleep(NODE_GRACE + 15)
     machine.connect()
 
 

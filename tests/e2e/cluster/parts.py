@@ -59,8 +59,7 @@ def collect(*, newest: bool, binder: bool = False, architecture: Architecture = 
     if os.geteuid() != 0:
         raise packages.MissingError("a cluster requires root")
     packages.install((*node.PACKAGES, "openssl"))
-    if problem := sandbox.problem():
-        raise packages.MissingError(problem)
+    sandbox.require()
     return Parts(
         kubernetes=node.kubernetes(),
         newest=node.kubernetes(node.NEWEST) if newest else None,
@@ -75,8 +74,7 @@ def collect(*, newest: bool, binder: bool = False, architecture: Architecture = 
 def control_planes(modules: Mapping[str, Path]) -> dict[str, Path]:
     """Return the programs of control planes without nodes, which modules pin."""
     packages.install(("openssl", "iproute2"))
-    if problem := sandbox.problem():
-        raise packages.MissingError(problem)
+    sandbox.require()
     return {name: node.kubernetes(module) for name, module in modules.items()}
 
 

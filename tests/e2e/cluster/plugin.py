@@ -101,21 +101,16 @@ def log(cluster: Cluster) -> str:
     return cluster.api.text("GET", f"{PODS}/{pod_on(cluster, cluster.machine)['metadata']['name']}/log")
 
 
-def capacity(cluster: Cluster, machine: Machine, resource: str = PHONE) -> tuple[int, int]:
+def capacity(cluster: Cluster, machine: Machine) -> tuple[int, int]:
     """Return capacity and allocatable of the Node object; 0 if it does not list the resource."""
     status = cluster.api.get(f"{CORE}/nodes/{machine.name}")["status"]
-    return int(status["capacity"].get(resource, 0)), int(status["allocatable"].get(resource, 0))
+    return int(status["capacity"].get(PHONE, 0)), int(status["allocatable"].get(PHONE, 0))
 
 
-def wait_allocatable(
-    cluster: Cluster, machine: Machine, count: int, resource: str = PHONE, *, seconds: float = 2 * PATIENCE
-) -> None:
+def wait_allocatable(cluster: Cluster, machine: Machine, count: int, *, seconds: float = 2 * PATIENCE) -> None:
     """Wait until the Node object has this number of allocatable devices; the kubelet reports it every 10 s."""
-    until(
-        lambda: capacity(cluster, machine, resource)[1] == count,
-        f"{machine.name} has {count} allocatable {resource}",
-        seconds=seconds,
-    )
+    what = f"{machine.name} has {count} allocatable {PHONE}"
+    until(lambda: capacity(cluster, machine)[1] == count, what, seconds=seconds)
 
 
 def require_not_offered(cluster: Cluster, machine: Machine) -> None:

@@ -13,11 +13,10 @@ from tests.e2e.cluster import dra, outside, phones, plugin
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machine import Machine
 from tests.e2e.cluster.plugin import SIZE
-from tests.e2e.cluster.scenes import PHONES
+from tests.e2e.cluster.scenes import LABEL, PHONES
 from tests.e2e.common.waiting import PATIENCE, until
 from tests.e2e.deploy.parts import CHART
 
-LABEL: Final = "aosp.io/binder"
 RELEASE: Final = "phones-dra"
 APP: Final = "old"
 COUNT: Final = 2 * PHONES - 2

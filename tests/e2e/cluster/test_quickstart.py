@@ -24,6 +24,7 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.documented import Command, commands
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.cluster.machine import Machine
+from tests.e2e.cluster.scenes import LABEL
 from tests.e2e.common.images import BUSYBOX
 from tests.e2e.deploy.parts import PROJECT
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE
@@ -51,7 +52,6 @@ UNINSTALL: Final = (
 
 PHONES: Final = 10
 PHONE_IMAGE: Final = "docker.io/library/busybox:1.37.0-musl"
-_LABEL: Final = "aosp.io/binder"
 
 
 class Reader(NamedTuple):
@@ -108,10 +108,10 @@ def prepared(cluster: Cluster) -> Reader:
 def page_node(cluster: Cluster, reader: Reader, binder_parts: None) -> Iterator[GuestMachine]:
     """Return the page's NODE, the only one whose label the page sets. The guest reads the files when it boots."""
     machine = binder.node(cluster)
-    cluster.kubectl("label", "node", "--all", f"{_LABEL}-")
+    cluster.kubectl("label", "node", "--all", f"{LABEL}-")
     yield machine
     binder.remove_node(cluster)
-    cluster.kubectl("label", "node", "--all", f"{_LABEL}=true")
+    cluster.kubectl("label", "node", "--all", f"{LABEL}=true")
 
 
 def test_complete() -> None:

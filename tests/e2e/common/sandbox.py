@@ -37,15 +37,14 @@ _BOOT_ID: Final = "kernel/random/boot_id"
 _BOUND: Final = ("pts", "shm", "mqueue")
 
 
-def problem() -> str:
-    """Return the reason why this machine cannot run a sandbox, or ""."""
+def require() -> None:
+    """Check that this machine can run a sandbox. Raises MissingError with the reason why it cannot."""
     if not re.search(r"^\S+ /sys/fs/cgroup\S* cgroup2? ", Path("/proc/mounts").read_text(), re.MULTILINE):
-        return "no cgroups are mounted"
+        raise packages.MissingError("no cgroups are mounted")
     try:
         run(*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt")
     except AssertionError as error:
-        return f"cannot create namespaces: {error}"
-    return ""
+        raise packages.MissingError(f"cannot create namespaces: {error}") from error
 
 
 def main(find: Callable[[], object], inside: Callable[..., int], *arguments: object, seconds: float | None) -> int:

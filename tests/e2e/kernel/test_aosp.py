@@ -29,10 +29,10 @@ from tests.e2e.common.processes import run
 from tests.e2e.kernel import aosp, confinement
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.containers import HOST_ID
+from tests.e2e.kernel.phones import RESOURCE
 from tests.e2e.kernel.world import COMPAT, DIRECTORY, World, checked_device_tool, part
 from tests.e2e.kubelet.node import device_tool
 
-RESOURCE: Final = "aosp.io/phone"
 ROOT: Final = DIRECTORY / "android"
 """The root directory of the containers."""
 

@@ -15,10 +15,10 @@ from tests.e2e.common.cache import cached, key
 from tests.e2e.common.processes import run
 from tests.e2e.kernel import parts as kernel
 from tests.e2e.kubelet import versions
+from tests.e2e.kubelet.parts import PROGRAMS
 
 OLD: Final = "1.36"
 NEW: Final = "1.37"
-_PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 _PACKAGES: Final = ("kmod", "ethtool", "iptables")
 """What the documents of kubeadm, and kube-proxy's image, require of Debian."""
 _PAUSE: Final = "[ $# = 0 ] || exit 0; trap exit TERM; sleep 2147483647 & wait"
@@ -47,7 +47,7 @@ def collect() -> Parts:
     packages.install(_PACKAGES)
     programs = {version: versions.kubeadm(version) for version in (OLD, NEW)}
     for directory in programs.values():
-        for name in _PROGRAMS:
+        for name in PROGRAMS:
             if not (directory / name).is_symlink():
                 (directory / name).symlink_to("cluster")
     coredns = golang.build("coredns", Path(__file__).parent / "coredns", ".") / "coredns"
@@ -85,7 +85,7 @@ def write_images(parts: Parts, version: str, directory: Path) -> list[Path]:
     kinds = {
         "/coredns": ({"coredns": parts.coredns}, ["coredns"]),
         "/pause": ({"busybox": busybox}, ["busybox", "sh", "-c", _PAUSE, "pause"]),
-        "": ({name: programs / name for name in (*_PROGRAMS, "cluster", "kube-proxy")}, []),
+        "": ({name: programs / name for name in (*PROGRAMS, "cluster", "kube-proxy")}, []),
     }
     archives = []
     for kind, (files, entrypoint) in kinds.items():

@@ -56,8 +56,7 @@ def _parts(kubelet: str, runtime: str | None, *, core: bool) -> Parts:
     if os.geteuid() != 0:
         raise packages.MissingError("a kubelet requires root")
     packages.install(parts.PACKAGES)
-    if problem := sandbox.problem():
-        raise packages.MissingError(problem)
+    sandbox.require()
     found = Parts(kubelet=str(parts.kubelet(kubelet)))
     try:
         found.image = str(parts.plugin_image())

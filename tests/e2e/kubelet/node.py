@@ -193,9 +193,9 @@ class Node:
         finally:
             self.remove(placed)
 
-    def assert_rejected(self, count: int, text: str, resource: str = "") -> None:
+    def assert_rejected(self, count: int, text: str) -> None:
         """Check that the kubelet rejects a pod that requests ``count`` devices, with exactly this error."""
-        pod = self.place(pods.container("main", count, resource=resource or self.resource))
+        pod = self.place(pods.container("main", count, resource=self.resource))
         try:
             pod.wait_phase("Failed")
             pod.assert_rejected(text)

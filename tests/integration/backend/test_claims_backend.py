@@ -25,8 +25,6 @@ from tests.recreations import Recreations
 from tests.support import DeviceDirectory
 from tests.tmpfs_binderfs import Mounts
 
-TRIPLE = ("binder", "hwbinder", "vndbinder")
-
 
 def started(directory: Mounts, count: int = 3, **keys: Any) -> Served:
     return started_phones(directory.path, count, **{"api": Api.DRA, **keys})

@@ -16,7 +16,6 @@ from tests.backends import Served, started_phones
 from tests.support import Clock
 from tests.tmpfs_binderfs import Mounts
 
-RESOURCE = "aosp.io/phone"
 PHONE = "phone0"
 
 

@@ -1,7 +1,5 @@
 """The command line: help, version, errors and config."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

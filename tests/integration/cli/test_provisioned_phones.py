@@ -61,9 +61,9 @@ def command(directory: Mounts, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     logging.root.handlers[:], logging.root.level = before
 
 
-def served(directory: Path, by: ProvisionedBy, count: int = 3, clock: Clock | None = None) -> Served:
-    """Return a backend whose phones another process mounts, after its first scans and host update."""
-    backend = phones_backend(directory, count, clock=clock or Clock(), provisioned_by=by)
+def served(directory: Path, by: ProvisionedBy) -> Served:
+    """Return a backend whose three phones another process mounts, after its first scans and host update."""
+    backend = phones_backend(directory, 3, clock=Clock(), provisioned_by=by)
     rescan(backend)
     return backend
 

@@ -1,7 +1,5 @@
 """The configuration changes while claims are prepared: their devices stay, and their pods end as soon as it is back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

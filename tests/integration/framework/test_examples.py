@@ -1,7 +1,5 @@
 """The examples in examples/ serve their devices to a kubelet, as processes of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

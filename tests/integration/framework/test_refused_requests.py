@@ -1,7 +1,5 @@
 """What a request for a claim has used is free as soon as it fails."""
 
-from __future__ import annotations
-
 import logging
 
 import grpc

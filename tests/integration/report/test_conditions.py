@@ -1,7 +1,5 @@
 """What probes and page say of each part of a server that something is wrong with."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Command lines of the plugins that a benchmark measures."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.bench import contestants

@@ -1,7 +1,5 @@
 """The table of a benchmark's figures."""
 
-from __future__ import annotations
-
 from tests.bench import report
 from tests.bench.contestants import EMPTY_HANDLERS, OURS
 

@@ -1,7 +1,5 @@
 """The archive that is made of what buildah wrote; buildah is a script here."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tarfile

@@ -1,9 +1,7 @@
 """The list of what an image contains."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -12,9 +10,6 @@ from cyclonedx.validation.json import JsonStrictValidator
 from aosp_plugin import __version__
 from hack.image import sbom
 from tests.support import write_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SITE_PACKAGES = "opt/venv/lib/python3.13/site-packages"
 FILES = {

@@ -1,7 +1,5 @@
 """docs/compatibility.md is what the results of the matrix render to, and results.json fits the cells."""
 
-from __future__ import annotations
-
 from tests.matrix import page, results
 from tests.matrix.cells import State, cells, columns
 from tests.matrix.output import fits

@@ -1,19 +1,13 @@
 """The runner of the matrix, with small programs as commands."""
 
-from __future__ import annotations
-
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.matrix import results, runner
 from tests.matrix.cells import Cell, State
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.matrix.results import Result
+from tests.matrix.results import Result
 
 PASSES = """
     print("tests/test_pods.py::test_start[process] PASSED [  1%]")

@@ -3,8 +3,6 @@
 Devices are links to those of the kernel, so that no rights are required, except where a test makes device files.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

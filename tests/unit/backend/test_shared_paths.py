@@ -1,7 +1,5 @@
 """The spread of a few devices of the host over the devices of a resource."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given, settings

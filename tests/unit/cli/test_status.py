@@ -1,7 +1,5 @@
 """What ``aosp-plugin status`` prints: all of a report or a part of it, and the lines of ``--check``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

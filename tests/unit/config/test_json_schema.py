@@ -1,7 +1,5 @@
 """The JSON Schema of the configuration file: it accepts configurations, and rejects misspelled keys and wrong types."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

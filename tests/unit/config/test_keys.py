@@ -1,7 +1,5 @@
 """Keys: their documentation, defaults, and the validation of their values."""
 
-from __future__ import annotations
-
 import datetime
 import math
 from typing import Any

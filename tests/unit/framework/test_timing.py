@@ -1,7 +1,5 @@
 """Waiting for events and for the end of a burst, background tasks, and pauses between attempts."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

@@ -1,7 +1,5 @@
 """The ages of allocations are recorded by a task, whether anybody asks for the status or not."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

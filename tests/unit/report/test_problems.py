@@ -1,7 +1,5 @@
 """The problems of a report: which ones there are, their order, and what they say."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping

@@ -20,13 +20,12 @@ def reported(
     *,
     owners: Mapping[str, tuple[Owner, ...]] | None = None,
     allocations: Allocations | None = None,
-    binder_devices: dict[str, tuple[str, ...]] | None = None,
     revision: int = 1,
     limit: int = 4096,
     **status: Any,
 ) -> ResourceReport:
     """Return the report of a resource whose devices are binder devices of the same name."""
-    names = binder_devices if binder_devices is not None else {device.id: (device.id,) for device in devices}
+    names = {device.id: (device.id,) for device in devices}
     return resource_report(
         resource_status(Snapshot(revision, devices, limit), binder_devices=names, **status),
         allocations or Allocations("", {RESOURCE: owners or {}}),

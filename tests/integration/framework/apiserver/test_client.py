@@ -10,15 +10,14 @@ import pytest
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError
-from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes, Throttle
+from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes
+from tests.api_contract.common import SLICES, a_slice
 from tests.static_credentials import StaticCredentials
 
 COMPRESSED = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(
     b'{"kind":"NodeList","metadata":{"resourceVersion":"1"},"items":[]}', mtime=0
 )
 """A list, of a server that does not respect what the client accepts. A megabyte can become a thousand."""
-DRIVER = "phone.example.com"
-SLICES = protocol.RESOURCE_SLICES
 
 
 @pytest.fixture
@@ -29,27 +28,6 @@ async def client(api_server: ApiServer) -> AsyncIterator[ApiClient]:
 
 def client_of(api_server: ApiServer, **options: Any) -> contextlib.aclosing[ApiClient]:
     return contextlib.aclosing(ApiClient(StaticCredentials(api_server.url), **options))
-
-
-def a_slice(name: str = "a", *, node: str = "worker", devices: int = 1, **device: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": name},
-        "spec": {
-            "driver": DRIVER,
-            "nodeName": node,
-            "pool": {"name": f"{node}/{name}", "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": f"phone{number}", **device} for number in range(devices)],
-        },
-    }
-
-
-async def test_a_throttled_request_has_the_pause(api_server: ApiServer, client: ApiClient) -> None:
-    api_server.faults.add(Throttle(7.0), times=1)
-    with pytest.raises(ApiError, match="429 Too Many Requests") as info:
-        await client.list(SLICES)
-    assert (info.value.retry_after, info.value.transient) == (7.0, True)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +114,7 @@ async def test_each_request_is_observed(api_server: ApiServer) -> None:
     async with client_of(api_server, observer=lambda *event: seen.append(event[:3])) as client:
         with pytest.raises(ApiError):
             await client.get(protocol.object_path(protocol.resource_claims("default"), "a"))
-        await client.create(SLICES, a_slice())
+        await client.create(SLICES, a_slice("a"))
         await api_server.stop()
         with pytest.raises(ApiError):
             await client.list(SLICES)

@@ -1,13 +1,12 @@
 """Recovery of the registration from everything that can fail between a kubelet and the plugin."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -18,7 +17,7 @@ from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.registration import STABLE, Loss
 from aosp_plugin.framework.runtime import Runtime
-from aosp_plugin.framework.timing import Clock
+from aosp_plugin.framework.timing import Clock, Timings
 from kubelet_standin import AdmissionError, Container, Kubelet, KubeletVersion, Pod
 from tests.support import (
     FAST,
@@ -37,12 +36,6 @@ from tests.support import (
     sockets,
     until,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from aosp_plugin.framework.timing import Timings
-
 
 LONG_PAUSES = IN_LIFE._replace(first_pause=3600.0, longest_pause=3600.0)
 """The pause after the second failure in a row is longer than any test."""

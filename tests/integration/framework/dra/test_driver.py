@@ -1,7 +1,5 @@
 """A whole DRA driver with a stand-in kubelet and a stand-in API server, over real sockets and files."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A DRA driver registers with each version of the kubelet, and answers its requests, whatever comes between them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

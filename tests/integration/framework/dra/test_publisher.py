@@ -22,7 +22,6 @@ from tests.slices import (
     DRIVER,
     NODE,
     SLICES,
-    WATCH_ONLY,
     Publishing,
     phones,
     publishing,
@@ -367,7 +366,7 @@ def problems_of(api: Any, *, changes: bool = False) -> str:
     loop = SimulatedLoop()
 
     async def publish() -> str:
-        running = Publishing(api, api, WATCH_ONLY)
+        running = Publishing(api, api)
         for second in range(60):
             running.inventory.publish(Found(phones(second if changes else 1)))
             await asyncio.sleep(1.0)

@@ -1,7 +1,5 @@
 """Health: why a binder device, and a device set, is unhealthy."""
 
-from __future__ import annotations
-
 import itertools
 
 from aosp_plugin.backend.found_devices import FoundDevices, HostState, device_problems

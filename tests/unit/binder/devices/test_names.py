@@ -1,7 +1,5 @@
 """Names of binder devices: natural order, and which names are usable as device IDs."""
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import given, settings

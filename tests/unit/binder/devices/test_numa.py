@@ -1,7 +1,5 @@
 """NUMA nodes: ranges of numbers, and the choice of as few nodes as possible."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Patterns of paths."""
 
-from __future__ import annotations
-
 from aosp_plugin.binder.devices.patterns import is_pattern, matches, may_overlap, parts
 
 

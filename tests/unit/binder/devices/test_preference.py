@@ -1,7 +1,5 @@
 """Preferred allocation: which of the free devices a container should get."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections import Counter
 

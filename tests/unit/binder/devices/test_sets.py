@@ -1,7 +1,5 @@
 """Device sets: grouping by number and by name, patterns, and replicas."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

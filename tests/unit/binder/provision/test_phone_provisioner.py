@@ -16,8 +16,8 @@ from tests.tmpfs_binderfs import Mounts
 TRIPLE = ["binder", "hwbinder", "vndbinder"]
 
 
-def provisioner(directory: Mounts, host: Host | None = None) -> PhoneProvisioner:
-    return PhoneProvisioner(str(directory.path), host or Host())
+def provisioner(directory: Mounts) -> PhoneProvisioner:
+    return PhoneProvisioner(str(directory.path), Host())
 
 
 def require_complete(directory: Mounts, *phones: str) -> None:

@@ -1,7 +1,5 @@
 """What the API server answers, decoded: any bytes are an object, or an ApiError."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The errors of requests to the API server, and what their messages contain."""
 
-from __future__ import annotations
-
 import json
 
 from aosp_plugin.framework.apiserver.protocol import (

@@ -1,7 +1,5 @@
 """Paths of the API."""
 
-from __future__ import annotations
-
 import pytest
 
 from aosp_plugin.framework.apiserver import protocol

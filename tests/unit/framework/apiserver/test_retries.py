@@ -1,7 +1,5 @@
 """Pauses between attempts, and requests that are repeated."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Which plugin of a resource has taken over, from scan to scan of the kubelet's directory."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

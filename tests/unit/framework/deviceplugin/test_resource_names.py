@@ -1,7 +1,5 @@
 """Names of extended resources that a kubelet accepts, and of the sockets of a resource."""
 
-from __future__ import annotations
-
 from aosp_plugin import SOCKET_PREFIX
 from aosp_plugin.framework.backend import is_extended_resource_name
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY

@@ -1,7 +1,5 @@
 """Which parameters belong to a request of a claim, and when a claim has ended."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import msgspec

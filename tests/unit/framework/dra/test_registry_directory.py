@@ -1,7 +1,5 @@
 """The names of a DRA driver's sockets in the kubelet's directory: short enough for each kubelet."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
