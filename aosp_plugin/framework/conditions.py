@@ -143,8 +143,8 @@ TRUNCATED: Final = Kind(
 POLLING: Final = Kind(
     "polling",
     "File changes are detected by polling, because inotify is unavailable",
-    "Raise fs.inotify.max_user_instances and fs.inotify.max_user_watches: until then, a kubelet or containerd that restarts "
-    "may not start.",
+    "Raise fs.inotify.max_user_instances and fs.inotify.max_user_watches. "
+    "Until then, a kubelet or containerd that ends may not start again.",
     severity=Severity.NOTICE,
     heading="polling",
     begins="inotify unavailable, falling back to polling",
