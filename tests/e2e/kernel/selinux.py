@@ -1,7 +1,7 @@
 """Debian's policy of SELinux, which the guest enforces for containers.
 
-The guest loads it before anything else runs. Runtime, kubelet and plugin have the type that Debian gives containerd. As
-the file tree of the guest has no labels, that type is permissive, like the kernel's: only containers are confined.
+The guest loads it before anything else runs. Runtime and kubelet have the type that Debian gives containerd. As the
+file tree of the guest has no labels, that type is permissive, like the kernel's: only containers are confined.
 """
 
 import os
@@ -34,7 +34,7 @@ ENTER: Final = ("/usr/bin/setpriv", "--selinux-label=system_u:system_r:dockerd_t
 
 _DENIAL: Final = re.compile(
     r'avc: +denied +\{ (.*) \} for .* comm="probe" .*'
-    r"scontext=\w+:\w+:container_t:\S+ tcontext=\w+:\w+:(\w+):\S+ tclass=(\w+) permissive=0"
+    r"scontext=\w+:\w+:container_t:\S+ tcontext=\w+:\w+:(\w+):\S+ tclass=(\w+)"
 )
 _FILES: Final = Path("/sys/fs/selinux")
 _PACKAGES: Final = ("bzip2", "policycoreutils", "secilc", "selinux-policy-default")
@@ -83,8 +83,9 @@ def _build(directory: Path) -> None:
 
 
 def load(policy: str) -> None:
-    """Load one of the policies into the guest's kernel."""
+    """Load one of the policies into the guest's kernel, which has to enforce it."""
     (_FILES / "load").write_bytes((part(PART) / policy).read_bytes())
+    assert enforced()
 
 
 def enforced() -> bool:
@@ -97,6 +98,11 @@ def label(directory: Path) -> None:
     """Give the empty directory of a runtime the label of layers of images, if a policy is enforced."""
     if enforced():
         os.setxattr(directory, "security.selinux", b"system_u:object_r:container_ro_file_t:s0")
+
+
+def label_of(path: str) -> str:
+    """Return the type of a file."""
+    return os.getxattr(path, "security.selinux").decode().split(":")[2]
 
 
 def context(pid: int) -> tuple[str, str]:

@@ -44,7 +44,11 @@ class PodPhone:
 @pytest.fixture(scope="module")
 def world(host: Host) -> PodWorld:
     """Serve four phones, as deploy/provision does; or deploy/privileged, if SELinux confines what is not privileged."""
-    return deployed(host, "privileged" if selinux.enforced() else "provision", set(phones.phones(phones.COUNT)))
+    variant = "provision"
+    if selinux.enforced():
+        selinux.load(selinux.ALLOWED)
+        variant = "privileged"
+    return deployed(host, variant, set(phones.phones(phones.COUNT)))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,9 @@ def test_works(host: Host, running: tuple[PodPhone, PodPhone]) -> None:
     assert rights == {"CapEff": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
     aosp.works(first, second.name)
     aosp.works(second, first.name)
+    if selinux.enforced():
+        kind, _ = selinux.context(host.runtime.oci_state(first.pod.container_id())["pid"])
+        assert kind == "container_t"
 
 
 def test_restarted(running: tuple[PodPhone, PodPhone]) -> None:

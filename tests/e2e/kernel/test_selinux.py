@@ -28,7 +28,7 @@ def world(host: Host) -> Iterator[PodWorld]:
 
 
 def test_denied(world: PodWorld) -> None:
-    """With Debian's policy alone, a container starts with its phone, whose devices have no label and do not open."""
+    """With Debian's policy alone, devices have no label and do not open, if the runtime may create the container."""
     pod, neighbour = world.node.phones
     assert selinux.enforced()
     contexts = [_context(world, each) for each in (pod, neighbour)]
@@ -41,9 +41,11 @@ def test_denied(world: PodWorld) -> None:
 
 
 def test_unmanaged(world: PodWorld) -> None:
-    """With labels alone they open, and the driver refuses a context manager."""
+    """With labels alone they open, but for binder-control, and the driver refuses a context manager."""
     _remount(world, selinux.LABELLED)
     pod, _ = world.node.phones
+    labels = {name: selinux.label_of(path(phone_of(pod), name)) for name in (*NAMES, "binder-control")}
+    assert labels == dict.fromkeys(NAMES, "container_file_t") | {"binder-control": "device_t"}
     selinux.denials()
     world.tries(pod, {f"version {device}": "8" for device in _DEVICES})
     assert selinux.denials() == set()
