@@ -39,7 +39,8 @@ def test_undone(cluster: Cluster, guest: GuestMachine) -> None:
         "kubectl delete -f deploy/remove.yaml",
     ):
         documented.shell(documented.command(start), seconds=2 * SLOW)
-    guest.run("sh", "-c", documented.command("rmdir"), seconds=SLOW)
+    for start in ("rmdir", "rm -r /var/lib/kubelet/device-plugins"):
+        guest.run("sh", "-c", documented.command(start), seconds=SLOW)
     leftovers.require_as_before(cluster, guest, before, {f"capacity {PHONE}=0", f"allocatable {PHONE}=0"})
 
 
