@@ -54,8 +54,6 @@ class Boot(NamedTuple):
     """MiB."""
     options: Sequence[str] = ()
     """QEMU's."""
-    hours: int = 2
-    """After which a guest that has not ended is stopped."""
 
 
 BOOTS: Final = {
@@ -109,7 +107,7 @@ BOOTS: Final = {
         ("selinux", "android_pods.py::test_works"),
         kernel="trixie",
         runtime="containerd-2.1+runc",
-        security=f"{SELINUX} enforcing=1 audit=1 log_buf_len=8M",
+        security=SELINUX,
         native=True,
         parts=(selinux.PART, "android", *_NODE),
         memory=_FOR_PODS,
@@ -117,14 +115,7 @@ BOOTS: Final = {
     ),
     "systemd-pods": Boot(("systemd_pods",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS),
     "night": Boot(
-        ("night",),
-        native=True,
-        systemd=True,
-        parts=_NODE,
-        memory=_FOR_PODS,
-        options=_NO_IDLING,
-        hours=12,
-        requested=True,
+        ("night",), native=True, systemd=True, parts=_NODE, memory=_FOR_PODS, options=_NO_IDLING, requested=True
     ),
 }
 

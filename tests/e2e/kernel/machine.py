@@ -27,7 +27,7 @@ On a busy machine, no limit in the guest is reached earlier than on an idle one,
 no larger share of their time. A control plane on the host has to wait longer for such a node.
 """
 
-_COMMAND_LINE: Final = "panic=-1 quiet mitigations=off apparmor=0 audit=0 nokaslr watchdog_thresh=60 softlockup_panic=1"
+_COMMAND_LINE: Final = "panic=-1 quiet mitigations=off apparmor=0 nokaslr watchdog_thresh=60 softlockup_panic=1"
 """The kernel's command line: a guest whose CPU hangs for two minutes ends."""
 
 
@@ -47,9 +47,12 @@ class Guest(NamedTuple):
     """The file tree that the guest has."""
     shared: Sequence[Path] = ()
     """Directories of this machine that are in the file tree at the same paths."""
+    audit: bool = False
+    """Whether the kernel logs what a security module denies."""
 
     def command(self, accelerator: str) -> list[str]:
         """Return QEMU's command line."""
+        audit = "audit=1 log_buf_len=8M" if self.audit else "audit=0"
         kvm = ("-cpu", "host", "-smp", str(os.cpu_count() or 1))
         return [
             *self._sharing(),
@@ -58,7 +61,7 @@ class Guest(NamedTuple):
             *("-m", str(self.memory)),
             *("-nodefaults", "-display", "none", "-no-reboot"),
             *("-kernel", str(self.kernel), "-initrd", str(self.initrd)),
-            *("-append", f"console={self.architecture.console} {_command_line(self.parameters)} {self.parameters}"),
+            *("-append", f"console={self.architecture.console} {_COMMAND_LINE} {audit} {self.parameters}"),
             *("-serial", f"file:{self.console}", *self.architecture.results_options),
             *("-virtfs", f"local,path={self.root},mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"),
             *self.options,
@@ -74,11 +77,6 @@ class Guest(NamedTuple):
             mounts.append(f"mkdir --parents {target}; mount --bind {source} {target}")
         script = "\n".join([*mounts, 'exec "$@"'])
         return ["unshare", "--mount", "--propagation", "private", "sh", "-e", "-c", script, "sh"]
-
-
-def _command_line(parameters: str) -> str:
-    """Return what every guest has but for what the parameters undo: after audit=0, audit=1 comes too late."""
-    return _COMMAND_LINE.replace("audit=0 ", "") if "audit=1" in parameters else _COMMAND_LINE
 
 
 def boot(guest: Guest, receive: Callable[[str], None], seconds: float) -> str:

@@ -27,6 +27,7 @@ mkdir -p /etc/selinux
 cp -r "$E2E_SELINUX/contexts/." /etc/selinux
 echo 0 >/proc/sys/kernel/printk_ratelimit
 dd bs=64M if="$E2E_SELINUX/{STOCK}" of=/sys/fs/selinux/load
+echo 1 >/sys/fs/selinux/enforce
 """
 """Lines of the script that starts the guest."""
 ENTER: Final = ("/usr/bin/setpriv", "--selinux-label=system_u:system_r:dockerd_t:s0")
@@ -39,7 +40,7 @@ _DENIAL: Final = re.compile(
 _FILES: Final = Path("/sys/fs/selinux")
 _PACKAGES: Final = ("bzip2", "policycoreutils", "secilc", "selinux-policy-default")
 _VERSION: Final = "33"
-"""Of the binary format; the newest that Linux 6.1 reads."""
+"""Of the binary format; the newest that Linux 6.12 reads."""
 _MACHINE: Final = """\
 (typepermissive dockerd_t)
 (typepermissive kernel_t)
